@@ -30,10 +30,9 @@ from es_sbert.evaluation.retrieval_metrics import Run, measure_run
 from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.evaluation.task_files import read_beir_folder
 from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.ingest.settings import IngestSettings
 from es_sbert.model_loading import load_encoder
 from es_sbert.search.hybrid_search import (
     HybridOptions,

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.engines.protocol import Engine
     from es_sbert.ingest.load import LoadRunner
-    from es_sbert.ingest.load_plan import LoadPlan
+    from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
     from es_sbert.ingest.progress import LoadObserver
-    from es_sbert.ingest.prune import PruneCandidates
-    from es_sbert.ingest.settings import IngestSettings
+    from es_sbert.ingest.reconcile import PruneCandidates
 
 
 @cloup.command()

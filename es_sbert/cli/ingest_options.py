@@ -25,7 +25,7 @@ from es_sbert.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from es_sbert.ingest.settings import IngestSettings
+    from es_sbert.ingest.load_plan import IngestSettings
 
 
 DRY_RUN_DOCUMENTS = 5
@@ -236,7 +236,8 @@ def ingest_settings(
 
     from es_sbert.config import read_secret_file
     from es_sbert.errors import UsageError
-    from es_sbert.ingest.settings import BulkLoadSettings, ErrorLimit, IngestSettings
+    from es_sbert.ingest.ledger import ErrorLimit
+    from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings
     from es_sbert.ingest.sources.document_source import FileFormat
 
     shown = None

@@ -8,9 +8,10 @@ the index.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.protocol import DocumentKey, Json, PointInTimeSlice
 from es_sbert.errors import EngineError, IndexMismatch
@@ -25,13 +26,62 @@ from es_sbert.index.load_checks import in_place_commands
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_meta import is_vector_current
-from es_sbert.ingest.bulk_lines import DocumentAction, cleared_fields, update_action
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
-from es_sbert.ingest.documents import Document
+from es_sbert.ingest.documents import (
+    Document,
+    DocumentAction,
+    cleared_fields,
+    document_windows,
+    update_action,
+)
 from es_sbert.ingest.ledger import DocumentOutcome
-from es_sbert.ingest.load_context import LoadContext, check_index_unchanged, index_replaced_error, retrying
+from es_sbert.ingest.load_context import (
+    LoadContext,
+    check_index_unchanged,
+    index_replaced_error,
+    retrying,
+)
+from es_sbert.ingest.load_pipeline import WINDOW_BYTES, batch_window, build_pipeline
+from es_sbert.ingest.read_back import ReadBackCheck
 from es_sbert.ingest.records import Origin
 from es_sbert.io.json_lines import dump_object
+
+# How often documents that other writers keep changing are read and embedded anew.
+CONFLICT_ROUNDS = 3
+
+
+def embed_in_place(
+    context: LoadContext,
+    encoder: Encoder,
+    reader: IndexReader,
+    documents: Callable[[], Iterable[Document]],
+    tick: Callable[[], None],
+) -> None:
+    """Give documents of the index their vectors.
+
+    Args:
+        documents: Gives those that lack one, as `reader` finds them.
+        tick: Called several times a second.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    window = batch_window(context, encoder)
+    conflicts = ConflictQueue()
+    read_back = ReadBackCheck(context)
+    loader = build_pipeline(context, encoder, InPlaceChangeDetection(context.targets), conflicts.add, read_back)
+    loader.run(document_windows(documents(), window, WINDOW_BYTES), tick)
+    for _ in range(CONFLICT_ROUNDS):
+        changed = conflicts.take()
+        if not changed:
+            break
+        loader.run(document_windows(reader.again(changed), window, WINDOW_BYTES), tick)
+    for action in conflicts.take().values():
+        reason = "other writers kept changing it while it was being embedded: run again"
+        document = action.document
+        context.outcomes.dead(document.origin, reason, document.source, document.id, partial=True)
+    read_back.check_sample()
+
 
 SCAN_PAGE = 500
 

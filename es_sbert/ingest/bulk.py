@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 
 from es_sbert.engines.error_mapping import privilege_remedy
 from es_sbert.engines.protocol import BulkItemResult, Engine
-from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient
+from es_sbert.engines.retry import Backoff, RetryPolicy, Throttle, is_retryable, is_transient
 from es_sbert.errors import AccessDenied, EngineError, RequestFailed
-from es_sbert.ingest.bulk_lines import DocumentAction, split_in_half
-from es_sbert.ingest.documents import Document
+from es_sbert.ingest.documents import Document, DocumentAction, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import LoadObserver
 from es_sbert.ingest.read_back import ReadBackCheck
-from es_sbert.ingest.throttle import Throttle
 from es_sbert.messages import log_event
 
 # The whole request was refused because of something inside it: halve it until the culprit stands alone.

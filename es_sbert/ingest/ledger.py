@@ -6,13 +6,62 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from es_sbert.errors import UsageError
 from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.dead_letters import DeadLetterSink
 from es_sbert.ingest.records import Origin, RejectedRecord
-from es_sbert.ingest.settings import MIN_RECORDS_READ, ErrorLimit
+
+# A share means nothing before so many records were read.
+MIN_RECORDS_READ = 1000
+
+
+@dataclass(frozen=True)
+class ErrorLimit:
+    """How many documents may fail before a load stops.
+
+    Attributes:
+        count: The most that may fail; None where a share is given, or nothing.
+        share: The largest part of the records read that may fail, 0 to 1, once `MIN_RECORDS_READ` were read.
+    """
+
+    count: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ErrorLimit:
+        """Read `100`, `5%`, `0.5%` or `off`.
+
+        Raises:
+            UsageError: it is none of these.
+        """
+        if text.strip().lower() == "off":
+            return cls()
+        match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) ?%", text.strip(), re.ASCII)
+        if match is None or (match[2] is not None and float(match[2]) > 100):
+            raise UsageError(
+                f"--max-errors {text!r} is neither a number nor a percentage",
+                "Write a number of documents (100), a part of those read (5%), or off.",
+            )
+        return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
+
+    def is_exceeded(self, read: int, failed: int) -> bool:
+        """Whether a load with these counts is to stop."""
+        if self.count is not None:
+            return failed > self.count
+        return self.share is not None and read >= MIN_RECORDS_READ and failed > self.share * read
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"{self.count:,}"
+        return "off" if self.share is None else f"{self.share * 100:g}%"
+
+
+DEFAULT_LIMIT = ErrorLimit(share=0.1)
+NO_LIMIT = ErrorLimit()
 
 # Kinds of reasons that are counted; a source with more has no frequent one.
 _MAX_REASONS = 1000

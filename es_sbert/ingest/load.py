@@ -3,59 +3,163 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from es_sbert.clock import Clock
+from es_sbert.clock import Clock, format_timestamp
 from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.engines.retry import RetryPolicy, wait_for_engine
-from es_sbert.errors import DocumentsAltered, EsSbertError
-from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets
+from es_sbert.engines.retry import RetryPolicy, Throttle, wait_for_engine
+from es_sbert.errors import AccessDenied, DocumentsAltered, EngineError, EsSbertError, IndexMismatch
+from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
 from es_sbert.index.load_checks import check_created_index, delete_unused_index
-from es_sbert.index.load_settings import unrestored_settings
+from es_sbert.index.load_settings import BULK_LOAD_SETTINGS as SETTINGS
+from es_sbert.index.load_settings import apply_load_settings, restore_load_settings, unrestored_settings
 from es_sbert.index.mapping import vector_fields
+from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.index.vector_meta import ChunkRules
-from es_sbert.ingest.backfill import ConflictQueue, IndexReader, IndexWatcher, InPlaceChangeDetection
-from es_sbert.ingest.bulk_lines import DocumentAction
-from es_sbert.ingest.bulk_load_settings import (
-    apply_bulk_load_settings,
-    not_restored_note,
-    restore_bulk_load_settings,
-    uses_bulk_load_settings,
-)
-from es_sbert.ingest.change_detection import ChangeDetection
+from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
-from es_sbert.ingest.concurrent_changes import read_primary_terms, report_concurrent_changes
-from es_sbert.ingest.documents import Document, DocumentRules, RecordStream, document_windows, read_documents
+from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time
+from es_sbert.ingest.documents import (
+    RecordStream,
+)
 from es_sbert.ingest.first_records import check_first_records
 from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, Ledger, OutcomeRecorder
 from es_sbert.ingest.load_context import (
     LoadContext,
-    advance_clock,
     check_index_unchanged,
-    load_identity,
-    open_dead_letters,
+    index_uuid,
     refresh_index,
-    require_index,
     retrying,
-    retrying_unless_halted,
 )
-from es_sbert.ingest.load_pipeline import WINDOW_BYTES, WRITERS, batch_window, build_pipeline
-from es_sbert.ingest.load_plan import LoadPlan
+from es_sbert.ingest.load_pipeline import WRITERS, load_sources
+from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, LoadPlan
 from es_sbert.ingest.load_report import LoadReport, record_end, record_start, record_watch
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import LoadObserver, NullObserver, ProgressMeter, ProgressTracker, fraction_processed
-from es_sbert.ingest.prune import ConfirmPrune, prune_index
-from es_sbert.ingest.read_back import ReadBackCheck
+from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, read_primary_terms, report_concurrent_changes
 from es_sbert.ingest.sources.dead_letter_source import quarantine, quarantine_path
-from es_sbert.ingest.throttle import Throttle
+from es_sbert.messages import log_event
+
+
+def require_index(engine: Engine, name: str) -> IndexState:
+    """The index that the load has made sure of.
+
+    Raises:
+        IndexMismatch: it is gone already.
+    """
+    state = engine.get_index(name)
+    if state is None:
+        raise IndexMismatch(f"the index {name!r} was deleted while the load began", "Run the command again.")
+    return state
+
+
+def load_identity(wanted: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
+    """What must be the same for a load to go on where another one ended."""
+    own = targets_to_fill(targets)
+    fields = tuple(
+        (target.field, target.template.template, None if target.meta.passages is None else str(target.meta.passages))
+        for target in own
+    )
+    return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, wanted.settings.id_field)
+
+
+def advance_clock(context: LoadContext) -> None:
+    """Let nothing that this load writes look older than what the index holds.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    name = context.plan.settings.index
+    retrying(context, partial(context.engine.refresh, name))
+    for target in targets_to_fill(context.targets):
+        field = f"{target.meta_field}.embedded_at"
+        latest = {"query": {"exists": {"field": field}}, "sort": [{field: "desc"}], "size": 1, "_source": False}
+        answer = retrying(context, partial(context.engine.search, name, latest))
+        for hit in answer["hits"]["hits"]:
+            context.clock.observe(format_timestamp(datetime.fromtimestamp(hit["sort"][0] / 1000, UTC)))
+
+
+def open_dead_letters(wanted: LoadPlan, memory: LoadCheckpoint | None, clock: Clock) -> DeadLetters:
+    """The dead-letter file, which gets no letter twice when a load goes on.
+
+    Args:
+        clock: Is shown the last letter's time.
+
+    Raises:
+        OutputError: the memory cannot be written.
+    """
+    clock.observe(last_dead_letter_time(wanted.dead_letters) or "")
+    index = wanted.settings.index
+    if memory is None:
+        return DeadLetters(wanted.dead_letters, clock.now(), clock=clock, index=index)
+    if not memory.resumed:
+        return DeadLetters(wanted.dead_letters, memory.run, clock=clock, index=index)
+    memory.remember_letters(dead_letter_keys(wanted.dead_letters, memory.run))
+    return DeadLetters(wanted.dead_letters, memory.run, memory.has_letter, clock, index)
+
+
+PreviousSettings = Mapping[str, str | None]
+
+
+def uses_bulk_load_settings(settings: IngestSettings, *, created: bool) -> bool:
+    """Whether a load is to switch them off."""
+    return settings.load_settings is BulkLoadSettings.FAST or (
+        settings.load_settings is BulkLoadSettings.AUTO and created
+    )
+
+
+def apply_bulk_load_settings(context: LoadContext) -> tuple[PreviousSettings | None, list[str]]:
+    """Change the index's settings for the load.
+
+    Returns:
+        What stood there before, None where nothing was changed; what must be said about it.
+    """
+    engine, name = context.engine, context.index.name
+    try:
+        retrying(context, lambda: require_privileges(engine, name, CHANGE_LOAD_SETTINGS))
+        # Looked at anew: whatever another process has written into the mapping meanwhile would be overwritten.
+        before = retrying(context, lambda: apply_load_settings(engine, require_index(engine, name)))
+    except AccessDenied as error:
+        if unrestored_settings(context.index) is None:
+            context.control.left_behind = ""
+        return None, [f"Refreshes and replicas stay as they are during the load: {error.message}"]
+    changed = {setting: SETTINGS[setting] for setting in before}
+    log_event("settings_changed", "refreshes and replicas are off until the load ends", settings=changed)
+    return before, []
+
+
+def restore_bulk_load_settings(context: LoadContext, before: PreviousSettings | None) -> list[str]:
+    """Put back what this load, or one that was killed, has changed in the settings; what must be said about it.
+
+    Args:
+        before: What stood there before this load, where it has changed them.
+    """
+    name = context.plan.settings.index
+    try:
+        settings = retrying(context, lambda: restore_load_settings(context.engine, name, before))
+        context.control.left_behind = ""
+        if settings:
+            log_event("settings_put_back", "refreshes and replicas are as they were before the load", settings=settings)
+    except EngineError as error:
+        return [not_restored_note(name, f" ({error.message})")]
+    return []
+
+
+def not_restored_note(name: str, why: str = "") -> str:
+    """What must be said of an index whose settings were not put back."""
+    return (
+        f"Refreshes and replicas of {name} are still as they were for the load{why}: the next load puts them back, or "
+        f"`es-sbert index repair {name}`"
+    )
 
 
 @dataclass(frozen=True)
@@ -101,79 +205,6 @@ class LoadRunner(Protocol):
         """
 
 
-# How often documents that other writers keep changing are read and embedded anew.
-CONFLICT_ROUNDS = 3
-
-
-def load_sources(
-    context: LoadContext, encoder: Encoder, stream: RecordStream, tick: Callable[[], None], *, empty_index: bool
-) -> None:
-    """Bring every document of the plan's sources to its end.
-
-    Args:
-        stream: Their records.
-        tick: Called several times a second.
-        empty_index: Whether the index held nothing when the load began.
-
-    Raises:
-        EsSbertError: a stage failed (never because of a single document).
-    """
-    assert context.memory is not None, "a load of files remembers what it met"
-    settings, outcomes = context.plan.settings, context.outcomes
-    detect = ChangeDetection(
-        context.engine,
-        context.index,
-        settings.index,
-        context.targets,
-        outcomes,
-        patiently=partial(retrying_unless_halted, context),
-        # Where there are other vector fields, another load may be filling them just now.
-        empty_index=empty_index and all(target.filled for target in context.targets),
-        # A letter gives way to a later version of its document, also to one that was written a moment ago.
-        refresh=settings.retry is not None,
-        distrusted=context.memory.is_distrusted(),
-    )
-    rules = DocumentRules.of(context.targets, settings.id_field, context.index.alias_routing(settings.index))
-    documents = read_documents(stream, rules, context.memory, outcomes)
-    read_back = ReadBackCheck(context)
-    loader = build_pipeline(context, encoder, detect, fail_on_conflict, read_back)
-    loader.run(document_windows(documents, batch_window(context, encoder), WINDOW_BYTES), tick)
-    read_back.check_sample()
-
-
-def embed_in_place(
-    context: LoadContext,
-    encoder: Encoder,
-    reader: IndexReader,
-    documents: Callable[[], Iterable[Document]],
-    tick: Callable[[], None],
-) -> None:
-    """Give documents of the index their vectors.
-
-    Args:
-        documents: Gives those that lack one, as `reader` finds them.
-        tick: Called several times a second.
-
-    Raises:
-        EsSbertError: a stage failed (never because of a single document).
-    """
-    window = batch_window(context, encoder)
-    conflicts = ConflictQueue()
-    read_back = ReadBackCheck(context)
-    loader = build_pipeline(context, encoder, InPlaceChangeDetection(context.targets), conflicts.add, read_back)
-    loader.run(document_windows(documents(), window, WINDOW_BYTES), tick)
-    for _ in range(CONFLICT_ROUNDS):
-        changed = conflicts.take()
-        if not changed:
-            break
-        loader.run(document_windows(reader.again(changed), window, WINDOW_BYTES), tick)
-    for action in conflicts.take().values():
-        reason = "other writers kept changing it while it was being embedded: run again"
-        document = action.document
-        context.outcomes.dead(document.origin, reason, document.source, document.id, partial=True)
-    read_back.check_sample()
-
-
 def progress_callback(
     context: LoadContext, part_read: Callable[[], float | None], *, watching: Callable[[], bool] = lambda: False
 ) -> Callable[[], None]:
@@ -194,10 +225,6 @@ def progress_callback(
         context.observer.show(snapshot)
 
     return tick
-
-
-def fail_on_conflict(action: DocumentAction) -> None:
-    raise RuntimeError(f"{action.document.id} was sent without a version, yet conflicted")
 
 
 class LocalRunner:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
 from typing import TypeVar
 
-from es_sbert.clock import Clock, format_timestamp
+from es_sbert.clock import Clock
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.engines.retry import RetryPolicy, with_retries
+from es_sbert.engines.retry import RetryPolicy, Throttle, with_retries
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch
-from es_sbert.index.document_vectors import EmbeddingTargets, targets_to_fill
-from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
-from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time
+from es_sbert.index.document_vectors import EmbeddingTargets
+from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter
-from es_sbert.ingest.throttle import Throttle
 
 T = TypeVar("T")
 
@@ -86,18 +82,6 @@ def refresh_index(context: LoadContext) -> None:
         context.control.cut(f"the last refresh failed, so searches see the documents a little later: {error.message}")
 
 
-def require_index(engine: Engine, name: str) -> IndexState:
-    """The index that the load has made sure of.
-
-    Raises:
-        IndexMismatch: it is gone already.
-    """
-    state = engine.get_index(name)
-    if state is None:
-        raise IndexMismatch(f"the index {name!r} was deleted while the load began", "Run the command again.")
-    return state
-
-
 def check_index_unchanged(context: LoadContext) -> IndexState:
     """Make sure that it still is the index that the load began with.
 
@@ -157,48 +141,3 @@ def index_replaced_error(context: LoadContext) -> IndexMismatch:
 def index_uuid(index: IndexState) -> str:
     """What tells an index from another one of the same name."""
     return index.settings["index.uuid"]
-
-
-def load_identity(wanted: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
-    """What must be the same for a load to go on where another one ended."""
-    own = targets_to_fill(targets)
-    fields = tuple(
-        (target.field, target.template.template, None if target.meta.passages is None else str(target.meta.passages))
-        for target in own
-    )
-    return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, wanted.settings.id_field)
-
-
-def advance_clock(context: LoadContext) -> None:
-    """Let nothing that this load writes look older than what the index holds.
-
-    Raises:
-        EngineError: the engine failed.
-    """
-    name = context.plan.settings.index
-    retrying(context, partial(context.engine.refresh, name))
-    for target in targets_to_fill(context.targets):
-        field = f"{target.meta_field}.embedded_at"
-        latest = {"query": {"exists": {"field": field}}, "sort": [{field: "desc"}], "size": 1, "_source": False}
-        answer = retrying(context, partial(context.engine.search, name, latest))
-        for hit in answer["hits"]["hits"]:
-            context.clock.observe(format_timestamp(datetime.fromtimestamp(hit["sort"][0] / 1000, UTC)))
-
-
-def open_dead_letters(wanted: LoadPlan, memory: LoadCheckpoint | None, clock: Clock) -> DeadLetters:
-    """The dead-letter file, which gets no letter twice when a load goes on.
-
-    Args:
-        clock: Is shown the last letter's time.
-
-    Raises:
-        OutputError: the memory cannot be written.
-    """
-    clock.observe(last_dead_letter_time(wanted.dead_letters) or "")
-    index = wanted.settings.index
-    if memory is None:
-        return DeadLetters(wanted.dead_letters, clock.now(), clock=clock, index=index)
-    if not memory.resumed:
-        return DeadLetters(wanted.dead_letters, memory.run, clock=clock, index=index)
-    memory.remember_letters(dead_letter_keys(wanted.dead_letters, memory.run))
-    return DeadLetters(wanted.dead_letters, memory.run, memory.has_letter, clock, index)

@@ -17,10 +17,10 @@ from prometheus_client.registry import Collector
 from es_sbert import __version__
 from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.engines.protocol import EngineInfo
+from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
 from es_sbert.ingest.ledger import Ledger
 from es_sbert.ingest.progress import ProgressSnapshot
-from es_sbert.ingest.throttle import Throttle
 
 DEFAULT_HOST = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):)?(?P<port>\d{1,5})")

@@ -20,6 +20,7 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.protocol import Engine, EngineInfo
+from es_sbert.engines.retry import Throttle
 from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import (
     ChunkedText,
@@ -31,15 +32,68 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
 from es_sbert.index.serialization import bulk_bodies
 from es_sbert.ingest.bulk import BulkWriter
-from es_sbert.ingest.bulk_lines import DocumentAction, cleared_fields, index_action, update_action
-from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
-from es_sbert.ingest.documents import Document
+from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
+from es_sbert.ingest.documents import (
+    Document,
+    DocumentAction,
+    DocumentRules,
+    RecordStream,
+    cleared_fields,
+    document_windows,
+    index_action,
+    read_documents,
+    update_action,
+)
 from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
-from es_sbert.ingest.load_context import LoadContext, check_index_uuid, moved_alias_reason
+from es_sbert.ingest.load_context import (
+    LoadContext,
+    check_index_uuid,
+    moved_alias_reason,
+    retrying_unless_halted,
+)
 from es_sbert.ingest.pipeline import ClosableQueue, LoadControl, LoadHalted, Pipeline
 from es_sbert.ingest.progress import LoadObserver
 from es_sbert.ingest.read_back import ReadBackCheck
-from es_sbert.ingest.throttle import Throttle
+
+
+def load_sources(
+    context: LoadContext, encoder: Encoder, stream: RecordStream, tick: Callable[[], None], *, empty_index: bool
+) -> None:
+    """Bring every document of the plan's sources to its end.
+
+    Args:
+        stream: Their records.
+        tick: Called several times a second.
+        empty_index: Whether the index held nothing when the load began.
+
+    Raises:
+        EsSbertError: a stage failed (never because of a single document).
+    """
+    assert context.memory is not None, "a load of files remembers what it met"
+    settings, outcomes = context.plan.settings, context.outcomes
+    detect = ChangeDetection(
+        context.engine,
+        context.index,
+        settings.index,
+        context.targets,
+        outcomes,
+        patiently=partial(retrying_unless_halted, context),
+        # Where there are other vector fields, another load may be filling them just now.
+        empty_index=empty_index and all(target.filled for target in context.targets),
+        # A letter gives way to a later version of its document, also to one that was written a moment ago.
+        refresh=settings.retry is not None,
+        distrusted=context.memory.is_distrusted(),
+    )
+    rules = DocumentRules.of(context.targets, settings.id_field, context.index.alias_routing(settings.index))
+    documents = read_documents(stream, rules, context.memory, outcomes)
+    read_back = ReadBackCheck(context)
+    loader = build_pipeline(context, encoder, detect, fail_on_conflict, read_back)
+    loader.run(document_windows(documents, batch_window(context, encoder), WINDOW_BYTES), tick)
+    read_back.check_sample()
+
+
+def fail_on_conflict(action: DocumentAction) -> None:
+    raise RuntimeError(f"{action.document.id} was sent without a version, yet conflicted")
 
 
 def batch_window(context: LoadContext, encoder: Encoder) -> int:

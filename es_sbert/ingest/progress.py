@@ -15,8 +15,8 @@ from rich.table import Column
 
 from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.engines.protocol import EngineInfo
+from es_sbert.engines.retry import Throttle
 from es_sbert.ingest.ledger import Ledger
-from es_sbert.ingest.throttle import Throttle
 from es_sbert.messages import escape_unprintable, log_event, pluralize
 from es_sbert.progress_bar import SingleLineProgress
 

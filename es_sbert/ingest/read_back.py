@@ -33,7 +33,7 @@ from es_sbert.index.mapping import is_in_source, vector_path
 from es_sbert.index.serialization import read_stored_vectors
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.index.vector_meta import DocumentMeta
-from es_sbert.ingest.bulk_lines import DocumentAction
+from es_sbert.ingest.documents import DocumentAction
 from es_sbert.ingest.load_context import LoadContext, index_replaced_error, retrying
 from es_sbert.ingest.pipeline import LoadAborted
 from es_sbert.messages import log_event

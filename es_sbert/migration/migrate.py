@@ -16,11 +16,10 @@ from es_sbert.engines.retry import RetryPolicy, is_transient
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
 from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
-from es_sbert.ingest.settings import BulkLoadSettings, IngestSettings
 from es_sbert.migration.alias_swap import (
     WriteBlock,
     block_writes,

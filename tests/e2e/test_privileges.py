@@ -29,11 +29,10 @@ from es_sbert.index.privileges import (
     SEARCH,
 )
 from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import LoadObserver, NullObserver, SilentMeter
-from es_sbert.ingest.settings import IngestSettings
 from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import sentences, write_jsonl

@@ -23,12 +23,11 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.index.serialization import read_vector
 from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
-from es_sbert.ingest.prune import ConfirmPrune
-from es_sbert.ingest.settings import IngestSettings
+from es_sbert.ingest.reconcile import ConfirmPrune
 from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 

@@ -13,10 +13,9 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMissing, RequestFailed, VectorIndexError
 from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.ingest.settings import IngestSettings
 from tests.engine.ingest_support import (
     Interposed,
     contents,

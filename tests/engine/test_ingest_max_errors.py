@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest.settings import NO_LIMIT, ErrorLimit
+from es_sbert.ingest.ledger import NO_LIMIT, ErrorLimit
 from tests.engine.ingest_support import contents, letters, load, open_engine, sentences, write_jsonl
 
 COUNT = 4000

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest.prune import PruneCandidates
+from es_sbert.ingest.reconcile import PruneCandidates
 from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy, answer, cut_after
 

@@ -16,10 +16,9 @@ from es_sbert.index.change_index_type import change_index_type
 from es_sbert.index.serialization import read_stored_vectors
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.ingest.settings import IngestSettings
 from tests.engine.migration.support import Place, expect_no_stragglers, text_of, two_encoders
 
 COUNT = 60

@@ -10,8 +10,8 @@ from typing import Any
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import SourceError
+from es_sbert.ingest.ledger import NO_LIMIT
 from es_sbert.ingest.load_report import LoadReport
-from es_sbert.ingest.settings import NO_LIMIT
 from tests.engine.ingest_support import letters, load, open_engine
 from tests.fuzz.lines import LONGEST
 

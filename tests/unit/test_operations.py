@@ -14,10 +14,10 @@ from prometheus_client.registry import CollectorRegistry
 
 from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.engines.protocol import EngineInfo, EngineType
+from es_sbert.engines.retry import Throttle
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.load_metrics import LoadMetrics, read_metrics_address
 from es_sbert.ingest.progress import ProgressSnapshot
-from es_sbert.ingest.throttle import Throttle
 from tests.docs import help_text
 
 ROOT = Path(__file__).parents[2]

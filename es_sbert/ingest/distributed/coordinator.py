@@ -12,10 +12,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from es_sbert.errors import ClusterError
-from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity
+from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity, SeenRecord, SeenStatus
 from es_sbert.ingest.distributed.ray_cluster import get_result
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.seen_records import SeenRecord, SeenStatus
 from es_sbert.messages import log_event
 
 

@@ -21,23 +21,21 @@ from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, IndexState, PointInTimeSlice
-from es_sbert.engines.retry import RetryPolicy, wait_for_engine
+from es_sbert.engines.retry import RetryPolicy, Throttle, wait_for_engine
 from es_sbert.errors import EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.document_vectors import EmbeddingTargets
-from es_sbert.ingest.backfill import IndexReader
+from es_sbert.ingest.backfill import IndexReader, embed_in_place
 from es_sbert.ingest.distributed.coordinator import PartitionProgress, RemoteCheckpoint
 from es_sbert.ingest.distributed.ray_cluster import get_result
 from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.ledger import Ledger, OutcomeRecorder
-from es_sbert.ingest.load import embed_in_place, load_sources
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_pipeline import WRITERS
+from es_sbert.ingest.load_pipeline import WRITERS, load_sources
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import NullObserver, SilentMeter, fraction_processed
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.ingest.sources.document_source import DocumentSource
-from es_sbert.ingest.throttle import Throttle
 from es_sbert.model_loading import load_encoder
 
 

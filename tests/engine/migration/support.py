@@ -18,10 +18,9 @@ from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.index.serialization import read_vector
 from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
-from es_sbert.ingest.load_plan import plan_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.ingest.settings import IngestSettings
 from es_sbert.migration.migrate import MigrationCallbacks, MigrationResult, migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from es_sbert.model_loading import load_encoder

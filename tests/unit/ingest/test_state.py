@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 import es_sbert.ingest.checkpoint as state_module
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity, default_checkpoint_path
+from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity, SeenRecord, SeenStatus, default_checkpoint_path
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.seen_records import SeenRecord, SeenStatus
 from es_sbert.ingest.sources.document_source import FileFormat
 from es_sbert.ingest.sources.local_files import LocalFile, StandardInput
 from es_sbert.ingest.sources.text_files import TextSource

@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.ingest.throttle import SMALLEST_BODY, Throttle
+from es_sbert.engines.retry import SMALLEST_BODY, Throttle
 
 MIB = 1 << 20
 
