@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.baselines.open_baseline import BASELINES
 from benchmarks.common import machine
 from benchmarks.tables.profiles import Profile
 
 RESULTS = Path(__file__).parents[1] / "results"
+BASELINE_KINDS = {form.partition(":")[0] for form in BASELINES}
 
 
-# Gives what `es-sbert evaluate` takes, and further options.
+# Returns a model for `es-sbert evaluate` or a baseline, and more options of the command.
 Model = Callable[[], tuple[str | Path, Sequence[str]]]
 
 
@@ -132,7 +134,8 @@ class Lab:
         def make() -> dict[str, Any]:
             spec, options = model()
             places = [part for file in files for part in ("--file", file)] or ["--data", self.data]
-            printed = self.es_sbert("evaluate", spec, "--task", task, *places, *options, "--json")
+            program = self.baselines if str(spec).partition(":")[0] in BASELINE_KINDS else self.es_sbert
+            printed = program("evaluate", spec, "--task", task, *places, *options, "--json")
             report: dict[str, Any] = json.loads(printed)
             return report
 
@@ -149,13 +152,25 @@ class Lab:
         Raises:
             SystemExit: it failed.
         """
-        shown = " ".join(map(str, arguments))
-        print(f"$ es-sbert {shown}", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "es_sbert.cli.main", *map(str, arguments)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ)
-        if done.returncode:
-            raise SystemExit(f"es-sbert {shown} ended with exit code {done.returncode}")
-        return done.stdout
+        return _run_module("es_sbert.cli.main", *arguments)
+
+    def baselines(self, *arguments: object) -> str:
+        """Run `python -m benchmarks.baselines …`.
+
+        Raises:
+            SystemExit: it failed.
+        """
+        return _run_module("benchmarks.baselines", *arguments)
+
+
+def _run_module(module: str, *arguments: object) -> str:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    shown = " ".join(["python", *command[1:]])
+    print(f"$ {shown}", file=sys.stderr, flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    if done.returncode:
+        raise SystemExit(f"{shown} ended with exit code {done.returncode}")
+    return done.stdout
 
 
 def _never() -> dict[str, Any]:

@@ -25,7 +25,7 @@ def word_vectors(lab: Lab) -> Path:
 
 
 def _words(lab: Lab, corpus: Path, path: Path) -> None:
-    lab.es_sbert("baseline", "word-vectors", corpus, "-o", path, "--epochs", 3, "--threads", 2)
+    lab.baselines("train", "word-vectors", corpus, "-o", path, "--epochs", 3, "--threads", 2)
 
 
 def infersent(lab: Lab) -> Path:
@@ -34,8 +34,8 @@ def infersent(lab: Lab) -> Path:
     train, dev = nli_part(lab, dev=False), nli_part(lab, dev=True)
 
     def make(folder: Path) -> None:
-        lab.es_sbert(
-            "baseline",
+        lab.baselines(
+            "train",
             "bilstm",
             train,
             "--dev",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.baselines.open_baseline import open_baseline
 from benchmarks.common import read_tsv, spread, table
 from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells
@@ -39,8 +40,8 @@ def _contenders(lab: Lab) -> dict[str, tuple[Callable[[], Any], bool]]:
     torch = {"backend": "torch", "device": device}
     precisions = ("fp32", "int8") if device == "cpu" else ("fp16",)
     found: dict[str, tuple[Callable[[], Any], bool]] = {
-        "word2vec averaged": (lambda: open_model(f"word2vec:{models.word_vectors(lab)}"), False),
-        "InferSent (BiLSTM-max, 2 × 256)": (lambda: open_model(f"infersent:{models.infersent(lab)}"), False),
+        "word2vec averaged": (lambda: open_baseline(f"word2vec:{models.word_vectors(lab)}"), False),
+        "InferSent (BiLSTM-max, 2 × 256)": (lambda: open_baseline(f"infersent:{models.infersent(lab)}"), False),
         f"{base}, torch, without sorting": (lambda: open_model(base, **torch), True),
         f"{base}, torch, smart batching": (lambda: open_model(base, **torch), False),
     }

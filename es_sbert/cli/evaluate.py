@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +11,11 @@ from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import connection_options, device_options, engine_settings, vector_field_option
-from es_sbert.errors import UsageError
+from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_message as report
-from es_sbert.messages import pluralize
 
 if TYPE_CHECKING:
-    from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
-    from es_sbert.evaluation.evaluation_report import EvaluationReport
-    from es_sbert.evaluation.model_card import TrainingRecord
-    from es_sbert.evaluation.task_data import EvaluationTask, TaskData
+    from es_sbert.evaluation.task_data import EvaluationTask
 
 
 TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
@@ -116,8 +111,8 @@ def evaluate(
 ) -> None:
     """Measure MODEL by the protocols of the Sentence-BERT paper.
 
-    MODEL is whatever ingest takes (a folder, a bundle, a hub id, an installed name), the folder of a cross-
-    or poly-encoder, or a baseline, for example glove:FILE, tfidf, average:MODEL or cls:MODEL.
+    MODEL is a sentence encoder (a folder, a bundle, a hub id or an installed name), or the folder of a
+    cross-encoder or poly-encoder.
 
     \b
     Tasks:
@@ -134,43 +129,51 @@ def evaluate(
       es-sbert evaluate ./my-model --task sts --file pairs.tsv --precision fp32
       es-sbert evaluate ./my-model --task sts --file pairs.csv --columns score=similarity
       es-sbert evaluate ./my-model --task sts --task triplet --data data --card README.md
-      es-sbert evaluate glove:glove.6B.300d.txt --task transfer --data data --json
+      es-sbert evaluate ./my-model --task transfer --data data --json
       es-sbert evaluate all-MiniLM-L6-v2 --task retrieval --data data/retrieval/cisi --index cisi
     """
-    from es_sbert.errors import require_extra
-
     require_extra("train", "ir_measures", "scipy", "sklearn", "yaml")
+    from es_sbert import evaluation
     from es_sbert.evaluation.evaluated_models import close_model, open_model
     from es_sbert.evaluation.evaluation_report import text_table
-    from es_sbert.evaluation.model_card import model_card, write_card
+    from es_sbert.evaluation.model_card import model_card, read_training_record, write_card
     from es_sbert.evaluation.task_data import EvaluationTask
+    from es_sbert.evaluation.task_files import read_task_data
 
     if index is not None and tasks != (EvaluationTask.RETRIEVAL,):
         raise UsageError("--index is for the task retrieval alone", "Give --task retrieval and no other task.")
-    chosen = [EvaluationTask(task) for task in dict.fromkeys(tasks)]
-    names = _parse_columns(columns, chosen)
-    wanted = [(task, _read_data(task, data, files, limit, names)) for task in chosen]
-    training = None if card is None else _read_training(model)
+    unique_tasks = [EvaluationTask(task) for task in dict.fromkeys(tasks)]
+    roles = _parse_columns(columns, unique_tasks)
+    datasets = {
+        task: read_task_data(task, data, files, limit=limit, columns=roles, report=report) for task in unique_tasks
+    }
+    is_folder = Path(model).is_dir()
+    training = read_training_record(Path(model)) if card is not None and is_folder else None
+    engine = engine_settings(**connection) if index is not None else None
 
-    settings = {"backend": backend, "device": device, "precision": precision, "limit": limit}
     opened = open_model(model, backend=backend, device=device, precision=precision, threads=threads, report=report)
+    reports = []
     try:
-        reports = []
-        for task, sets in wanted:
-            if index is None:
-                from es_sbert.evaluation.task_runner import run_task
-
-                found = run_task(opened, task, sets, settings=settings, progress=report)
-            else:
-                found = _evaluate_with_index(
-                    opened, sets, index, vector_field, settings | {"index": index}, connection, report
-                )
-            reports.append(found)
-            click.echo(found.as_json().decode() if as_json else text_table(found))
+        for task in unique_tasks:
+            result = evaluation.evaluate(
+                opened,
+                task,
+                datasets[task],
+                limit=limit,
+                index=index,
+                engine=engine,
+                vector_field=vector_field,
+                backend=backend,
+                device=device,
+                precision=precision,
+                report=report,
+            )
+            reports.append(result)
+            click.echo(result.as_json().decode() if as_json else text_table(result))
     finally:
         close_model(opened)
     if card is not None:
-        write_card(card, model_card(Path(model).resolve().name if Path(model).is_dir() else model, reports, training))
+        write_card(card, model_card(Path(model).resolve().name if is_folder else model, reports, training))
         report(f"Wrote {card}")
 
 
@@ -194,61 +197,3 @@ def _parse_columns(given: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[
                 f"--columns names {columns[role]} and {column} for {role}", "Name one column for each role."
             )
     return columns
-
-
-def _read_data(
-    task: EvaluationTask, folder: Path | None, files: tuple[Path, ...], limit: int | None, columns: dict[str, str]
-) -> list[TaskData]:
-    from es_sbert.evaluation.task_data import RetrievalCollection
-    from es_sbert.evaluation.task_files import ROLES, read_files, read_folder
-
-    if (folder is None) == (not files):
-        raise UsageError(
-            "give either a folder of data or files", f"Name one of them: --task {task} --data FOLDER, or --file FILE."
-        )
-    own = {role: column for role, column in columns.items() if role in ROLES[task]}
-    if folder is None:
-        return read_files(task, files, limit=limit, columns=own)
-    found = read_folder(task, folder, limit=limit, columns=own)
-    for each in found:
-        if isinstance(each, RetrievalCollection) and each.empty:
-            some = ", ".join(each.empty[:5]) + (", …" if len(each.empty) > 5 else "")
-            documents = pluralize(len(each.empty), "document")
-            report(f"Warning: {documents} of {each.name} without title and text count as not found: {some}")
-    return found
-
-
-def _read_training(model: str) -> TrainingRecord | None:
-    """How the model was trained, where its folder says so."""
-    from es_sbert.evaluation.model_card import read_training_record
-
-    return read_training_record(Path(model)) if Path(model).is_dir() else None
-
-
-def _evaluate_with_index(
-    model: SentenceEmbedder | PairScorer,
-    sets: list[TaskData],
-    index: str,
-    vector_field: str,
-    settings: dict[str, Any],
-    connection: dict[str, Any],
-    report: Callable[[str], None],
-) -> EvaluationReport:
-    from es_sbert.evaluation.index_retrieval import evaluate_index
-    from es_sbert.evaluation.task_data import RetrievalCollection
-
-    if len(sets) != 1 or not isinstance(sets[0], RetrievalCollection):
-        names = ", ".join(each.name for each in sets)
-        raise UsageError(
-            f"one index holds one collection, and there are {len(sets)}: {names}",
-            "Name the folder of one: --data FOLDER/retrieval/NAME.",
-        )
-    return evaluate_index(
-        model,
-        sets[0],
-        index,
-        engine_settings(**connection),
-        vector_field=vector_field,
-        settings=settings,
-        progress=report,
-    )

@@ -36,7 +36,6 @@ def discard_stdout() -> None:
 
 # command name → (module, attribute, one line for `es-sbert --help`)
 COMMANDS = {
-    "baseline": ("es_sbert.cli.baseline", "main", "Train the baselines that models are compared with."),
     "cluster": ("es_sbert.cli.cluster", "cluster", "Find clusters of texts, in files or in an index, and name them."),
     "dashboards": (
         "es_sbert.cli.dashboards",

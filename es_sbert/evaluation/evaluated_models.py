@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import DeviceError, UsageError, require_extra
+from es_sbert.errors import DeviceError, ModelNotFound, UsageError, require_extra
+
+if TYPE_CHECKING:
+    from es_sbert.encoder.encoder import Encoder
 
 
 @runtime_checkable
 class SentenceEmbedder(Protocol):
-    """Gives one vector a text: sentence encoders in torch and ONNX, and the baselines.
+    """Returns one vector for each text: a sentence encoder in torch or ONNX, for example.
 
     Attributes:
         name: For tables: what was measured, with precision or backend where that matters.
@@ -80,6 +82,8 @@ class OnnxEmbedder:
 
 
 Backend = Literal["auto", "onnx", "torch"]
+# Models that `open_model` took before baselines moved to benchmarks/baselines.
+_BASELINE_PREFIXES = ("glove:", "fasttext:", "word2vec:", "tfidf:", "average:", "cls:", "infersent:")
 
 
 def open_model(
@@ -91,30 +95,28 @@ def open_model(
     threads: int | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> SentenceEmbedder | PairScorer:
-    """Open a sentence encoder, a cross- or poly-encoder, or a baseline; close it with `close_model`.
+    """Open a sentence encoder, cross-encoder or poly-encoder; close it with `close_model`.
 
     Args:
-        spec: Model folder, bundle, hub id, installed or registered name; a folder of a cross- or poly-encoder; or a
-            baseline (`glove:FILE`, …, see `es_sbert.evaluation.baselines.open_baseline`).
-        backend: `onnx` runs what ingest and search run, `torch` the weights themselves. `auto` takes onnx, and
-            torch for what onnx does not serve: poly-encoders, cross-encoders that were not exported, and bare
-            transformers (mean pooling).
-        device: `auto` (the CPU for baselines), `cpu`, `cuda` or `cuda:N`.
+        spec: Folder, bundle, hub id, installed or registered name of a model.
+        backend: `onnx` runs the ONNX model, as ingest and search do; `torch` runs the original weights. `auto` prefers
+            onnx, and uses torch for models without ONNX support: poly-encoders, cross-encoders that were not exported,
+            and bare transformers (mean pooling).
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: `auto`, `fp32`, `int8` or `fp16`; torch runs fp32 only.
         threads: CPU threads; the physical cores by default.
-        report: Told what takes long, and what a summary must repeat.
+        report: Called with progress messages and warnings.
 
     Raises:
         ModelError: not found, broken, or of an unknown architecture.
-        SourceError: a baseline's file is missing or broken.
-        DeviceError: the device asked for is not the one that would run.
-        UsageError: a backend, device or precision that does not go with the model, or torch is not installed.
+        DeviceError: the device is not available.
+        UsageError: the model does not support the backend, device or precision, or torch is not installed.
     """
-    baseline = _open_baseline(spec, device)
-    if baseline is not None:
-        if backend == "onnx" or precision not in ("auto", "fp32"):
-            raise UsageError(f"{spec} is a baseline: it has no ONNX variants", "Leave --backend and --precision out.")
-        return baseline
+    if not Path(spec).is_dir() and (spec == "tfidf" or spec.startswith(_BASELINE_PREFIXES)):
+        raise ModelNotFound(
+            f"{spec} is a baseline, and es-sbert evaluate no longer takes baselines",
+            f"Run this in a checkout of the repository: python -m benchmarks.baselines evaluate {spec}",
+        )
     folder = resolve_model(spec)
     pair = _is_pair_model(folder)
     if backend == "auto":
@@ -130,15 +132,6 @@ def close_model(model: SentenceEmbedder | PairScorer) -> None:
     close = getattr(model, "close", None)
     if close is not None:
         close()
-
-
-def _open_baseline(spec: str, device: str) -> SentenceEmbedder | PairScorer | None:
-    from es_sbert.evaluation.baselines.open_baseline import BASELINES, open_baseline
-
-    kinds = {form.partition(":")[0] for form in BASELINES}
-    if Path(spec).is_dir() or spec.partition(":")[0] not in kinds:  # a folder's name may well hold a colon
-        return None
-    return open_baseline(spec, "cpu" if device in ("auto", "cpu") else _torch_device(device))
 
 
 def _is_pair_model(folder: Path) -> bool:

@@ -6,7 +6,7 @@ The only module of `evaluation` that connects to an engine.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from es_sbert.errors import EngineError, IndexMismatch, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport
 from es_sbert.evaluation.retrieval_metrics import DEPTH, Run
-from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection
+from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection, TaskData
 from es_sbert.evaluation.task_runner import retrieval_row
 from es_sbert.index.mapping import has_vector_query
 from es_sbert.index.vector_field import read_vector_field
@@ -29,6 +29,20 @@ from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.search.semantic_index import SemanticIndex
+
+
+def single_collection(data: Sequence[TaskData]) -> RetrievalCollection:
+    """The only data set, which must be a test collection.
+
+    Raises:
+        UsageError: there are several, or none.
+    """
+    if len(data) != 1 or not isinstance(data[0], RetrievalCollection):
+        raise UsageError(
+            f"one index holds one collection, and there are {len(data)}: {', '.join(each.name for each in data)}",
+            "Name the folder of one: --data FOLDER/retrieval/NAME.",
+        )
+    return data[0]
 
 
 def evaluate_index(
@@ -41,22 +55,22 @@ def evaluate_index(
     settings: Mapping[str, str | int | float | None] | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> EvaluationReport:
-    """Measure retrieval from an index; one that does not exist yet is filled with the documents, and kept.
+    """Evaluate retrieval from an index. A missing index is created, loaded with the documents, and kept.
 
     Args:
         model: A sentence encoder on onnxruntime, as ingest and search run it.
         data: The collection; its document ids are the ids in the index.
         index: Index or alias.
-        engine: Where, and how to sign in.
-        vector_field: Field of the vectors.
-        settings: How it is measured, for the report.
-        progress: Told what takes long.
+        engine: Address and credentials.
+        vector_field: Field that holds the vectors.
+        settings: Settings to record in the report.
+        progress: Called with progress messages.
 
     Raises:
         UsageError: the model does not run on onnxruntime.
         IndexMismatch: the index holds other documents, or vectors of another model.
-        EngineError: the engine failed, or did not take a document.
-        OutputError: there is no room for temporary files.
+        EngineError: the engine failed or rejected a document.
+        OutputError: the disk is full.
     """
     if not isinstance(model, OnnxEmbedder):
         raise UsageError(
@@ -72,7 +86,7 @@ def evaluate_index(
         if found != len(data.documents):
             raise IndexMismatch(
                 f"{index} has vectors of {found:,} documents, {data.name} has {len(data.documents):,}",
-                "Name the index that holds this collection, or a new one, which is then loaded.",
+                "Name the index that holds this data, or a new one, which is then loaded.",
             )
         progress(f"{data.name}: {len(data.queries):,} queries to {index}")
         with SemanticIndex(index, opened, encoder=model.encoder, vector_field=vector_field) as semantic:

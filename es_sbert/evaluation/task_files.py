@@ -41,6 +41,7 @@ from es_sbert.evaluation.task_data import (
     texts_at,
 )
 from es_sbert.io.tables import MissingColumns, RowErrors, Table, read_table
+from es_sbert.messages import pluralize
 
 _BEIR_SUFFIXES = ("", ".gz", ".zst")
 
@@ -183,6 +184,44 @@ ROLES = {
     EvaluationTask.RETRIEVAL: (),
 }
 _NO_RENAMES: Mapping[str, str] = {}
+
+
+def read_task_data(
+    task: EvaluationTask,
+    folder: str | Path | None,
+    files: Sequence[Path] = (),
+    *,
+    limit: int | None = None,
+    columns: Mapping[str, str] | None = None,
+    report: Callable[[str], None] = lambda message: None,
+) -> list[TaskData]:
+    """Read the data of a task from a folder, or from files.
+
+    Args:
+        task: The task.
+        folder, files: See `read_folder` and `read_files`; one of the two.
+        limit: At most so many examples of each file.
+        columns: Role → column. Roles of other tasks are ignored.
+        report: Called with warnings.
+
+    Raises:
+        UsageError: neither a folder nor files were given, or both.
+        SourceError: as `read_folder` and `read_files`.
+    """
+    if (folder is None) == (not files):
+        raise UsageError(
+            "give either a folder of data or files", f"Name one of them: --task {task} --data FOLDER, or --file FILE."
+        )
+    task_columns = {role: column for role, column in (columns or {}).items() if role in ROLES[task]}
+    if folder is None:
+        return read_files(task, files, limit=limit, columns=task_columns)
+    datasets = read_folder(task, Path(folder), limit=limit, columns=task_columns)
+    for dataset in datasets:
+        if isinstance(dataset, RetrievalCollection) and dataset.empty:
+            some = ", ".join(dataset.empty[:5]) + (", …" if len(dataset.empty) > 5 else "")
+            documents = pluralize(len(dataset.empty), "document")
+            report(f"Warning: {documents} of {dataset.name} without title and text count as not found: {some}")
+    return datasets
 
 
 def read_folder(

@@ -10,8 +10,6 @@ import es_sbert
 
 # Modules that need torch (extra `train`); ingest, search and everything below them never do.
 _TORCH = (
-    "es_sbert.evaluation.baselines.bilstm",
-    "es_sbert.evaluation.baselines.pooled_transformer",
     "es_sbert.exporters.tracing",
     "es_sbert.networks.",
     "es_sbert.training.",

@@ -9,6 +9,8 @@ import pytest
 import transformers  # noqa: F401  # its log handler keeps the stderr of its import, which must outlive a test
 
 from es_sbert.cli.main import main
+from es_sbert.evaluation import evaluate
+from es_sbert.evaluation.evaluated_models import open_model
 from tests.tiny import write_tiny_bert
 
 PAIRS = [
@@ -209,3 +211,13 @@ def test_documents_without_text_are_told(tiny: Path, tmp_path: Path, capsys: pyt
     assert "Warning: 6 documents of small without title and text count as not found: 0, 1, 2, 3, 4, …" in err
     (row,) = json.loads(out)["rows"]
     assert row["figures"]["recall@100"] == 50.0
+
+
+def test_evaluate_as_a_function(tiny: Path, data: Path) -> None:
+    messages: list[str] = []
+    report = evaluate(tiny, "sts", data, backend="torch", device="cpu", report=messages.append)
+    assert (report.task, report.model, [row.data for row in report.rows]) == ("sts", str(tiny), ["small-test"])
+    assert "sts: small-test" in messages
+    model = open_model(str(tiny), backend="torch", device="cpu")
+    again = evaluate(model, "sts", files=[data / "sts/small-test.tsv"])
+    assert again.rows == report.rows

@@ -11,7 +11,7 @@ import torch
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.errors import DeviceError, ModelError, UsageError
+from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder, close_model, open_model
 from es_sbert.exporters.export import export_reranker
 from es_sbert.networks.cross_encoder import CrossEncoder
@@ -97,15 +97,11 @@ def test_a_bare_transformer_is_averaged_in_torch(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), whole.embed(TEXTS), atol=1e-5)
 
 
-def test_a_baseline(tmp_path: Path) -> None:
-    (tmp_path / "words.txt").write_text("a 1 2\ncat 3 4\n")
-    spec = f"glove:{tmp_path / 'words.txt'}"
-    model = open_model(spec)
-    assert isinstance(model, SentenceEmbedder)
-    np.testing.assert_array_equal(model.embed(["a cat"]), [[2, 3]])
-    for options in ({"backend": "onnx"}, {"precision": "int8"}):
-        with pytest.raises(UsageError, match="is a baseline"):
-            open_model(spec, **options)  # type: ignore[arg-type]
+def test_a_baseline_names_the_new_command() -> None:
+    for spec in ("glove:words.txt", "tfidf", "average:model"):
+        with pytest.raises(ModelNotFound, match="is a baseline") as caught:
+            open_model(spec)
+        assert f"python -m benchmarks.baselines evaluate {spec}" in caught.value.remedy
 
 
 def test_a_folder_whose_name_looks_like_a_baseline(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.baselines.open_baseline import BASELINES, open_baseline
 from es_sbert.errors import EsSbertError, ModelNotFound, SourceError, UsageError
-from es_sbert.evaluation.baselines.open_baseline import BASELINES, open_baseline
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from tests.tiny import HIDDEN, write_tiny_bert
 

@@ -7,9 +7,9 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import paired_cosine_distances
 
+from benchmarks.baselines import tfidf
+from benchmarks.baselines.tfidf import Tfidf, TfidfOfPairs
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.baselines import tfidf
-from es_sbert.evaluation.baselines.tfidf import Tfidf, TfidfOfPairs
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 
 CORPUS = ["the cat sleeps", "the dog sleeps on the mat", "a man plays guitar", "guitar music for the cat"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from benchmarks.baselines.word_vectors import train_word_vectors
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.baselines.word_vectors import train_word_vectors
 
 TEXTS = ["The cat didn't sleep.", "The dog didn't sleep!", "A cat sleeps; a dog sleeps."] * 20
 

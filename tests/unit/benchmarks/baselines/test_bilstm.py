@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.baselines import bilstm
+from benchmarks.baselines.bilstm import BiLstmMax, InferSent, open_infersent
+from benchmarks.baselines.word_vectors import WordVectors, tokenize
 from es_sbert.errors import BundleInvalid, OutputError, SourceError
-from es_sbert.evaluation.baselines import bilstm
-from es_sbert.evaluation.baselines.bilstm import BiLstmMax, InferSent, open_infersent
-from es_sbert.evaluation.baselines.word_vectors import WordVectors, tokenize
 from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 
 WORDS = ["a", "man", "plays", "guitar", "the", "cat", "sleeps", "."]

@@ -11,14 +11,14 @@ from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 
 # What can be written, for help texts: form → what it is.
 BASELINES = {
-    "glove:FILE": "averaged word vectors in GloVe's text format (`es-sbert baseline word-vectors` trains some)",
+    "glove:FILE": "averaged word vectors in GloVe's text format",
     "fasttext:FILE": "the same in fastText's or word2vec's text format",
     "word2vec:FILE": "the same",
     "tfidf": "cosine of tf-idf, idf from the texts of the task's own pairs (tasks of pairs only)",
     "tfidf:CORPUS": "tf-idf with idf from a corpus: lines of .txt, or the column `text` of a table",
     "average:MODEL": "averaged outputs of a transformer, without sentence tuning",
     "cls:MODEL": "first output of a transformer, without sentence tuning",
-    "infersent:FOLDER": "BiLSTM-max that `es-sbert baseline bilstm` trained",
+    "infersent:FOLDER": "BiLSTM-max",
 }
 
 
@@ -39,7 +39,7 @@ def open_baseline(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScor
     """
     kind, _, place = spec.partition(":")
     if spec == "tfidf":
-        from es_sbert.evaluation.baselines.tfidf import TfidfOfPairs
+        from benchmarks.baselines.tfidf import TfidfOfPairs
 
         return TfidfOfPairs()
     opener = _OPENERS.get(kind)
@@ -52,14 +52,14 @@ def open_baseline(spec: str, device: str = "cpu") -> SentenceEmbedder | PairScor
 
 
 def _open_word_vectors(kind: str, place: str, device: str) -> SentenceEmbedder:
-    from es_sbert.evaluation.baselines.word_vectors import AveragedWordVectors, read_word_vectors
+    from benchmarks.baselines.word_vectors import AveragedWordVectors, read_word_vectors
 
     path = expand_home(place)
     return AveragedWordVectors(read_word_vectors(path), f"{kind} averaged ({path.name})")
 
 
 def _open_tfidf(kind: str, place: str, device: str) -> SentenceEmbedder:
-    from es_sbert.evaluation.baselines.tfidf import Tfidf, read_corpus
+    from benchmarks.baselines.tfidf import Tfidf, read_corpus
 
     path = expand_home(place)
     return Tfidf(read_corpus(path), f"tf-idf ({path.name})")
@@ -67,7 +67,7 @@ def _open_tfidf(kind: str, place: str, device: str) -> SentenceEmbedder:
 
 def _open_transformer(kind: str, place: str, device: str) -> SentenceEmbedder:
     require_extra("train", "torch", "transformers")
-    from es_sbert.evaluation.baselines.pooled_transformer import TokenPooling, TransformerBaseline
+    from benchmarks.baselines.pooled_transformer import TokenPooling, TransformerBaseline
 
     folder = resolve_model(place)
     label = {"average": "averaged", "cls": "CLS"}[kind]
@@ -76,7 +76,7 @@ def _open_transformer(kind: str, place: str, device: str) -> SentenceEmbedder:
 
 def _open_infersent(kind: str, place: str, device: str) -> SentenceEmbedder:
     require_extra("train", "torch")
-    from es_sbert.evaluation.baselines.bilstm import open_infersent
+    from benchmarks.baselines.bilstm import open_infersent
 
     return open_infersent(expand_home(place), device=device)
 

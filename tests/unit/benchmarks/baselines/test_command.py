@@ -1,14 +1,15 @@
-"""`es-sbert baseline` from a corpus to a model that opens."""
+"""`python -m benchmarks.baselines` from a corpus to a model that opens."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
 
-from es_sbert.cli.main import cli
-from es_sbert.errors import DeviceError, SourceError
-from es_sbert.evaluation.baselines.open_baseline import open_baseline
+from benchmarks.baselines.__main__ import main
+from benchmarks.baselines.open_baseline import open_baseline
+from es_sbert.errors import DeviceError, SourceError, UsageError
 from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 
 ROWS = [
@@ -26,7 +27,7 @@ def pairs(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> str:
-    result = CliRunner().invoke(cli, ["baseline", *map(str, arguments)], catch_exceptions=False)
+    result = CliRunner().invoke(main, ["train", *map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stderr
 
@@ -55,3 +56,20 @@ def test_cuda_fails_where_there_is_none(tmp_path: Path, pairs: Path, monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="no CUDA device"):
         run("bilstm", pairs, "--dev", pairs, "--vectors", "x", "-o", tmp_path / "out", "--device", "cuda")
+
+
+def test_evaluate(tmp_path: Path) -> None:
+    vectors, sts = tmp_path / "words.vec", tmp_path / "small-test.tsv"
+    vectors.write_text("a 1 2\ncat 3 4\ndog 4 1\n")
+    sts.write_text("sentence1\tsentence2\tscore\na cat\ta cat\t5\na dog\tcat\t1\na\tdog\t0\n")
+    arguments = ["evaluate", f"glove:{vectors}", "--task", "sts", "--file", str(sts), "--json"]
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["model"] == "glove averaged (words.vec)"
+    assert report["rows"][0]["figures"]["spearman_cosine"] == pytest.approx(100)
+
+
+def test_evaluate_unknown_baseline() -> None:
+    with pytest.raises(UsageError, match="no baseline 'bm25'"):
+        CliRunner().invoke(main, ["evaluate", "bm25", "--task", "sts"], catch_exceptions=False)

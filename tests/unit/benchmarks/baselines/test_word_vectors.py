@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from es_sbert.evaluation.baselines.word_vectors import AveragedWordVectors, WordVectors
+from benchmarks.baselines.word_vectors import AveragedWordVectors, WordVectors
 from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 
 TABLE = WordVectors({"a": 0, "cat": 1, "Cat": 2, "n't": 3}, np.float32([[1, 0, 0], [0, 2, 0], [0, 0, 4], [-1, -1, -1]]))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.evaluation.baselines.word_vectors import tokenize
+from benchmarks.baselines.word_vectors import tokenize
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.baselines.bilstm import read_classified_pairs
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.baselines.bilstm import read_classified_pairs
 
 COLUMNS = ("premise", "hypothesis", "label")
 

@@ -11,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from transformers import AutoModel, AutoTokenizer
 
+from benchmarks.baselines.pooled_transformer import TokenPooling, TransformerBaseline, pool_tokens
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.evaluation.baselines.pooled_transformer import TokenPooling, TransformerBaseline, pool_tokens
 from es_sbert.evaluation.evaluated_models import SentenceEmbedder
 from tests.tiny import HIDDEN, write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
@@ -68,7 +68,7 @@ def test_bare_folder_gives_the_same(folder: Path, tmp_path: Path) -> None:
 
 
 def test_neighbours_do_not_matter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_sbert.evaluation.baselines.pooled_transformer.BUDGET", {"cpu": 30})
+    monkeypatch.setattr("benchmarks.baselines.pooled_transformer.BUDGET", {"cpu": 30})
     model = TransformerBaseline(folder, TokenPooling.AVERAGE, "tiny")
     alone = np.concatenate([model.embed([text]) for text in TEXTS])
     np.testing.assert_allclose(model.embed(TEXTS), alone, atol=2e-6)

@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
+from benchmarks.baselines.word_vectors import WordVectors, read_word_vectors, tokenize, write_word_vectors
 from es_sbert.bundle.model_files import find_weight_files, read_json
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import plan_batches, unique_rows
 from es_sbert.errors import BundleInvalid, OutputError, SourceError, TrainingDiverged, error_summary
-from es_sbert.evaluation.baselines.word_vectors import WordVectors, read_word_vectors, tokenize, write_word_vectors
 from es_sbert.io.tables import read_table
 
 
@@ -71,14 +71,14 @@ def read_classified_pairs(
             problems.add(line, f"{columns[2]} is missing")
         elif name not in numbers:
             problems.add(line, f"{columns[2]} is {name!r}, none of {', '.join(known)}")
-    problems.check("Mend these rows, or leave them out.")
+    problems.check("Correct or remove these rows.")
     labels = np.array([numbers[name] for name in names], dtype=np.int64)  # (pairs,)
     return ClassifiedPairs(first, second, labels, known)
 
 
 _CONFIG, _WEIGHTS, _WORDS = "config.json", "model.safetensors", "words.vec"
 _BUDGET = 4096  # padded words of one batch
-_MODEL_REMEDY = "Train it again with `es-sbert baseline bilstm`, or copy the folder again."
+_MODEL_REMEDY = "Train it again with `python -m benchmarks.baselines train bilstm`, or copy the folder again."
 
 
 class _BiLstmConfig(BaseModel):

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.baselines.bilstm import BiLstmMax, ClassifiedPairs, EpochResult, PairClassifier, _batches, train_bilstm
+from benchmarks.baselines.word_vectors import WordVectors
 from es_sbert.errors import SourceError, TrainingDiverged
-from es_sbert.evaluation.baselines.bilstm import (
-    BiLstmMax,
-    ClassifiedPairs,
-    EpochResult,
-    PairClassifier,
-    _batches,
-    train_bilstm,
-)
-from es_sbert.evaluation.baselines.word_vectors import WordVectors
 
 NOUNS, VERBS = ["cat", "dog", "man", "bird"], ["sleeps", "runs", "sings", "eats"]
 CLASSES = ("same", "other")
@@ -75,7 +68,7 @@ def test_best_epoch_is_kept_and_the_rate_falls(vectors: WordVectors, monkeypatch
             rates.append(self.param_groups[0]["lr"])
             super().step()
 
-    monkeypatch.setattr("es_sbert.evaluation.baselines.bilstm._accuracy", accuracy)
+    monkeypatch.setattr("benchmarks.baselines.bilstm._accuracy", accuracy)
     monkeypatch.setattr(torch.optim, "Adam", Adam)
     model = train_bilstm(language(), vectors, dev=language(), hidden=4, epochs=4, batch=256)
     assert torch.equal(model.network.lstm.weight_ih_l0, weights[1])

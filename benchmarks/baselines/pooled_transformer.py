@@ -1,4 +1,4 @@
-"""Mean or CLS output of a transformer that was not trained for sentence similarity."""
+"""Averaged outputs or first output of a transformer that was not trained for sentences."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.baselines.tfidf import read_corpus
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.baselines.tfidf import read_corpus
 
 
 def test_lines_of_text_plain_and_compressed(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from benchmarks.baselines import word_vectors
+from benchmarks.baselines.word_vectors import WordVectors, read_word_vectors, write_word_vectors
 from es_sbert.errors import OutputError, SourceError
-from es_sbert.evaluation.baselines import word_vectors
-from es_sbert.evaluation.baselines.word_vectors import WordVectors, read_word_vectors, write_word_vectors
 
 GLOVE = "the 0.1 -0.25 3e-2\nThe 1 2 3\n. 0.5 0.5 -0.5\nthe 9 9 9\n東京 -1 0 1\n"
 
