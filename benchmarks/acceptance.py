@@ -30,7 +30,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.index.serialization import read_vector
-from es_sbert.model_loading import load_encoder
 from es_sbert.search.semantic_index import SemanticIndex
 
 QUERIES = (
@@ -97,7 +96,7 @@ def check(url: str, file: Path, documents: list[dict[str, Any]], encoder: Encode
         equal = 0
         for query in QUERIES:
             hits = [hit.id for hit in index.search(query, k=10).hits]
-            exact = vectors @ encoder.encode([query], "query").vectors[0]
+            exact = vectors @ encoder.encode([query], "query")[0]
             equal += same_ranking(hits, exact, ids)
     second = ingest(url, loaded, "--id-field", "id", *common, str(file))
     load_without_vectors(engine, filled, documents)
@@ -157,7 +156,7 @@ def delete(url: str, index: str) -> None:
 @click.option("--precision", default="auto", show_default=True)
 def main(data: Path, urls: tuple[str, ...], documents: int, precision: str) -> None:
     """Run every line on every engine."""
-    with tempfile.TemporaryDirectory() as folder, load_encoder(precision=precision) as encoder:
+    with tempfile.TemporaryDirectory() as folder, Encoder(precision=precision) as encoder:
         file = Path(folder) / "documents.jsonl.gz"
         rows = [
             check(url, file, docs, encoder)

@@ -39,10 +39,10 @@ from benchmarks.acceptance import delete
 from benchmarks.common import in_own_process, machine, read_jsonl, replaced, seconds, spread, table
 from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encode_file import encode_file
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.index.mapping import index_body
 from es_sbert.index.vector_meta import VectorFieldMeta
-from es_sbert.model_loading import load_encoder
 from tests.gateway.process import GatewayProcess, gateway_process
 
 PLAIN, WITH_VECTORS = "bulk-benchmark-plain", "bulk-benchmark-vectors"
@@ -108,7 +108,7 @@ def client_of(url: str) -> httpx.Client:
 
 def encode_seconds(texts: list[str]) -> float:
     """Seconds of what `es-sbert encode` does with a file of texts, once its model is loaded."""
-    with tempfile.TemporaryDirectory() as name, load_encoder() as encoder:
+    with tempfile.TemporaryDirectory() as name, Encoder() as encoder:
         source = Path(name) / "texts.txt"
         source.write_text("".join(text.replace("\n", " ") + "\n" for text in texts))
         encoder.encode(texts[:64], "document")
@@ -121,8 +121,8 @@ def encode_seconds(texts: list[str]) -> float:
 
 def finished(texts: list[str]) -> list[bytes]:
     """Requests of documents with vectors made before, without the gateway."""
-    with load_encoder() as encoder:
-        vectors = encoder.encode(texts, "document").vectors  # (texts, dimensions)
+    with Encoder() as encoder:
+        vectors = encoder.encode(texts, "document")  # (texts, dimensions)
     option = orjson.OPT_SERIALIZE_NUMPY
     lines = [
         b'{"index":{}}\n' + orjson.dumps({"text": text, DEFAULT_VECTOR_FIELD: vector}, option=option) + b"\n"
@@ -133,7 +133,7 @@ def finished(texts: list[str]) -> list[bytes]:
 
 def meta_of_default() -> VectorFieldMeta:
     """A vector field of the default model."""
-    with load_encoder() as encoder:
+    with Encoder() as encoder:
         info = encoder.info
     return VectorFieldMeta(
         fingerprint=info.fingerprint, model=info.model, dimensions=info.dimensions, index_type="flat", text="{text}"

@@ -32,7 +32,6 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.evaluation.task_files import read_beir_folder
-from es_sbert.model_loading import load_encoder
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 KEEP, SPLITS, DOCUMENTS = 0.95, 100, 5000
@@ -137,7 +136,7 @@ def main(data: Path, url: str, sets: tuple[str, ...], model: str | None, write: 
     """Load, calibrate, measure."""
     first: list[list[object]] = []
     second: list[list[object]] = []
-    with load_encoder(model) as encoder, closing(connect(EngineSettings(url=url))) as engine:
+    with Encoder(model) as encoder, closing(connect(EngineSettings(url=url))) as engine:
         for name in sets:
             for row, compared in rows_of(engine, encoder, *read_set(data, name)):
                 first.append(row)

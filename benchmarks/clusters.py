@@ -38,7 +38,6 @@ from benchmarks.common import (
 from es_sbert.analysis import cluster_texts
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.model_loading import load_encoder
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 # Starts of k-means on tf-idf: as many as of ours.
@@ -89,7 +88,7 @@ def shown(values: Sequence[float], digits: int) -> str:
 
 def compare(name: str, texts: list[str], truth: list[str], encoder: Encoder, seeds: int) -> list[list[object]]:
     """A row for each method on one collection."""
-    took, vectors = seconds(lambda: encoder.encode(texts, "document").vectors)
+    took, vectors = seconds(lambda: encoder.encode(texts, "document"))
     k = len(set(truth))
 
     def runs(count: int, method: str, **options: Any) -> list[Callable[[], Any]]:
@@ -138,7 +137,7 @@ def main(data: Path, model: str, seeds: int, texts: int, write: bool) -> None:
     # First, since a new process is told the peak memory of the one that starts it.
     sizes = table(["method", "options", "texts", "seconds", "peak memory, MB"], scale())
     rows: list[list[object]] = []
-    with load_encoder(model, device="cpu") as encoder:
+    with Encoder(model, device="cpu") as encoder:
         encoder.encode(["to warm up"])
         for name, (found, truth) in collections(data, texts).items():
             rows += compare(name, found, truth, encoder, seeds)

@@ -36,7 +36,6 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
-from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
@@ -74,7 +73,7 @@ class LabelledPairs:
 
 def mined(encoder: Encoder, questions: Sequence[str]) -> dict[tuple[int, int], float]:
     """Near-duplicates by es-sbert."""
-    vectors = encoder.encode(list(questions), "document").vectors
+    vectors = encoder.encode(list(questions), "document")
     return {
         (int(one), int(two)): float(cosine)
         for first, second, cosines in pairs_above(vectors, LEAST_COSINE)
@@ -103,13 +102,13 @@ def quality(data: Path, model: str) -> list[list[object]]:
     """A row for each contender."""
     train, test = (LabelledPairs(data / "duplicates" / f"qqp-sample-{part}.tsv.gz") for part in ("train", "test"))
     rows: list[list[object]] = []
-    with load_encoder(model, device="cpu") as encoder:
+    with Encoder(model, device="cpu") as encoder:
         label = f"es-sbert ({encoder.info.variant})"
         threshold = best_threshold(train.labels, train.scores(mined(encoder, train.questions)))
         took, found = seconds(lambda: mined(encoder, test.questions))
         scores = test.scores(found)
         rows.append(_row(label, test, scores, threshold, took))
-        vectors = encoder.encode(test.questions, "document").vectors
+        vectors = encoder.encode(test.questions, "document")
         took, groups = seconds(lambda: duplicate_groups(vectors, threshold))
         group_of = {one: number for number, group in enumerate(groups) for one in group.members}
         same = [int(group_of.get(one, -1) == group_of.get(two, -2)) for one, two in test.places.tolist()]
@@ -157,7 +156,7 @@ def by_index(url: str, data: Path, model: str, count: int) -> Iterator[list[obje
         rows = itertools.islice(read_jsonl(data / "ingest" / "short-docs.jsonl.gz"), count)
         source = write_jsonl(Path(folder) / "docs.jsonl", [{"id": row["id"], "text": row["text"]} for row in rows])
         try:
-            with load_encoder(model) as encoder:
+            with Encoder(model) as encoder:
                 load(url, encoder, name, source, dead=Path(folder) / "dead", id_field="id")
             yield from _compared(engine, name, Path(folder))
         finally:

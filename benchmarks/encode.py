@@ -23,7 +23,7 @@ from scipy.stats import spearmanr
 from benchmarks.common import machine, read_tsv, spread, table
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 
 Encode = Callable[[list[str]], Any]
 
@@ -67,15 +67,13 @@ def main(data: Path, model: str, rounds: int, precisions: str, budgets: str, jso
     contenders: dict[str, Encode] = {"sentence-transformers, torch fp32": reference(model, here["cores"])}
     encoders = []
     for precision in precisions.split(","):
-        encoder = load_encoder(model, device="cpu", precision=precision)
+        encoder = Encoder(model, device="cpu", precision=precision)
         encoders.append(encoder)
-        contenders[f"es-sbert {encoder.info.variant}"] = lambda part, e=encoder: e.encode(part).vectors
+        contenders[f"es-sbert {encoder.info.variant}"] = lambda part, e=encoder: e.encode(part)
     for budget in filter(None, budgets.split(",")):
-        encoder = load_encoder(model, device="cpu", precision=precisions.split(",")[0], budget=int(budget))
+        encoder = Encoder(model, device="cpu", precision=precisions.split(",")[0], budget=int(budget))
         encoders.append(encoder)
-        contenders[f"es-sbert {encoder.info.variant}, {budget} tokens a batch"] = lambda part, e=encoder: (
-            e.encode(part).vectors
-        )
+        contenders[f"es-sbert {encoder.info.variant}, {budget} tokens a batch"] = lambda part, e=encoder: e.encode(part)
 
     for encode in contenders.values():
         encode(texts[:512])

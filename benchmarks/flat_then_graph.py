@@ -31,12 +31,12 @@ from benchmarks.acceptance import delete
 from benchmarks.common import machine, spread, table
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.index.change_index_type import change_index_type, force_merge
 from es_sbert.index.serialization import bulk_vector_value
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.model_loading import load_encoder
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 QUERIES = 200
@@ -51,9 +51,9 @@ def embedded(data: Path, count: int, cache: Path) -> Vectors:
     if not file.exists():
         with gzip.open(data / "ingest/short-docs.jsonl.gz", "rb") as source:
             texts = [json.loads(line)["text"] for line in itertools.islice(source, count)]
-        with load_encoder() as encoder:
+        with Encoder() as encoder:
             cache.mkdir(parents=True, exist_ok=True)
-            np.save(file, encoder.encode(texts, "document").vectors)
+            np.save(file, encoder.encode(texts, "document"))
     vectors: Vectors = np.load(file)
     return vectors
 

@@ -19,7 +19,7 @@ import click
 
 from benchmarks.common import replaced, table
 from benchmarks.memory import PAGE, delete
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 from tests.fuzz.run import fuzz
 from tests.tiny import write_tiny_bert
 
@@ -52,7 +52,7 @@ def main(url: str, lines: int, seed: int, write: bool) -> None:
             made[:] = [(address, f"fuzz-{uuid.uuid4().hex[:8]}")]
             return made[0][1]
 
-        with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+        with Encoder(str(model), precision="fp32", threads=1) as encoder:
             tally = fuzz(url, encoder, new_index, folder, lines, seed)
     names = ("read", "indexed", "skipped", "dead", "refused")
     row = [f"{lines:,}", *(f"{getattr(tally, name):,}" for name in names), len(tally.wrong)]

@@ -32,8 +32,8 @@ from benchmarks.acceptance import delete, ingest
 from benchmarks.common import machine, read_jsonl, replaced, spread, table
 from benchmarks.load import Figures, closed_loop, constant_rate
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.model_loading import load_encoder
 from tests.gateway.running import serve
 
 INDEX = "gateway-benchmark"
@@ -104,7 +104,7 @@ def asked(text: str) -> Mapping[str, Any]:
 
 def ready(texts: list[str]) -> Iterator[Mapping[str, Any]]:
     """The same searches with vectors made before, in Elasticsearch's words."""
-    vectors = load_encoder("all-MiniLM-L6-v2").encode(texts, "query").vectors  # (texts, dimensions)
+    vectors = Encoder("all-MiniLM-L6-v2").encode(texts, "query")  # (texts, dimensions)
     for vector in vectors:
         knn = {"field": "embedding", "query_vector": vector.tolist(), "k": 100, "num_candidates": 200}
         yield {"query": {"knn": knn}, "size": 10, "_source": ["text"]}

@@ -106,7 +106,7 @@ def instant_encoder(bundle: EncoderBundle) -> Iterator[Encoder]:
     """The encoder for CUDA on sessions that return at once."""
     with (
         mock.patch.object(sessions, "open_session", return_value=InstantSession()),
-        Encoder(bundle, "fp16", Device("cuda"), threads=CUDA_WORKERS) as encoder,
+        Encoder.from_bundle(bundle, "fp16", Device("cuda"), threads=CUDA_WORKERS) as encoder,
     ):
         yield encoder
 

@@ -33,7 +33,6 @@ from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.model_loading import load_encoder
 from es_sbert.search.hybrid_search import (
     HybridOptions,
     hybrid_request,
@@ -117,7 +116,7 @@ def rows_of(engine: Engine, encoder: Encoder, data: RetrievalCollection) -> Iter
     try:
         load(engine, encoder, index, data)
         searched = read_search_scope(engine, [index], ["embedding"])
-        vectors = encoder.encode(list(data.queries.values()), "query").vectors  # (queries, dimensions)
+        vectors = encoder.encode(list(data.queries.values()), "query")  # (queries, dimensions)
         for kind, weights, rank in rankers(engine, searched):
             found: Run = {}
             for (query, text), vector in zip(data.queries.items(), vectors, strict=True):
@@ -142,7 +141,7 @@ def main(data: Path, url: str, sets: tuple[str, ...], limit: int, model: str | N
     """Load, rank, measure."""
     figures: dict[tuple[str, str], dict[str, float]] = {}
     header = ["ranking", "meaning : words"]
-    with load_encoder(model, precision=precision) as encoder, closing(connect(EngineSettings(url=url))) as engine:
+    with Encoder(model, precision=precision) as encoder, closing(connect(EngineSettings(url=url))) as engine:
         for name in sets:
             collection = read_beir_folder(data / "retrieval" / name, limit=limit)
             header.append(f"{name} ({len(collection.queries):,} queries)")

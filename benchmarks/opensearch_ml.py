@@ -4,7 +4,7 @@
     python -m benchmarks.opensearch_ml --runtime old/bin/python [--model all-MiniLM-L6-v2]
 
 The package is made, run by the old runtime on texts of all lengths, one at a time as ml-commons does, and compared with
-`load_encoder` in fp32.
+`Encoder` in fp32.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.opensearch_ml import ZIP_NAME, export_opensearch_ml
 from es_sbert.exporters.parity_texts import parity_sentences
-from es_sbert.model_loading import load_encoder
 
 # Runs where es-sbert is not installed.
 _OLD = """
@@ -58,8 +58,8 @@ def main(runtime: str, model: str, count: int) -> None:
         arguments = [folder / "package" / ZIP_NAME, folder / "texts.json", folder / "vectors.npy"]
         done = subprocess.run([runtime, "-c", _OLD, *map(str, arguments)], capture_output=True, text=True, check=True)
         old = np.load(folder / "vectors.npy")  # (texts, dimensions)
-    with load_encoder(model, device="cpu", precision="fp32") as encoder:
-        new = encoder.encode(texts).vectors  # (texts, dimensions)
+    with Encoder(model, device="cpu", precision="fp32") as encoder:
+        new = encoder.encode(texts)  # (texts, dimensions)
     difference = float(np.abs(old - new).max())
     click.echo(f"onnxruntime {done.stdout.strip()}: {len(texts)} texts, largest difference {difference:.1e}")
 

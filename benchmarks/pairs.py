@@ -26,7 +26,7 @@ from benchmarks.common import in_own_process, machine, peak_memory, read_tsv, re
 from es_sbert.analysis import most_similar_pairs
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 SENTENCES, CROSS_PAIRS = 10_000, 1_000
@@ -69,11 +69,11 @@ def compare(data: Path, model: str, rounds: int, kept: Path) -> list[list[object
     torch.set_num_threads(cores)
     reference = SentenceTransformer(str(resolve_model(model)), device="cpu")
     encoded, compared, mined = [], [], []
-    with load_encoder(model, device="cpu") as encoder:
+    with Encoder(model, device="cpu") as encoder:
         encoder.encode(texts[:256])
         reference.encode(texts[:256])
         for _ in range(rounds):
-            took, result = seconds(lambda: encoder.encode(texts, "document").vectors)
+            took, result = seconds(lambda: encoder.encode(texts, "document"))
             encoded.append(took)
             took, [best] = seconds(lambda vectors=result: most_similar_pairs(vectors, 1))
             compared.append(took)

@@ -27,7 +27,7 @@ import click
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, read_jsonl, replaced, seconds, spread, table
 from benchmarks.gateway import DOCUMENTS, INDEX, asked, load
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 from tests.gateway.running import serve
 
 RESULT = Path(__file__).parent / "results/query_parts.json"
@@ -65,7 +65,7 @@ def measure(url: str, gateway: str, texts: list[str]) -> dict[str, list[float]]:
     def timed(part: str, *call: Any) -> None:
         found[part].append(1000 * seconds(lambda: call[0](*call[1:]))[0])
 
-    with load_encoder("all-MiniLM-L6-v2") as encoder:
+    with Encoder("all-MiniLM-L6-v2") as encoder:
         for text in texts:
             timed("through the gateway", through.search, json.dumps(asked(text)).encode())
             # The same query in the engine's words; its vector comes from the cache.

@@ -44,7 +44,6 @@ from es_sbert.ingest.load import LoadRunner, LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
-from es_sbert.model_loading import load_encoder
 
 PARTS = 32  # of the source, so that the last one is short beside the whole
 
@@ -130,7 +129,7 @@ def main(data: Path, url: str, count: int, rate: float) -> None:
             for document in itertools.islice(read_jsonl(data / "ingest/short-docs.jsonl.gz"), count):
                 out.write(json.dumps(document) + "\n")
         for threads in (1, 2):
-            with load_encoder(threads=threads) as encoder:
+            with Encoder(threads=threads) as encoder:
                 rate_now, seconds = measured(url, source, count, LocalRunner(encoder))
             rows.append((f"one process, {threads} threads", f"{rate_now:,.0f}", f"{seconds:,.0f}"))
         for workers, loader, name in (

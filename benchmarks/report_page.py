@@ -154,11 +154,11 @@ def sentences_report(data: Path) -> AnalysisReport:
     from sklearn.feature_extraction.text import CountVectorizer
 
     from benchmarks.pairs import sentences
-    from es_sbert.model_loading import load_encoder
+    from es_sbert.encoder.encoder import Encoder
 
     texts = sentences(data)[:SENTENCES]
-    with load_encoder(DEFAULT_MODEL, device="cpu") as encoder:
-        vectors = encoder.encode(texts, "document").vectors
+    with Encoder(DEFAULT_MODEL, device="cpu") as encoder:
+        vectors = encoder.encode(texts, "document")
     points, projection = map_points(vectors)
     labels = KMeans(SHOWN_CLUSTERS, random_state=0, n_init=1).fit_predict(vectors)
     counter = CountVectorizer(stop_words="english", min_df=5)

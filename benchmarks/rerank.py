@@ -24,7 +24,6 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.index.vector_meta import VectorFieldMeta
-from es_sbert.model_loading import load_encoder, load_reranker
 from es_sbert.search.rerank import hit_text_reader, rerank
 from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
@@ -32,7 +31,7 @@ from es_sbert.search.semantic_index import SemanticIndex
 
 def search_all(index: SemanticIndex, encoder: Encoder, collection: Collection) -> dict[str, SearchResult]:
     """Query id → its nearest documents, a query itself left out."""
-    questions = encoder.encode(list(collection.queries.values()), "query").vectors  # (queries, dimensions)
+    questions = encoder.encode(list(collection.queries.values()), "query")  # (queries, dimensions)
     found = {}
     for query, question in zip(collection.queries, questions, strict=True):
         result = index.search_vector(question, k=DEPTH + 1)
@@ -72,14 +71,14 @@ def main(
 ) -> None:
     """Load, search, rerank, measure."""
     collection, index_name = read_collection(data / "retrieval" / name), f"rerank-{name}"
-    with load_encoder() as encoder:
+    with Encoder() as encoder:
         load_collection(url, index_name, collection, str(encoder.info.precision))
         with SemanticIndex(index_name, EngineSettings(url=url), encoder=encoder) as index:
             found, meta, label = search_all(index, encoder, collection), index.field.meta, index.engine.info.label
     delete(url, index_name)
     rows: list[list[Any]] = [["none", "–", "–", "–", ndcg(collection, found)]]
     for precision in precisions:
-        with load_reranker(reranker_name, precision=precision) as reranker:
+        with Reranker(reranker_name, precision=precision) as reranker:
             for window in windows:
                 results = rerank_all(collection, found, reranker, meta, window)
                 done = [result.reranking for result in results.values() if result.reranking is not None]

@@ -26,7 +26,6 @@ from benchmarks.common import machine, read_jsonl, read_tsv, table
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.model_loading import load_encoder
 from es_sbert.search.semantic_index import SemanticIndex
 
 DEPTH = 100
@@ -97,7 +96,7 @@ def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:
     engine = connect(EngineSettings(url=url))
     ids = [document["id"] for document in documents if document["text"].strip()]
     vectors = vectors_of(engine, index_name, ids)  # (documents, dimensions)
-    questions = encoder.encode(list(queries.values()), "query").vectors  # (queries, dimensions)
+    questions = encoder.encode(list(queries.values()), "query")  # (queries, dimensions)
     knn, memory, bm25 = {}, {}, {}
     equal = 0
     with SemanticIndex(index_name, EngineSettings(url=url), encoder=encoder) as index:
@@ -134,7 +133,7 @@ def rank(data: Path, name: str, url: str, encoder: Encoder) -> list[list[Any]]:
 @click.option("--precision", default="auto", show_default=True)
 def main(data: Path, url: str, sets: tuple[str, ...], model: str | None, precision: str) -> None:
     """Load, rank, measure."""
-    with load_encoder(model, precision=precision) as encoder:
+    with Encoder(model, precision=precision) as encoder:
         rows = [row for name in sets for row in rank(data, name, url, encoder)]
         click.echo(f"{encoder.info.model} {encoder.info.variant}; {json.dumps(machine())}\n")
         click.echo(table(["collection", "ranking", *map(str, MEASURES)], rows))

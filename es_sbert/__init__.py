@@ -18,7 +18,7 @@ import os as _os
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
-    from es_sbert.encoder import Encoder as Encoder
+    from es_sbert.encoder.encoder import Encoder as Encoder
     from es_sbert.encoder.reranker import Reranker as Reranker
     from es_sbert.search import AsyncSemanticIndex as AsyncSemanticIndex
     from es_sbert.search import SemanticIndex as SemanticIndex
@@ -39,7 +39,7 @@ if not _os.path.isdir(_os.path.join(_folder, "mappings")):
 
 _MODULES = {
     "AsyncSemanticIndex": "es_sbert.search",
-    "Encoder": "es_sbert.encoder",
+    "Encoder": "es_sbert.encoder.encoder",
     "Reranker": "es_sbert.encoder.reranker",
     "SemanticIndex": "es_sbert.search",
 }

@@ -100,10 +100,10 @@ def environment(context: Context) -> JSON:
     name, folder = context.first_model
     bundle = context.bundle(folder)
     begun = time.perf_counter()
-    with Encoder(bundle, "fp16", Device("cuda"), threads=1) as encoder:
+    with Encoder.from_bundle(bundle, "fp16", Device("cuda"), threads=1) as encoder:
         opened = time.perf_counter() - begun
         begun = time.perf_counter()
-        vectors = encoder.encode(["A man plays a guitar."]).vectors
+        vectors = encoder.encode(["A man plays a guitar."])
         first = time.perf_counter() - begun
         provider = encoder.info.provider
     card = device()

@@ -103,8 +103,8 @@ def _compare(bundle: Any, precision: Any) -> JSON:
     except UnsupportedArchitecture:
         transformer = None
     reference, encode = choose_reference(model, transformer, "numpy")
-    with Encoder(bundle, str(precision), Device("cuda"), threads=2) as encoder:
-        report = compare_vectors(precision, reference, encode(texts), encoder.encode(texts).vectors)
+    with Encoder.from_bundle(bundle, str(precision), Device("cuda"), threads=2) as encoder:
+        report = compare_vectors(precision, reference, encode(texts), encoder.encode(texts))
         provider = encoder.info.provider
     bar = PARITY_THRESHOLDS[precision].min_cosine
     return {

@@ -46,7 +46,7 @@ def _encode_here(bundle: Path) -> None:
     from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
 
-    with Encoder(open_encoder_bundle(bundle), "fp16", Device("cuda"), threads=1) as encoder:
+    with Encoder.from_bundle(open_encoder_bundle(bundle), "fp16", Device("cuda"), threads=1) as encoder:
         encoder.encode(["baba bebe"])
 
 

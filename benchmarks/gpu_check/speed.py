@@ -88,7 +88,7 @@ def _side_by_side(
         if number >= 2 and context.time_left() < 0:
             break
         texts = new_texts(count)
-        ours.append(rate(lambda batch: encoder.encode(batch).vectors, texts))
+        ours.append(rate(lambda batch: encoder.encode(batch), texts))
         lengths = np.minimum(encoder.tokenize(texts).tokens, model.max_tokens)
         token_counts.append(float(lengths.mean()))
         work.append(flops(shape, lengths) / len(texts))
@@ -155,7 +155,7 @@ def _encoder(context: Context, folder: Path, **settings: Any) -> Any:
     from es_sbert.encoder.onnx_session import CUDA_WORKERS
 
     settings = {"threads": CUDA_WORKERS, **settings}
-    return Encoder(context.bundle(folder), "fp16", Device("cuda"), **settings)
+    return Encoder.from_bundle(context.bundle(folder), "fp16", Device("cuda"), **settings)
 
 
 def _sentence_transformers(folder: Path) -> Any:
@@ -232,7 +232,7 @@ def pairs(context: Context) -> JSON:
             for number in range(context.rounds + 1):
                 texts = _sentences(context, words, number)
                 begun = time.perf_counter()
-                vectors = encoder.encode(texts).vectors
+                vectors = encoder.encode(texts)
                 embedded = time.perf_counter()
                 most_similar_pairs(vectors, 1)
                 ended = time.perf_counter()

@@ -49,7 +49,7 @@ def _measure(context: Context, folder: Path, tokens: int, count: int) -> JSON:
     words = whole_words(folder / "tokenizer.json")
     bundle = context.bundle(folder)
     alone = _one_after_another(bundle, make_texts(words, count, tokens, seed=1), make_texts(words, count, tokens, 2))
-    with Encoder(bundle, "fp16", Device("cuda"), threads=CUDA_WORKERS) as encoder:
+    with Encoder.from_bundle(bundle, "fp16", Device("cuda"), threads=CUDA_WORKERS) as encoder:
         encoder.encode(make_texts(words, count, tokens, seed=3))
         together = _overlapped(encoder, make_texts(words, count, tokens, seed=4))
     total = sum(alone["seconds"].values())
@@ -213,7 +213,7 @@ def _kernels(bundle: Any, texts: list[str]) -> JSON | None:
     if not torch.cuda.is_available():
         return None
     torch.zeros(1, device="cuda")
-    with Encoder(bundle, "fp16", Device("cuda"), threads=CUDA_WORKERS) as encoder:
+    with Encoder.from_bundle(bundle, "fp16", Device("cuda"), threads=CUDA_WORKERS) as encoder:
         encoder.encode(texts)
         begun = time.perf_counter()
         with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiler:

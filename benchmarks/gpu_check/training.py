@@ -123,7 +123,7 @@ def reranker(context: Context) -> JSON:
         first, second = (make_texts(words, count, _PAIR_TOKENS, next(seeds)) for _ in range(2))
         return list(zip(first, second, strict=True))
 
-    with contextlib.closing(Reranker.open(exported, "cuda", "fp16")) as ours:
+    with contextlib.closing(Reranker(exported, device="cuda", precision="fp16")) as ours:
         _score(ours, new_pairs())
         theirs = _cross_encoder(folder)
         best, tried = _best_batch(theirs, new_pairs)

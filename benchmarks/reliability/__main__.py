@@ -23,7 +23,6 @@ import click
 from benchmarks.common import machine, replaced
 from benchmarks.reliability.kept import MAKER, NAME, PAGE, FaultRun, keep, section
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.model_loading import load_encoder
 from tests.faults.bench import Bench, FaultNotFelt
 from tests.faults.catalogue import FAULTS
 from tests.faults.compare import compare
@@ -103,7 +102,7 @@ def _run(engines: tuple[str, ...], words: tuple[str, ...], runs: int, documents:
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         model = write_tiny_bert(Path(folder) / "tiny")
-        with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+        with Encoder(str(model), precision="fp32", threads=1) as encoder:
             for engine in engines:
                 chosen = [
                     fault

@@ -200,12 +200,12 @@ def _read_index(
 
 def _read_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loading: Any) -> list[TextCollection]:
     from es_sbert.analysis import read_files
+    from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.ingest.sources.document_source import FileFormat
-    from es_sbert.model_loading import load_encoder, report_warnings
 
     name = reading.pop("format")
     format = None if name == "auto" else FileFormat(name)
-    with load_encoder(loading.pop("model"), report=log_message, **loading) as encoder:
+    with Encoder(loading.pop("model"), report=log_message, **loading) as encoder:
         report_warnings(encoder, log_message)
         found = []
         for files in inputs:

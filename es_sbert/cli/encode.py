@@ -68,8 +68,8 @@ def encode(
       es-sbert encode docs.jsonl --format jsonl --text-field title -o docs-with-vectors.jsonl
     """
     from es_sbert.encoder.encode_file import encode_file
-    from es_sbert.model_loading import load_encoder
+    from es_sbert.encoder.encoder import Encoder
 
-    with load_encoder(model, device=device, precision=precision, threads=threads, report=report) as encoder:
+    with Encoder(model, device=device, precision=precision, threads=threads, report=report) as encoder:
         summary = encode_file(encoder, file, output or sys.stdout.buffer, form=form, text_field=text_field, kind=kind)
         report(summary.describe(encoder.info))

@@ -136,12 +136,12 @@ def adopt(
 
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model_reader import read_sentence_model
+    from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.connect import connect
     from es_sbert.index.adopt import AdoptionSettings, adopt_vectors, adoption_lines
     from es_sbert.index.adopt_field import read_adoptable_field
     from es_sbert.index.privileges import ADOPT, SEARCH, require_privileges
     from es_sbert.index.text_template import check_name_conflicts, parse_text_options
-    from es_sbert.model_loading import load_encoder, report_warnings
 
     def say(message: str) -> None:
         click.echo(message, err=True)
@@ -167,7 +167,7 @@ def adopt(
         # Before the model is loaded, and perhaps exported, which takes a while.
         read = read_sentence_model(resolve_model(model_name), model_name)
         field.check_model(read.fingerprint, read.name, read.dimensions)
-        with load_encoder(model_name, device=device, precision=precision, threads=threads, report=say) as encoder:
+        with Encoder(model_name, device=device, precision=precision, threads=threads, report=say) as encoder:
             report_warnings(encoder, say)
             report = adopt_vectors(engine, field, encoder, settings, report=say)
     if failed is not None:

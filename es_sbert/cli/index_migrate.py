@@ -175,6 +175,7 @@ def _confirm_drop(leaving: IndexToDelete) -> bool:
 
 
 def _run_migration(engine: Engine, alias: str, say: Any, **given: Any) -> int:
+    from es_sbert.encoder.encoder import Encoder
     from es_sbert.errors import EngineError
     from es_sbert.index.vector_field import read_vector_field
     from es_sbert.ingest.pipeline import LoadControl
@@ -183,7 +184,6 @@ def _run_migration(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     from es_sbert.migration.migrate import MigrationCallbacks, migrate
     from es_sbert.migration.migration_state import migration_lock
     from es_sbert.migration.prepare_migration import MigrationRequest
-    from es_sbert.model_loading import load_index_encoder
 
     control = LoadControl()
     with migration_lock(engine.info.url, alias):
@@ -203,7 +203,7 @@ def _run_migration(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     )
 
     encoder_of_field = partial(
-        load_index_encoder,
+        Encoder.for_index,
         field.index,
         field.meta.model,
         field.meta.fingerprint,

@@ -97,10 +97,10 @@ def recall(
 
     from es_sbert.diagnostics.query_sets import read_queries
     from es_sbert.diagnostics.recall import RecallQueries, measure_recall, recall_lines, recall_settings, sample_queries
+    from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.connect import connect
     from es_sbert.index.mapping import IndexType
     from es_sbert.index.vector_field import check_field_model, read_vector_field
-    from es_sbert.model_loading import load_index_encoder, report_warnings
 
     def say(message: str) -> None:
         click.echo(message, err=True)
@@ -112,7 +112,7 @@ def recall(
             wanted = sample_queries(engine, field, sample, seed)
         else:
             texts = read_queries(queries)
-            with load_index_encoder(
+            with Encoder.for_index(
                 field.index,
                 field.meta.model,
                 field.meta.fingerprint,
@@ -124,7 +124,7 @@ def recall(
             ) as encoder:
                 report_warnings(encoder, say)
                 check_field_model(field, encoder.info.fingerprint, encoder.info.model)
-                wanted = RecallQueries(encoder.encode(texts, "query").vectors, [None] * len(texts))
+                wanted = RecallQueries(encoder.encode(texts, "query"), [None] * len(texts))
         report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=say)
         engine_type = engine.info.engine_type
     click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(recall_lines(report, engine_type)))
@@ -204,8 +204,8 @@ def calibrate(
     from es_sbert.diagnostics.calibration import calibration_lines
     from es_sbert.diagnostics.index_calibration import IndexCalibrator
     from es_sbert.diagnostics.query_sets import read_labelled_queries
+    from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.connect import connect
-    from es_sbert.model_loading import load_index_encoder, report_warnings
 
     def say(message: str) -> None:
         click.echo(message, err=True)
@@ -214,7 +214,7 @@ def calibrate(
     with closing(connect(engine_settings(**connection))) as engine:
         index = IndexCalibrator(engine, name, vector_field)
         meta = index.field.meta
-        with load_index_encoder(
+        with Encoder.for_index(
             index.field.index,
             meta.model,
             meta.fingerprint,

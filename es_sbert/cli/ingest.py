@@ -174,12 +174,12 @@ def _confirm_replace(engine: Engine, wanted: LoadPlan) -> bool:
 
 def _load_encoder_of_plan(model: str | None, wanted: LoadPlan, **options: Any) -> Encoder:
     """The encoder that the user has named, or else that of the index, or else the default one."""
-    from es_sbert.model_loading import load_encoder, load_index_encoder
+    from es_sbert.encoder.encoder import Encoder
 
     stored = wanted.stored
     if stored is None:
-        return load_encoder(model, **options)
-    return load_index_encoder(wanted.settings.index, stored.model, stored.fingerprint, model=model, **options)
+        return Encoder(model, **options)
+    return Encoder.for_index(wanted.settings.index, stored.model, stored.fingerprint, model=model, **options)
 
 
 @contextmanager

@@ -129,9 +129,9 @@ def search(
       es-sbert search --index docs "storm damage" --rerank my-reranker --rerank-window 100
       es-sbert search --index docs "storm damage" --show-body
     """
+    from es_sbert.encoder.reranker import Reranker
     from es_sbert.index.text_template import TextTemplate
     from es_sbert.io.json_lines import dump_object
-    from es_sbert.model_loading import load_reranker
     from es_sbert.search.rerank import effective_window
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.vector_query import parse_filter
@@ -153,7 +153,7 @@ def search(
         reranker = None
         if reranker_name is not None:
             reranker = opened.enter_context(
-                load_reranker(reranker_name, device=device, precision=precision, threads=threads)
+                Reranker(reranker_name, device=device, precision=precision, threads=threads)
             )
         semantic = opened.enter_context(
             SemanticIndex(

@@ -19,11 +19,11 @@ from es_sbert.encoder.cuda_libraries import (
 )
 from es_sbert.encoder.device import INSTALL_CUDA_COMMAND, NvidiaDriver, cuda_driver
 from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.encoder.encoder import Encoder, LoadOptions
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import AccessDenied, EsSbertError
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
 from es_sbert.index.vector_field import VectorField
-from es_sbert.model_loading import LoadOptions, load_encoder, load_index_encoder
 
 
 class Severity(StrEnum):
@@ -82,7 +82,7 @@ def check_encoder(
 
     Args:
         name: Of the model; None for that of the field, or the default one.
-        device, precision, threads: As for `load_encoder`.
+        device, precision, threads: As for `Encoder`.
         field: A field whose model is needed.
 
     Returns:
@@ -91,12 +91,12 @@ def check_encoder(
     options: LoadOptions = {"device": device, "precision": precision, "threads": threads}
     try:
         if field is None:
-            opened = load_encoder(name, **options)
+            opened = Encoder(name, **options)
         else:
             meta = field.meta
-            opened = load_index_encoder(field.index, meta.model, meta.fingerprint, model=name, **options)
+            opened = Encoder.for_index(field.index, meta.model, meta.fingerprint, model=name, **options)
         with opened as encoder:
-            vectors = encoder.encode([_TEST_SENTENCE]).vectors  # (1, dimensions)
+            vectors = encoder.encode([_TEST_SENTENCE])  # (1, dimensions)
             return encoder.info, list(_encoder_findings(encoder.info, vectors))
     except EsSbertError as error:
         return None, [Finding.of("model", error)]

@@ -196,7 +196,7 @@ class IndexCalibrator:
             self._pseudo_queries(encoder, sampled, left_out) if queries is None else self._labelled(queries, left_out)
         )
         report(f"embedding {len(wanted.queries):,} queries, and searching for each")
-        vectors = encoder.encode([query.text for query in wanted.queries], "query").vectors
+        vectors = encoder.encode([query.text for query in wanted.queries], "query")
         return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors, k), documents, len(sampled))
 
     def _check_has_text(self) -> None:
@@ -283,7 +283,7 @@ class IndexCalibrator:
             kept.append(document.vectors[later])
             if rest:
                 rests[number] = rest
-        embedded = encoder.encode(list(rests.values()), "document").vectors
+        embedded = encoder.encode(list(rests.values()), "document")
         for number, vector in zip(rests, embedded, strict=True):
             kept[number] = np.concatenate([vector[None], kept[number]])
         return [[vectors] for vectors in kept]

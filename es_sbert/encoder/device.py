@@ -6,10 +6,9 @@ import ctypes
 import os
 import platform
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.errors import DeviceError, UsageError
@@ -165,15 +164,13 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-T = TypeVar("T")
-
 # Both packages write the same files, so that the one which stays must be installed after the other is gone.
 INSTALL_CUDA_COMMAND = "pip uninstall onnxruntime onnxruntime-gpu; pip install 'es-sbert[cuda]'"
 
 NO_GPU_FOUND = "No NVIDIA GPU found: texts are embedded on the CPU."
 
 # Variants in order of preference for a device and precision.
-VARIANTS: dict[tuple[str, Precision], tuple[str, ...]] = {
+_VARIANTS: dict[tuple[str, Precision], tuple[str, ...]] = {
     ("cpu", Precision.FP32): ("fp32",),
     ("cpu", Precision.INT8): ("int8",),
     ("cuda", Precision.FP16): ("fp16", "fp16-packed"),
@@ -247,45 +244,27 @@ def no_gpu_notice(asked: str, providers: Collection[str], cards: int) -> str | N
     return NO_GPU_FOUND
 
 
-def open_with_cpu_fallback(asked: str, chosen: Device, open_on: Callable[[Device, Sequence[str]], T]) -> T:
-    """Open a model on the chosen device; under `auto` on the CPU where CUDA's libraries do not run, and say so.
+def precision_order(requested: str, device: Device, int8_products: bool) -> tuple[Precision, ...]:
+    """The precisions to try, best first; a single one unless `auto` is requested.
 
-    Args:
-        asked: The user's words.
-        chosen: What `choose_device` made of them.
-        open_on: Opens the model on a device, with warnings for every summary.
-
-    Raises:
-        DeviceError: the device asked for is not the one that would run.
-    """
-    try:
-        return open_on(chosen, ())
-    except DeviceError as error:
-        if asked != "auto" or chosen.kind == "cpu":
-            raise
-        # A card is there, but its libraries are not: `auto` promises the best that runs, and says what does not.
-        return open_on(Device("cpu"), (f"CUDA does not run here: {error.message}. {error.remedy}",))
-
-
-def choose_precision(asked: str, device: Device, int8_products: bool) -> Precision:
-    """`auto` means fp16 on CUDA; on a CPU int8 where it multiplies int8 natively, else fp32.
+    On a CPU int8 comes first if the CPU multiplies int8 natively.
 
     Raises:
         UsageError: fp16 on a CPU or int8 on CUDA, for which there are no kernels.
     """
-    if asked == "auto":
+    if requested == "auto":
         if device.kind == "cuda":
-            return Precision.FP16
-        return Precision.INT8 if int8_products else Precision.FP32
-    precision = Precision(asked)
-    if (device.kind, precision) not in VARIANTS:
+            return Precision.FP16, Precision.FP32
+        return (Precision.INT8, Precision.FP32) if int8_products else (Precision.FP32, Precision.INT8)
+    precision = Precision(requested)
+    if (device.kind, precision) not in _VARIANTS:
         raise UsageError(
             f"--precision {precision} does not run on {device.kind}",
             "Use fp32 or int8 on a CPU, fp32 or fp16 on CUDA, or leave --precision at auto.",
         )
-    return precision
+    return (precision,)
 
 
 def choose_variant(device: Device, precision: Precision, present: Collection[str]) -> str | None:
-    """The best variant that a bundle has for this device and precision; None where it has none."""
-    return next((name for name in VARIANTS[device.kind, precision] if name in present), None)
+    """The best variant that a bundle has for this device and precision; None if it has none."""
+    return next((name for name in _VARIANTS[device.kind, precision] if name in present), None)

@@ -2,58 +2,148 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from itertools import islice
+from pathlib import Path
+from typing import TypedDict, Unpack
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import EncoderBundle
+from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.batching import WINDOW, InputBuilder, batch_limits, plan_batches, unique_rows
 from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.embeddings import EmbeddingModel, EncodeResult, EncoderInfo, Vectors
+from es_sbert.encoder.embeddings import EncodeResult, EncoderInfo, Vectors
+from es_sbert.encoder.model_loading import SelectedVariant, gpu_warnings, open_variant, select_encoder_variant
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, OnnxModel, run_session
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import ModelError, UsageError
 
 
-class Encoder(EmbeddingModel, OnnxModel):
-    """Sentence encoder on onnxruntime, and an embedding object for LangChain and the like (see `EmbeddingModel`).
+class LoadOptions(TypedDict, total=False):
+    """Keyword arguments of `Encoder` that say where and how it runs."""
 
-    `es_sbert.model_loading.load_encoder` opens one by the model's name. Thread-safe. Close it, or use it as a context
-    manager, to end its threads.
+    device: str
+    precision: str
+    threads: int | None
+    budget: int | None
+    report: Callable[[str], None]
+
+
+class Encoder(OnnxModel):
+    """A sentence encoder on onnxruntime. A model without ONNX files is exported to the cache on first use.
+
+    It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
+    Close it, or use it as a context manager, to end its threads.
+
+    Usage:
+        with Encoder("all-MiniLM-L6-v2") as encoder:
+            vectors = encoder.encode(["A man plays a guitar.", "The cat sleeps."])  # (2, 384) float32
+            vector = encoder.encode("A man plays a guitar.")  # (384,)
 
     Args:
-        bundle: An opened bundle.
-        variant: Name of the variant to run.
-        device: Where to run it.
-        threads: CPU threads, or the sessions that run batches side by side on CUDA.
-        budget: Tokens of one batch, with padding on a CPU, without on CUDA; by default what is best for the device.
-        warnings: What every summary must repeat.
+        model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default. A `Path` is
+            always a folder.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
+            does not work, and says so in `info.warnings`.
+        precision: `auto`, `fp32`, `int8` or `fp16`.
+        threads: CPU threads, by default one for each physical core. On CUDA the number of concurrent batches, by
+            default 2.
+        budget: Tokens of one batch, with padding on a CPU, without on CUDA; the best for the device by default.
+        called: Name to show in `info.model` and in messages instead of the model's own.
+        report: Called with a message before slow steps such as the export, and once per process if `auto` finds no GPU.
+
+    Attributes:
+        info: The model, variant and device that run.
 
     Raises:
-        DeviceError: the session would run elsewhere than asked.
-        BundleInvalid: the variant's file or the tokenizer is broken.
+        ModelError: the model was not found, is broken or has an unknown architecture; the cache cannot be written.
+        DeviceError: the requested device cannot be used.
+        UsageError: the precision does not run on the device.
     """
 
     def __init__(
         self,
+        model: str | Path | None = None,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        threads: int | None = None,
+        budget: int | None = None,
+        called: str | None = None,
+        report: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        name = DEFAULT_MODEL if model is None else model
+        warnings = gpu_warnings(device, report)
+        select = partial(select_encoder_variant, name, precision=precision, called=called, report=report)
+        selected, pool = open_variant(select, device, threads)
+        self._start(replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
+
+    @classmethod
+    def from_bundle(
+        cls,
         bundle: EncoderBundle,
         variant: str,
         device: Device,
         *,
-        threads: int,
+        threads: int | None = None,
         budget: int | None = None,
-        warnings: Sequence[str] = (),
-    ) -> None:
-        self._workers = InferencePool(bundle.variant_file(variant), device, threads)
-        with self._workers.session() as session:
+    ) -> Encoder:
+        """Open a variant of an opened bundle.
+
+        Args:
+            bundle: The bundle.
+            variant: Name of the variant.
+            device: Where to run it.
+            threads, budget: As for `Encoder`.
+
+        Raises:
+            DeviceError: the session would run on another device.
+            BundleInvalid: the variant's file or the tokenizer is broken.
+        """
+        selected = SelectedVariant(bundle, variant, device)
+        encoder = cls.__new__(cls)
+        encoder._start(selected, selected.open(threads), budget)
+        return encoder
+
+    @classmethod
+    def for_index(
+        cls, index: str, name: str, fingerprint: str, *, model: str | None = None, **options: Unpack[LoadOptions]
+    ) -> Encoder:
+        """Load the model that made an index's vectors from this machine or the hub (see `find_index_model`).
+
+        The caller compares `info.fingerprint` with the mapping: a package or the hub may have another model of that
+        name.
+
+        Args:
+            index: Name of the index, for messages.
+            name: Name of the model in the mapping, and of `info.model`.
+            fingerprint: Fingerprint of the model in the mapping.
+            model: A model to load instead, as for `Encoder`.
+
+        Raises:
+            ModelError, DeviceError, UsageError: as `Encoder`.
+        """
+        if model is not None:
+            return cls(model, **options)
+        located = find_index_model(index, name, fingerprint)
+        return cls(located.folder, called=located.name, **options)
+
+    def _start(self, selected: SelectedVariant[EncoderBundle], pool: InferencePool, budget: int | None) -> None:
+        bundle, device = selected.bundle, selected.device
+        self._workers = pool
+        with pool.session() as session:
             self._inputs = InputBuilder(session)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._prompt = bundle.model.prompt
@@ -65,13 +155,78 @@ class Encoder(EmbeddingModel, OnnxModel):
             fingerprint=bundle.model.fingerprint,
             dimensions=bundle.model.dimensions,
             max_tokens=bundle.model.max_tokens,
-            variant=variant,
-            precision=bundle.manifest.variants[variant].precision,
-            provider=self._workers.provider,
+            variant=selected.variant,
+            precision=bundle.manifest.variants[selected.variant].precision,
+            provider=pool.provider,
             device=str(device),
-            threads=self._workers.count if device.kind == "cpu" else 0,
-            warnings=tuple(warnings),
+            threads=pool.count if device.kind == "cpu" else 0,
+            warnings=selected.warnings,
         )
+
+    def encode(self, texts: str | Iterable[str], kind: PromptKind | None = None) -> Vectors:
+        """Embed texts.
+
+        Args:
+            texts: One text or any number of them; all vectors are held in memory (see `encode_stream`).
+            kind: `query` or `document` puts the model's prompt of that kind in front of each text.
+
+        Returns:
+            *Shape:* ``(texts, dimensions)`` float32, in the order of the texts; ``(dimensions,)`` for one string.
+
+        Raises:
+            UsageError: a text is not valid Unicode.
+        """
+        if isinstance(texts, str):
+            vector: Vectors = self.encode_details([texts], kind).vectors[0]
+            return vector
+        return self.encode_details(texts, kind).vectors
+
+    def encode_details(self, texts: Iterable[str], kind: PromptKind | None = None) -> EncodeResult:
+        """Embed texts as `encode` does, and return token counts and truncation too.
+
+        Raises:
+            UsageError: a single string, or a text that is not valid Unicode.
+        """
+        if isinstance(texts, str):
+            # A string is an iterable of strings: each letter would be embedded.
+            raise UsageError("texts must be a sequence of texts, not one string", "Pass a list: [text].")
+        texts = list(texts)
+        if len(texts) <= self._window:
+            return self._encode_window(texts, kind)
+        parts = list(self.encode_stream(texts, kind))
+        return EncodeResult(
+            np.concatenate([part.vectors for part in parts]),
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.truncated for part in parts]),
+        )
+
+    def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector for each text, with the model's document prompt, as `es-sbert ingest` embeds it.
+
+        Raises:
+            UsageError: a single string, or a text that is not valid Unicode.
+        """
+        vectors: list[list[float]] = self.encode_details(texts, "document").vectors.tolist()
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a search text, with the model's query prompt, as `es-sbert search` embeds it.
+
+        Raises:
+            UsageError: not a string, or not valid Unicode.
+        """
+        if not isinstance(text, str):
+            raise UsageError(f"the query is a {type(text).__name__}, not a string", "Give one string to embed_query.")
+        vector: list[float] = self.encode(text, "query").tolist()
+        return vector
+
+    async def aembed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        """Run `embed_documents` in a thread."""
+        return await asyncio.to_thread(self.embed_documents, texts)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """Run `embed_query` in a thread."""
+        return await asyncio.to_thread(self.embed_query, text)
 
     def tokenize(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
         """The first half of `encode`, for pipelines that overlap the two.
@@ -173,29 +328,6 @@ class Encoder(EmbeddingModel, OnnxModel):
         places[np.concatenate(batches)] = np.arange(len(rows))
         return vectors[places[where]], made[places[where]]
 
-    def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> EncodeResult:
-        """Sentence vectors of texts.
-
-        Args:
-            texts: Any number of texts; all their vectors are held in memory (see `encode_stream`).
-            kind: `query` or `document` puts the model's prompt of that kind in front.
-
-        Raises:
-            UsageError: a single string in place of a sequence, or a text that is not valid Unicode.
-        """
-        if isinstance(texts, str):
-            # A string is a sequence of strings: it would be encoded letter by letter.
-            raise UsageError("encode takes a sequence of texts, not one string", "Write encode([text]).")
-        if len(texts) <= self._window:
-            tokenized = self.tokenize(texts, kind)
-            return EncodeResult(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
-        parts = list(self.encode_stream(texts, kind))
-        return EncodeResult(
-            np.concatenate([part.vectors for part in parts]),
-            np.concatenate([part.tokens for part in parts]),
-            np.concatenate([part.truncated for part in parts]),
-        )
-
     def encode_stream(
         self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int | None = None
     ) -> Iterator[EncodeResult]:
@@ -207,6 +339,10 @@ class Encoder(EmbeddingModel, OnnxModel):
         windows = iter(lambda: list(islice(stream, window or self._window)), [])
         for tokenized in self.tokenize_ahead(windows, kind):
             yield EncodeResult(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
+
+    def _encode_window(self, texts: Sequence[str], kind: PromptKind | None) -> EncodeResult:
+        tokenized = self.tokenize(texts, kind)
+        return EncodeResult(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
 
     def tokenize_ahead(
         self, windows: Iterable[Sequence[str]], kind: PromptKind | None = None
@@ -227,3 +363,9 @@ class Encoder(EmbeddingModel, OnnxModel):
             while (tokenized := ahead.result()) is not None:
                 ahead = thread.submit(following)
                 yield tokenized
+
+
+def report_warnings(encoder: Encoder, report: Callable[[str], None]) -> None:
+    """Report an encoder's warnings, for commands without a summary that holds them."""
+    for warning in encoder.info.warnings:
+        report(f"Warning: {warning}")

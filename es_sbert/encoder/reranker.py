@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from es_sbert.bundle.bundle import RerankerBundle, open_reranker_bundle
+from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
-from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.batching import BATCH_TOKENS, WINDOW, plan_batches
-from es_sbert.encoder.device import Device, choose_device, cuda_devices, has_int8_products, open_with_cpu_fallback
-from es_sbert.encoder.onnx_session import InferencePool, OnnxModel, available_providers, worker_count
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.model_loading import SelectedVariant, open_variant, select_reranker_variant
+from es_sbert.encoder.onnx_session import InferencePool, OnnxModel
 from es_sbert.encoder.tokenizer import CUDA_LENGTH_MULTIPLE, PairTokenizer, TokenizedPairs
 from es_sbert.errors import ModelError, UsageError
 
@@ -24,6 +26,18 @@ Scores = NDArray[np.float32]
 # Padded tokens of one batch. On CUDA fewer than for the sentence encoder: a traced graph holds a mask for every two
 # tokens of a pair and, where its attention is not fused, a score for each head as well.
 _BATCH_TOKENS = {"cpu": BATCH_TOKENS["cpu"], "cuda": 32_768}
+
+
+class RankedText(TypedDict):
+    """A text in the result of `Reranker.rank`.
+
+    Attributes:
+        corpus_id: Its number in the list that was given.
+        score: Its score.
+    """
+
+    corpus_id: int
+    score: float
 
 
 @dataclass(frozen=True)
@@ -52,74 +66,104 @@ class Reranker(OnnxModel):
     Thread-safe. Close it, or use it as a context manager, to end its threads.
 
     Usage:
-        with Reranker.open(Path("my-reranker")) as reranker:
-            scores = reranker.score(["how do magnets work"] * 2, ["Iron in a field.", "A cat sleeps."])  # (2,)
+        with Reranker("my-reranker") as reranker:
+            scores = reranker.predict("how do magnets work", ["Iron in a field.", "A cat sleeps."])  # (2,)
 
     Args:
-        bundle: An opened reranker.
-        variant: `fp32`, `int8` or `fp16`.
-        device: Where to run it.
-        threads: CPU threads, or the sessions that run batches side by side on CUDA.
-        budget: Padded tokens of one batch; by default as many as suit the device.
-        warnings: What every summary must repeat.
+        model: Folder that `es-sbert export CROSS_ENCODER -o FOLDER` wrote, hub id, installed or registered name. A
+            `Path` is always a folder. Nothing is exported on first use, since that needs torch.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
+            does not work, and says so in `warnings`.
+        precision: `fp32`, `int8` (CPU only), `fp16` (CUDA only), or `auto`: the best for the device that the folder
+            has. A precision that the folder lacks is an error.
+        threads: CPU threads, by default one for each physical core. On CUDA the number of concurrent batches, by
+            default 2.
+        budget: Padded tokens of one batch; the best for the device by default.
 
     Attributes:
         name: Of model and variant, for tables.
         labels: Names of the outputs.
-        warnings: What every summary must repeat.
+        warnings: Repeated in every summary.
 
     Raises:
-        DeviceError: the session would run elsewhere than asked.
-        BundleInvalid: the variant's file or the tokenizer is broken.
+        ModelError: the model was not found, is broken, was not exported, or lacks the precision.
+        DeviceError: the requested device cannot be used.
+        UsageError: the precision does not run on the device.
     """
 
     def __init__(
         self,
+        model: str | Path,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        threads: int | None = None,
+        budget: int | None = None,
+    ) -> None:
+        selected, pool = open_variant(partial(select_reranker_variant, model, precision=precision), device, threads)
+        self._start(selected, pool, budget)
+
+    @classmethod
+    def from_bundle(
+        cls,
         bundle: RerankerBundle,
         variant: str,
         device: Device,
         *,
-        threads: int,
+        threads: int | None = None,
         budget: int | None = None,
-        warnings: Sequence[str] = (),
-    ) -> None:
-        self._workers = InferencePool(bundle.variant_file(variant), device, threads)
+    ) -> Reranker:
+        """Open a variant of an opened bundle.
+
+        Args:
+            bundle: The exported cross-encoder.
+            variant: `fp32`, `int8` or `fp16`.
+            device: Where to run it.
+            threads, budget: As for `Reranker`.
+
+        Raises:
+            DeviceError: the session would run on another device.
+            BundleInvalid: the variant's file or the tokenizer is broken.
+        """
+        selected = SelectedVariant(bundle, variant, device)
+        reranker = cls.__new__(cls)
+        reranker._start(selected, selected.open(threads), budget)
+        return reranker
+
+    def _start(self, selected: SelectedVariant[RerankerBundle], pool: InferencePool, budget: int | None) -> None:
+        bundle, device = selected.bundle, selected.device
+        self._workers = pool
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
         self._budget = budget or _BATCH_TOKENS[device.kind]
         self._multiple = CUDA_LENGTH_MULTIPLE if device.kind == "cuda" else 1
         self._window = WINDOW[device.kind]
         self._activation = _ACTIVATIONS[bundle.model.activation]
         self.labels = bundle.model.labels
-        self.name = f"{bundle.model.name} ({variant})"
-        self.warnings = tuple(warnings)
-        if bundle.manifest.variants[variant].forced:
-            self.warnings += (f"variant {variant} was written below its parity bar (--force)",)
+        self.name = f"{bundle.model.name} ({selected.variant})"
+        self.warnings = selected.warnings
+        if bundle.manifest.variants[selected.variant].forced:
+            self.warnings += (f"variant {selected.variant} was exported below its parity threshold (--force)",)
 
-    @classmethod
-    def open(cls, folder: Path, device: str = "auto", precision: str = "auto", threads: int | None = None) -> Reranker:
-        """Open a folder that `es-sbert export CROSS_ENCODER -o FOLDER` wrote.
-
-        Args:
-            folder: The folder.
-            device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails rather than run elsewhere; `auto` takes the CPU
-                where CUDA does not run.
-            precision: `fp32`, `int8` (CPU only), `fp16` (CUDA only), or `auto`: fp16 on CUDA, int8 on a CPU that
-                multiplies it natively, where the folder has it; else fp32. On CUDA `warnings` then says so.
-            threads: As for `worker_count`.
+    def predict(self, query: str, texts: Sequence[str]) -> Scores:
+        """Scores of texts for a query, *shape* ``(texts,)``; a higher score means a better match.
 
         Raises:
-            ModelError: no reranker, broken, edited, or without that variant.
-            DeviceError: the device asked for is not the one that would run.
-            UsageError: a device and precision that do not go together.
+            UsageError, ModelError: as `score`.
         """
-        bundle = open_reranker_bundle(Path(folder))
-        chosen = choose_device(device, available_providers(), cuda_devices())
+        return self.score([query] * len(texts), texts)
 
-        def open_on(where: Device, warnings: Sequence[str] = ()) -> Reranker:
-            variant, fallback = _choose_reranker_variant(bundle, where, precision)
-            return cls(bundle, variant, where, threads=worker_count(where, threads), warnings=(*warnings, *fallback))
+    def rank(self, query: str, texts: Sequence[str], top_k: int | None = None) -> list[RankedText]:
+        """Texts sorted by their score for a query, as sentence-transformers' `CrossEncoder.rank` returns them.
 
-        return open_with_cpu_fallback(device, chosen, open_on)
+        Args:
+            top_k: How many to return; all by default.
+
+        Raises:
+            UsageError, ModelError: as `score`.
+        """
+        scores = self.predict(query, texts)
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [{"corpus_id": int(number), "score": float(scores[number])} for number in order]
 
     def score(self, first: Sequence[str], second: Sequence[str]) -> Scores:
         """Scores of pairs, *shape* ``(pairs,)``, as sentence-transformers' CrossEncoder gives them.
@@ -177,30 +221,3 @@ class Reranker(OnnxModel):
             scores[members] = outputs
 
         self._workers.run(plan_batches(tokenized.lengths, self._budget), run_batch)
-
-
-def _choose_reranker_variant(bundle: RerankerBundle, device: Device, asked: str) -> tuple[str, tuple[str, ...]]:
-    """The variant to run, and what every summary must say of that choice.
-
-    Raises:
-        UsageError: a precision that does not run on the device, or is none.
-        ModelError: the bundle lacks it.
-    """
-    present = bundle.manifest.variants
-    if device.kind == "cuda":
-        best_first = (Precision.FP16, Precision.FP32)
-    else:
-        best_first = (Precision.INT8, Precision.FP32) if has_int8_products() else (Precision.FP32, Precision.INT8)
-    if asked not in ("auto", *best_first):
-        raise UsageError(
-            f"--precision {asked}: a reranker does not run so on {device.kind}", f"Use {' or '.join(best_first)}."
-        )
-    wanted = best_first if asked == "auto" else (Precision(asked),)
-    for name in wanted:
-        if name in present:
-            slower = device.kind == "cuda" and name != wanted[0]
-            return name, ((f"the reranker has no {wanted[0]} variant: {name} runs instead",) if slower else ())
-    raise ModelError(
-        f"{bundle.folder} has no {' or '.join(wanted)} variant for {device.kind}, only {', '.join(present) or 'none'}",
-        f"Add it: es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted[0]}",
-    )

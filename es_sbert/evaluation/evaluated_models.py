@@ -74,7 +74,7 @@ class OnnxEmbedder:
         Raises:
             UsageError: a text is not valid Unicode.
         """
-        return self.encoder.encode(texts, kind).vectors
+        return self.encoder.encode(texts, kind)
 
     def close(self) -> None:
         """End the encoder's threads."""
@@ -154,8 +154,8 @@ def _open_onnx(
     report: Callable[[str], None],
 ) -> SentenceEmbedder | PairScorer:
     # Imported here: they bring onnxruntime.
+    from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.reranker import Reranker
-    from es_sbert.model_loading import load_encoder
 
     model: Reranker | OnnxEmbedder
     if pair:
@@ -164,10 +164,10 @@ def _open_onnx(
                 f"{spec} scores pairs and was not exported, so onnx cannot run it",
                 f"Leave --backend out, or export a cross-encoder first: es-sbert export {spec} -o RERANKER.",
             )
-        model = Reranker.open(folder, device, precision, threads)
+        model = Reranker(folder, device=device, precision=precision, threads=threads)
         warnings = model.warnings
     else:
-        model = OnnxEmbedder(load_encoder(spec, device=device, precision=precision, threads=threads, report=report))
+        model = OnnxEmbedder(Encoder(spec, device=device, precision=precision, threads=threads, report=report))
         warnings = model.encoder.info.warnings
     for warning in warnings:
         report(f"Warning: {warning}")

@@ -127,7 +127,7 @@ def _load_collection(
 def _search_queries(semantic: SemanticIndex, data: RetrievalCollection) -> Run:
     """One search for each query; one hit more than measured, since a query may find itself."""
     ids = list(data.queries)
-    vectors = semantic.encoder.encode(list(data.queries.values()), "query").vectors  # (queries, dimensions)
+    vectors = semantic.encoder.encode(list(data.queries.values()), "query")  # (queries, dimensions)
     ranked: Run = {}
     for query, vector in zip(ids, vectors, strict=True):
         own = data.own(query)

@@ -59,7 +59,7 @@ class ModelSettings(BaseModel):
         models: Model folders, bundles, hub ids, installed or registered names that clients may name; the first is the
             default.
         aliases: More names that clients may use (`text-embedding-3-small`) → one of `models`.
-        device, precision, threads: As `load_encoder` takes them, for all models.
+        device, precision, threads: As `Encoder` takes them, for all models.
         in_memory: How many models are kept loaded; at one more, the least recently used is dropped.
         download: Whether a model that only a mapping names may be fetched from the hub.
     """

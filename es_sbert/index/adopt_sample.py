@@ -248,7 +248,7 @@ def compare_vectors(
     """
     if not documents:
         return
-    encoded = encoder.encode([document.text for document in documents], "document")
+    encoded = encoder.encode_details([document.text for document in documents], "document")
     stored = np.stack([read_hit_vector(document.hit, vector_field) for document in documents])
     cosines = row_cosines(stored, encoded.vectors)
     for document, cosine, truncated in zip(documents, cosines.tolist(), encoded.truncated.tolist(), strict=True):
@@ -309,7 +309,7 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
         # A field that only a few documents have says nothing about the others.
         if 2 * len(pairs) < len(hits) or not pairs:
             continue
-        made = encoder.encode([text for text, _ in pairs], kind).vectors
+        made = encoder.encode([text for text, _ in pairs], kind)
         median = float(np.median(row_cosines(np.stack([vector for _, vector in pairs]), made)))
         if median >= check.min_cosine and (best is None or median > best.median + _MIN_IMPROVEMENT):
             best = TextVariant(template.template, None if kind == "document" else encoder.prompt(kind), median)

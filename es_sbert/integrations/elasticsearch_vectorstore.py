@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from es_sbert.encoder.embeddings import EmbeddingModel
+from es_sbert.encoder.encoder import Encoder
 
 
 class AsyncEmbeddingService:
@@ -20,13 +20,13 @@ class AsyncEmbeddingService:
         encoder: An open encoder; it stays the caller's to close.
     """
 
-    def __init__(self, encoder: EmbeddingModel) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in their order; see `EmbeddingModel.embed_documents`."""
+        """One vector a text, in their order; see `Encoder.embed_documents`."""
         return await self._encoder.aembed_documents(texts)
 
     async def embed_query(self, query: str) -> list[float]:
-        """The vector of a text to search for; see `EmbeddingModel.embed_query`."""
+        """The vector of a text to search for; see `Encoder.embed_query`."""
         return await self._encoder.aembed_query(query)

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError, require_extra
-from es_sbert.model_loading import load_encoder
 
 require_extra("haystack", "haystack")
 from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402  (after what says how to get it)
@@ -19,7 +18,7 @@ class _Embedder:
 
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
-        device, precision, threads: See `load_encoder`.
+        device, precision, threads: See `Encoder`.
 
     Raises:
         ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded as asked.
@@ -37,7 +36,7 @@ class _Embedder:
     def warm_up(self) -> None:
         """Load the model; `run` does so by itself where nobody has."""
         if self._encoder is None:
-            self._encoder = load_encoder(self.model, device=self.device, precision=self.precision, threads=self.threads)
+            self._encoder = Encoder(self.model, device=self.device, precision=self.precision, threads=self.threads)
 
     def close(self) -> None:
         """End the encoder's threads; the next `run` loads it again."""
@@ -79,7 +78,7 @@ class SbertTextEmbedder(_Embedder):
         pipeline.connect("embedder.embedding", "retriever.query_embedding")
 
     Args:
-        model, device, precision, threads: See `load_encoder`.
+        model, device, precision, threads: See `Encoder`.
     """
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
@@ -109,7 +108,7 @@ class SbertDocumentEmbedder(_Embedder):
         pipeline.connect("embedder.documents", "writer.documents")
 
     Args:
-        model, device, precision, threads: See `load_encoder`.
+        model, device, precision, threads: See `Encoder`.
         meta_fields_to_embed: Names in `Document.meta` whose values are embedded in front of the content.
         embedding_separator: Between those values and the content.
     """
@@ -147,7 +146,7 @@ class SbertDocumentEmbedder(_Embedder):
         """
         if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
             raise UsageError("SbertDocumentEmbedder takes a list of Documents", "Embed a text by SbertTextEmbedder.")
-        encoded = self.encoder.encode([self._text(document) for document in documents], "document")
+        encoded = self.encoder.encode_details([self._text(document) for document in documents], "document")
         embedded = [
             replace(document, embedding=vector)
             for document, vector in zip(documents, encoded.vectors.tolist(), strict=True)

@@ -119,7 +119,7 @@ def _verify_vectors(
             vectors.append(vector)
     if not ids:
         return 0
-    expected = encoder.encode(texts, "document").vectors  # (vectors, dimensions)
+    expected = encoder.encode(texts, "document")  # (vectors, dimensions)
     for document_id, cosine in zip(ids, _cosines(np.stack(vectors), expected), strict=True):
         if cosine < _MIN_COSINE:
             raise _mismatch_error(

@@ -49,8 +49,7 @@ class SearchTarget:
 
     def encode(self, text: str) -> dict[str, Vectors]:
         """By vector field, the vector of a text to search for, *shape* ``(dimensions,)``."""
-        vector: Vectors = self.loaded.encode([text], "query").vectors[0]
-        return dict.fromkeys(self.searched.names, vector)
+        return dict.fromkeys(self.searched.names, self.loaded.encode(text, "query"))
 
 
 class AliasResolver:

@@ -94,7 +94,7 @@ def search_and_rerank(
     """
     if reranker is None:
         if window is not None:
-            raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker.open(…) as well.")
+            raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker(…) as well.")
         return find(k)
     if clash := sorted({"offset", "size", "sort"} & options.keys()):
         raise UsageError(

@@ -16,7 +16,6 @@ from es_sbert.engines.missing_features import SCRIPTS_MODULE, servers_with_modul
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.vector_field import VectorField
-from es_sbert.model_loading import load_index_encoder
 from es_sbert.search.alias_resolver import AliasResolver, SearchTarget
 from es_sbert.search.hybrid_search import HybridOptions, hybrid_request, read_hybrid_params, split_hybrid_options
 from es_sbert.search.rerank import search_and_rerank
@@ -62,7 +61,7 @@ class SemanticIndex:
         model: Model folder, bundle, hub id, installed or registered name.
         encoder: A loaded encoder in place of a model's name; it stays open on `close`.
         vector_field: Field that holds the vectors, or several; a document is then as near as by the nearest of them.
-        device, precision, threads, report: For loading the model, see `load_encoder`.
+        device, precision, threads, report: For loading the model, see `Encoder`.
 
     Raises:
         IndexMissing, IndexMismatch: no such index, no such field, vectors of several models, or an encoder of another.
@@ -87,7 +86,7 @@ class SemanticIndex:
             raise UsageError("both a model and an encoder are given", "Give one of the two.")
 
         def load(field: VectorField) -> Encoder:
-            return load_index_encoder(
+            return Encoder.for_index(
                 field.index,
                 field.meta.model,
                 field.meta.fingerprint,

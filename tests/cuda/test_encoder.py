@@ -17,15 +17,15 @@ FLASH, EFFICIENT = "flash_fwd_kernel", "attention_kernel_batched_impl"
 
 ENCODE = """
 from pathlib import Path
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 from tests.cuda.marks import mark
 
-with load_encoder({folder!r}, device="cuda") as encoder:
+with Encoder({folder!r}, device="cuda") as encoder:
     print(encoder.info.provider, encoder.info.variant, encoder.window, encoder.batch_tokens, encoder.parallel_batches)
     for name, texts in {{"short": ["a cat"] * 3 + ["one", "two"], "long": ["cat " * 200, "a"]}}.items():
         encoder.encode(texts)
         mark(name)
-        vectors = encoder.encode(texts).vectors
+        vectors = encoder.encode(texts)
         mark("end")
         print(vectors.shape)
 """
@@ -75,9 +75,9 @@ def test_products_in_fp32_do_not_round_to_tf32(encoded: Run) -> None:
 OVERFULL = """
 import sys
 from es_sbert.errors import DeviceError
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 
-with load_encoder({folder!r}, device="cuda") as encoder:
+with Encoder({folder!r}, device="cuda") as encoder:
     encoder.encode(["a cat"])
     try:
         encoder.encode([f"cat {{number}} " * 100 for number in range(500)])

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from es_sbert.encoder.reranker import Reranker
 from tests.cuda.marks import mark
-with Reranker.open(Path(sys.argv[1]), device=sys.argv[2]) as reranker:
+with Reranker(Path(sys.argv[1]), device=sys.argv[2]) as reranker:
     mark("score")  # a trial was run before, with a length that suits no kernel
     print(reranker.name, reranker.score(["a man plays"] * 3, ["the cat sleeps", "", "guitar " * 90]).shape)
     print(*reranker.warnings, sep="\\n")

@@ -15,7 +15,7 @@ _CONTEXT.set_forkserver_preload(
         "es_sbert.cli.main",
         "es_sbert.cli.ingest",
         "es_sbert.ingest.load",
-        "es_sbert.model_loading",
+        "es_sbert.encoder.encoder",
         "es_sbert.engines.connect",
         "es_sbert.search.semantic_index",
         "prometheus_client",

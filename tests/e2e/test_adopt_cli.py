@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.serialization import vector_value
-from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.tiny import WORDS
@@ -40,8 +40,8 @@ def plain(es9_url: str, fresh_index: Callable[[str], str], model: Path) -> Calla
 
     def fill(*, wrong: tuple[int, ...] = (), field: str = "embedding") -> str:
         index = fresh_index(es9_url)
-        with load_encoder(str(model), precision="fp32", threads=1) as encoder:
-            vectors: Vectors = encoder.encode(TITLES, "document").vectors
+        with Encoder(str(model), precision="fp32", threads=1) as encoder:
+            vectors: Vectors = encoder.encode(TITLES, "document")
         vectors[list(wrong)] = np.random.default_rng(0).normal(size=(len(wrong), 16)).astype(np.float32)
         with open_engine(es9_url) as engine:
             mapped = {field: {"type": "dense_vector", "dims": 16}, "title": {"type": "text"}}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.model_loading import load_encoder
 from tests.faults import disk
 from tests.faults.bench import Bench, FaultNotFelt
 from tests.faults.catalogue import FAULTS
@@ -32,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 @pytest.fixture(scope="module")
 def tiny(model: Path) -> Iterator[Encoder]:
-    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+    with Encoder(str(model), precision="fp32", threads=1) as encoder:
         yield encoder
 
 

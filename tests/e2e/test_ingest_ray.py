@@ -16,7 +16,6 @@ import pytest
 
 from es_sbert import __version__
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine, same_vectors, vector_of, write_jsonl
 from tests.faults.bench import Bench, Load
@@ -83,7 +82,7 @@ def cluster(machines: RayCluster) -> RayCluster:
 
 @pytest.fixture(scope="module")
 def tiny(model: Path) -> Iterator[Encoder]:
-    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+    with Encoder(str(model), precision="fp32", threads=1) as encoder:
         yield encoder
 
 
@@ -165,7 +164,7 @@ def check_vectors(bench: Bench) -> None:
     """Every document of the alias has the vector of its text, and all that it had before."""
     wanted = bench.corpus.wanted
     keys = sorted(wanted)
-    vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document").vectors
+    vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document")
     with open_engine(bench.url) as engine:
         stored = engine.get_documents(bench.index, [*keys, STRANGER], source_includes=["*"], vectors=True)
     assert list(stored.pop(STRANGER)) == ["text"]

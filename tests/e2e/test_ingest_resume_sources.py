@@ -16,7 +16,6 @@ import pytest
 from pyarrow import parquet
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import sentences
 from tests.faults.bench import Bench
 from tests.faults.compare import compare
@@ -31,7 +30,7 @@ WANTED = {document["id"]: document for document in DOCUMENTS}
 
 @pytest.fixture(scope="module")
 def tiny(model: Path) -> Any:
-    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+    with Encoder(str(model), precision="fp32", threads=1) as encoder:
         yield encoder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 from tests.engine.ingest_support import contents, letters
 from tests.faults.bench import Bench
 from tests.faults.compare import compare
@@ -19,7 +19,7 @@ def test_dead_letters_are_tried_again(
     es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:
     with (
-        load_encoder(str(model), precision="fp32", threads=1) as tiny,
+        Encoder(str(model), precision="fp32", threads=1) as tiny,
         closing(Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus(2000), outage=0)) as bench,
     ):
         bench.create(shards=1)

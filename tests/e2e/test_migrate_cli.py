@@ -15,7 +15,6 @@ from es_sbert.engines.protocol import Engine
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state
 from es_sbert.migration.prepare_migration import new_index_name
-from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import Place, document, make_place, models
@@ -33,14 +32,14 @@ def two_models(own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> tup
 def place(engine_url: str, two_models: tuple[Path, Path], tmp_path: Path) -> Iterator[Place]:
     with (
         open_engine(engine_url) as engine,
-        load_encoder(str(two_models[0]), precision="fp32", threads=1) as encoder,
+        Encoder(str(two_models[0]), precision="fp32", threads=1) as encoder,
     ):
         yield from make_place(engine, encoder, tmp_path / "first.jsonl", COUNT)
 
 
 @pytest.fixture(scope="module")
 def second(two_models: tuple[Path, Path]) -> Iterator[Encoder]:
-    with load_encoder(str(two_models[1]), precision="fp32", threads=1) as encoder:
+    with Encoder(str(two_models[1]), precision="fp32", threads=1) as encoder:
         yield encoder
 
 

@@ -18,7 +18,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.ingest.load_metrics import LoadMetrics, serve_metrics
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.mappings import read_body
-from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli
 from tests.e2e.scraping import Sample, scrape, value
 from tests.engine.ingest_support import load, open_engine, sentences, write_jsonl
@@ -29,7 +28,7 @@ COMMAND = [sys.executable, "-m", "es_sbert", "ingest"]
 
 @pytest.fixture(scope="module")
 def tiny(model: Path) -> Iterator[Encoder]:
-    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+    with Encoder(str(model), precision="fp32", threads=1) as encoder:
         yield encoder
 
 

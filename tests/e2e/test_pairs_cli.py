@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine, write_jsonl
 
@@ -30,8 +30,8 @@ def lines(out: str) -> list[dict[str, Any]]:
 
 
 def brute_force(model: Path, texts: list[str]) -> list[tuple[float, int, int]]:
-    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
-        vectors = encoder.encode(texts, "document").vectors
+    with Encoder(str(model), precision="fp32", threads=1) as encoder:
+        vectors = encoder.encode(texts, "document")
     cosines = vectors @ vectors.T
     found = [(float(cosines[i, j]), i, j) for i in range(len(texts)) for j in range(i + 1, len(texts))]
     return sorted(found, key=lambda pair: -pair[0])

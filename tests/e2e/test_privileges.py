@@ -15,6 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied
@@ -33,7 +34,6 @@ from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import LoadObserver, NullObserver, SilentMeter
-from es_sbert.model_loading import load_encoder
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import sentences, write_jsonl
 from tests.engine.secured import PASSWORD, Secured
@@ -148,8 +148,8 @@ def with_vectors(desk: Desk) -> str:
     mapped = {"properties": {"embedding": {"type": "dense_vector", "dims": 16}}}
     desk.server.ask("PUT", f"/{name}", {"mappings": mapped})
     texts = [document["text"] for document in sentences(6)]
-    with load_encoder(desk.model[1], precision="fp32", threads=1) as encoder:
-        vectors = encoder.encode(texts, "document").vectors.tolist()
+    with Encoder(desk.model[1], precision="fp32", threads=1) as encoder:
+        vectors = encoder.encode(texts, "document").tolist()
     for number, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
         desk.server.ask("PUT", f"/{name}/_doc/{number}?refresh=true", {"text": text, "embedding": vector})
     return name
@@ -335,7 +335,7 @@ def test_a_key_that_loses_its_rights_during_a_load_leaves_documents_but_kills_no
                 engine, LocalRunner(encoder), plan_load(engine, wanted), LoadControl(), SilentMeter(), observer=observer
             )
 
-    with load_encoder(str(model), precision="fp32", threads=1) as encoder:
+    with Encoder(str(model), precision="fp32", threads=1) as encoder:
         first = load(key, AtTheThirdRequest(take_away))
         assert first.stopped is not None
         reason = (

@@ -18,7 +18,6 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.model_loading import load_encoder
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.vectors import load
@@ -46,7 +45,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def encoder() -> Iterator[Encoder]:
-    with load_encoder(DEFAULT_MODEL, device="cpu", precision="fp32") as loaded:
+    with Encoder(DEFAULT_MODEL, device="cpu", precision="fp32") as loaded:
         yield loaded
 
 
@@ -71,7 +70,7 @@ def site(engine_url: str, encoder: Encoder) -> Iterator[Site]:
             )
         # As ingest does it: the language as a keyword, so that terms filter by it on every engine.
         engine.put_mapping(site.index, {"properties": {"language": {"type": "keyword"}, "title": {"type": "keyword"}}})
-        vectors = encoder.encode([text for _, text in TEXTS], "document").vectors
+        vectors = encoder.encode([text for _, text in TEXTS], "document")
         load(engine, site.index, "embedding", vectors, lambda i: {"language": TEXTS[i][0], "title": TEXTS[i][1]})
         yield site
         for name in (site.index, site.foreign):
@@ -96,7 +95,7 @@ def test_json_is_one_object_a_line_best_first(search: Search, encoder: Encoder) 
     assert [set(hit) for hit in hits] == [{"id", "index", "cosine", "score", "source"}] * 3
     assert {hits[0]["id"], hits[1]["id"]} == {"0", "5"}
     assert hits[0]["source"] == {"language": TEXTS[int(hits[0]["id"])][0], "title": TEXTS[int(hits[0]["id"])][1]}
-    query, *documents = encoder.encode(["someone makes music", *(TEXTS[int(hit["id"])][1] for hit in hits)]).vectors
+    query, *documents = encoder.encode(["someone makes music", *(TEXTS[int(hit["id"])][1] for hit in hits)])
     expected = [float(np.dot(query, document)) for document in documents]
     assert [hit["cosine"] for hit in hits] == pytest.approx(expected, abs=1e-5)
     assert all(hit["cosine"] == round(hit["cosine"], 6) for hit in hits)
@@ -221,6 +220,6 @@ def test_semantic_index_with_and_without_an_encoder_of_its_own(site: Site, encod
         assert orjson.dumps(index.body("the price of food", k=2))
     assert [hit.id for hit in own] == [hit.id for hit in lent]
     assert own.hits[0].source["title"] == "Inflation makes groceries more expensive."
-    assert len(encoder.encode(["still open"]).vectors) == 1
+    assert len(encoder.encode(["still open"])) == 1
     with pytest.raises(UsageError, match="both a model and an encoder"):
         SemanticIndex(site.index, site.url, model="m", encoder=encoder)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import EngineType
 from es_sbert.index.serialization import vector_value
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.model_loading import load_encoder
 from tests.e2e.test_search_cli import TEXTS
 from tests.engine.vectors import load
 
@@ -29,10 +29,10 @@ def names(engine_url: str) -> Iterator[dict[str, str]]:
     stem = f"test-{uuid.uuid4().hex[:12]}"
     names = {"docs": f"{stem}-docs", "news": f"{stem}-news"}
     with (
-        load_encoder(DEFAULT_MODEL, device="cpu", precision="fp32") as encoder,
+        Encoder(DEFAULT_MODEL, device="cpu", precision="fp32") as encoder,
         closing(connect(EngineSettings(url=engine_url))) as engine,
     ):
-        vectors = encoder.encode([text for _, text in TEXTS], "document").vectors
+        vectors = encoder.encode([text for _, text in TEXTS], "document")
         for name, fields in ((names["docs"], ("embedding", "title_embedding")), (names["news"], ("embedding",))):
             for field in fields:
                 ensure_vector_field(

@@ -16,7 +16,6 @@ from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
 from es_sbert.exporters.export import export_reranker
-from es_sbert.model_loading import load_reranker
 from es_sbert.search.async_semantic_index import AsyncSemanticIndex
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.e2e.cli_support import Cli
@@ -117,7 +116,7 @@ def test_from_python(
     from_cli = [orjson.loads(line) for line in cli(*search("--json", "--rerank", reranker, "-k", 3)).out.splitlines()]
     with (
         SemanticIndex(index_name, engine_url, precision="fp32") as index,
-        load_reranker(str(reranker), precision="fp32") as opened,
+        Reranker(str(reranker), precision="fp32") as opened,
     ):
         best = index.search(QUESTION, k=3, rerank=opened)
         assert [hit.as_json() for hit in best] == from_cli

@@ -11,7 +11,6 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
-from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.object_store import ObjectStore, object_store
 from tests.engine.postgresql import Postgresql, postgresql
@@ -40,7 +39,7 @@ def engine(engine_url: str, open_engine: Callable[[str], Engine]) -> Engine:
 @pytest.fixture(scope="session")
 def encoder() -> Iterator[Encoder]:
     """The default model as a user on this machine gets it."""
-    with load_encoder() as encoder:
+    with Encoder() as encoder:
         yield encoder
 
 

@@ -28,7 +28,6 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
 from es_sbert.ingest.reconcile import ConfirmPrune
-from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 WORDS = [
@@ -61,7 +60,7 @@ def tiny_encoder(folder: Path) -> Iterator[Encoder]:
     """A model of random weights, loaded as a user does; its export is cached in the folder."""
     with (
         patch.dict(os.environ, {"ES_SBERT_CACHE": str(folder / "cache")}),
-        load_encoder(str(write_tiny_bert(folder / "model")), precision="fp32", threads=1) as encoder,
+        Encoder(str(write_tiny_bert(folder / "model")), precision="fp32", threads=1) as encoder,
     ):
         yield encoder
 

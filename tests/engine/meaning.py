@@ -59,7 +59,7 @@ class Shelf:
 
     def query(self, text: str) -> Vectors:
         """*Shape:* ``(dimensions,)``."""
-        vector: Vectors = self.encoder.encode([text], "query").vectors[0]
+        vector: Vectors = self.encoder.encode([text], "query")[0]
         return vector
 
     def of_split(self, query: Vectors) -> Vectors:
@@ -79,10 +79,10 @@ def half(text: str, which: int) -> tuple[int, int]:
 def shelf(url: str, encoder: Encoder) -> Iterator[Shelf]:
     """The indices, removed again at the end."""
     texts = [text_of(number) for number in range(COUNT)]
-    v = encoder.encode(texts, "document").vectors
-    w = encoder.encode([" ".join(reversed(text.split())) for text in texts], "document").vectors
+    v = encoder.encode(texts, "document")
+    w = encoder.encode([" ".join(reversed(text.split())) for text in texts], "document")
     parts = [text[slice(*half(text, which))] for text in texts for which in (0, 1)]
-    halves = encoder.encode(parts, "document").vectors.reshape(COUNT, 2, -1)
+    halves = encoder.encode(parts, "document").reshape(COUNT, 2, -1)
     stem = f"test-{uuid.uuid4().hex[:12]}"
     names = {name: f"{stem}-{name}" for name in ("one", "two", "split", "foreign")}
     with closing(connect(EngineSettings(url=url))) as engine:

@@ -22,7 +22,6 @@ from es_sbert.index.serialization import vector_value
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.index.vector_meta import UNKNOWN_FINGERPRINT, ChunkRules, text_hash
-from es_sbert.model_loading import load_encoder
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.tiny import WORDS, write_tiny_bert
@@ -87,7 +86,7 @@ def write(
 def plain(engine: Engine, index_name: str, tiny: Encoder) -> str:
     """An index of another program: a vector of each title."""
     create(engine, index_name)
-    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document").vectors)
+    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document"))
     return index_name
 
 
@@ -157,7 +156,7 @@ def test_vectors_of_the_model_are_adopted_searched_and_not_embedded_again(
 def test_lengths_of_vectors_do_not_matter_and_stay(engine: Engine, index_name: str, tiny: Encoder) -> None:
     create(engine, index_name)
     lengths = np.linspace(0.01, 70, COUNT, dtype=np.float32)[:, None]
-    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document").vectors * lengths)
+    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document") * lengths)
     assert run(engine, index_name, tiny, sample=1000).check.lowest > 0.99999
     after = contents(engine.info.url, index_name)
     found = [np.linalg.norm(vector_of(after[f"d{row}"], "vector")) for row in range(COUNT)]
@@ -168,7 +167,7 @@ def test_wrong_vectors_are_listed_and_embedded_again_and_the_others_are_not(
     engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     create(engine, index_name)
-    vectors = tiny.encode(texts(documents()), "document").vectors
+    vectors = tiny.encode(texts(documents()), "document")
     wrong = {3, 17, 44}
     other = np.random.default_rng(0).normal(size=(COUNT, 16)).astype(np.float32)
     mixed = np.stack([other[row] if row in wrong else vectors[row] for row in range(COUNT)])
@@ -196,7 +195,7 @@ def test_wrong_vectors_are_listed_and_embedded_again_and_the_others_are_not(
 
 def test_all_documents_are_compared_on_demand(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
     create(engine, index_name)
-    vectors = tiny.encode(texts(documents()), "document").vectors
+    vectors = tiny.encode(texts(documents()), "document")
     vectors[5], vectors[6] = vectors[6].copy(), vectors[5].copy()
     write(engine, index_name, documents(), vectors)
     sampled = run(engine, index_name, tiny, sample=1, seed=3, dry_run=True)
@@ -222,7 +221,7 @@ def test_a_text_that_changed_after_the_adoption_is_embedded_again(
     engine.refresh(plain)
     assert backfill(engine, plain, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 1}
     source = contents(engine.info.url, plain)["d8"]
-    expected = tiny.encode([BOTH.render(source)], "document").vectors[0]
+    expected = tiny.encode([BOTH.render(source)], "document")[0]
     assert same_vectors(vector_of(source, "vector"), expected)
 
     # A load of files compares by the same metadata: it keeps the vectors of texts that are as they were.
@@ -239,8 +238,8 @@ def test_a_text_that_changed_after_the_adoption_is_embedded_again(
     )
     assert summary.updated + summary.indexed == COUNT
     after = contents(engine.info.url, plain)
-    assert same_vectors(vector_of(after["d0"], "vector"), tiny.encode([BOTH.render(files[0])], "document").vectors[0])
-    kept = tiny.encode([documents()[1]["title"]], "document").vectors[0]
+    assert same_vectors(vector_of(after["d0"], "vector"), tiny.encode([BOTH.render(files[0])], "document")[0])
+    kept = tiny.encode([documents()[1]["title"]], "document")[0]
     assert same_vectors(vector_of(after["d1"], "vector"), kept)  # still the application's own
 
 
@@ -251,9 +250,7 @@ def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
     prompts = {"query": "query: ", "document": "passage: "}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
-        with load_encoder(
-            str(write_tiny_bert(folder / "model", prompts=prompts)), precision="fp32", threads=1
-        ) as encoder:
+        with Encoder(str(write_tiny_bert(folder / "model", prompts=prompts)), precision="fp32", threads=1) as encoder:
             yield encoder
 
 
@@ -275,7 +272,7 @@ def test_another_text_is_refused_and_the_right_one_named(engine: Engine, plain: 
 def test_a_text_of_two_fields_is_found(engine: Engine, index_name: str, tiny: Encoder) -> None:
     create(engine, index_name)
     joined = TextTemplate.parse("{body}. {title}")
-    write(engine, index_name, documents(), tiny.encode(texts(documents(), joined), "document").vectors)
+    write(engine, index_name, documents(), tiny.encode(texts(documents(), joined), "document"))
     report = run(engine, index_name, tiny)
     assert not report.check.is_accepted
     assert report.variant is not None
@@ -305,7 +302,7 @@ def test_another_model_and_other_dimensions_are_refused(
 ) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     before, was = mapping(engine, plain), versions(engine, plain)
-    with load_encoder(str(write_tiny_bert(tmp_path / "other", seed=1)), precision="fp32", threads=1) as other:
+    with Encoder(str(write_tiny_bert(tmp_path / "other", seed=1)), precision="fp32", threads=1) as other:
         report = run(engine, plain, other)
     assert (report.exit_code, report.variant, report.written) == (1, None, None)
     assert_untouched(engine, plain, before, was)
@@ -325,7 +322,7 @@ def test_a_dry_run_writes_nothing(engine: Engine, plain: str, tiny: Encoder) -> 
 def test_documents_without_vector_or_text_are_counted_and_left_alone(
     engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
 ) -> None:
-    vector = tiny.encode(["a cat"], "document").vectors[:1]
+    vector = tiny.encode(["a cat"], "document")[:1]
     write(engine, plain, [{"id": "empty", "title": "  "}], vector)
     write(engine, plain, [{"id": "bare", "title": "a man sleeps"}], None)
     report = run(engine, plain, tiny)
@@ -348,7 +345,7 @@ def test_later_documents_of_the_application_are_adopted_by_a_second_run(
         run(engine, plain, tiny)
     assert f"`es-sbert index show {plain}`" in caught.value.remedy
     more = [document | {"id": f"new{row}"} for row, document in enumerate(documents(5))]
-    write(engine, plain, more, tiny.encode(texts(more), "document").vectors)
+    write(engine, plain, more, tiny.encode(texts(more), "document"))
     with pytest.raises(IndexMismatch, match=r"were made from the text '\{title\}', not from"):
         run(engine, plain, tiny, BOTH)
     report = run(engine, plain, tiny, None)
@@ -360,7 +357,7 @@ def test_later_documents_of_the_application_are_adopted_by_a_second_run(
 
 def test_an_adopted_index_refuses_another_model(engine: Engine, plain: str, tiny: Encoder, prompted: Encoder) -> None:
     run(engine, plain, tiny)
-    write(engine, plain, [{"id": "new", "title": "a cat"}], tiny.encode(["a cat"], "document").vectors)
+    write(engine, plain, [{"id": "new", "title": "a cat"}], tiny.encode(["a cat"], "document"))
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
         run(engine, plain, prompted)
 
@@ -371,7 +368,7 @@ def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
     elastic = engine.info.engine_type is EngineType.ELASTICSEARCH
     method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
     create(engine, index_name, **({"similarity": "dot_product"} if elastic else {"method": method}))
-    vectors = tiny.encode(texts(documents()), "document").vectors
+    vectors = tiny.encode(texts(documents()), "document")
     write(engine, index_name, documents(), vectors)
     with pytest.raises(IndexMismatch, match="compares vectors by") as caught:
         run(engine, index_name, tiny)
@@ -401,7 +398,7 @@ def test_an_index_that_keeps_no_vectors_in_its_source_is_refused(
     engine: Engine, index_name: str, tiny: Encoder
 ) -> None:
     create(engine, index_name, mappings={"_source": {"excludes": ["vector"]}})
-    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document").vectors)
+    write(engine, index_name, documents(), tiny.encode(texts(documents()), "document"))
     before = mapping(engine, index_name)
     with pytest.raises(VectorIndexError, match="keeps no vector in its _source"):
         run(engine, index_name, tiny)
@@ -488,7 +485,7 @@ def test_a_run_that_was_cut_off_is_gone_on_with_and_failing_documents_stay_faili
 ) -> None:
     monkeypatch.setattr("es_sbert.index.adopt_metadata.PAGE", 20)
     create(engine, index_name)
-    vectors = tiny.encode(texts(documents()), "document").vectors
+    vectors = tiny.encode(texts(documents()), "document")
     vectors[59] = -vectors[59]
     write(engine, index_name, documents(), vectors)
     cut: Any = Cut(engine, 2)  # the failing document, and one page

@@ -30,7 +30,7 @@ def test_chunks_are_read_with_their_document_and_the_best_two_decide(
     assert dict(zip(collection.ids, collection.texts, strict=True)) == texts
     counts = np.diff([*collection.starts, len(collection.vectors)])
     assert dict(zip(collection.ids, counts.tolist(), strict=True)) == {key: len(own) for key, own in chunks.items()}
-    vectors = {key: tiny.encode(own, "document").vectors for key, own in chunks.items()}
+    vectors = {key: tiny.encode(own, "document") for key, own in chunks.items()}
     for first, second, cosine in most_similar_pairs(collection.vectors, starts=collection.starts):
         one, two = vectors[collection.ids[first]], vectors[collection.ids[second]]
         assert cosine == pytest.approx(float((one @ two.T).max()), abs=2e-5)

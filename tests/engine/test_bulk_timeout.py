@@ -13,7 +13,6 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import load, sentences, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy
 from tests.tiny import write_tiny_bert
@@ -25,7 +24,7 @@ NOWHERE = b'{"settings": {"index.routing.allocation.require._name": "nobody"}}'
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
     folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1) as encoder:
+    with Encoder(str(folder), device="cpu", precision="fp32", threads=1) as encoder:
         yield encoder
 
 

@@ -78,7 +78,7 @@ def brute_force(encoder: Encoder, held: dict[str, dict[str, Any]], queries: list
     ids = [id for id, source in held.items() if source.get("embedding") is not None]
     vectors = np.stack([vector_of(held[id]) for id in ids])
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines = encoder.encode(queries, "query").vectors @ vectors.T
+    cosines = encoder.encode(queries, "query") @ vectors.T
     return cosines, ids, np.array([[id == each for id in ids] for each in own])
 
 
@@ -94,8 +94,8 @@ def test_pseudo_queries_give_what_numpy_gives(filled: str, engine: Engine, encod
     texts = [parts_of(held[id]["text"]) for id in own]
     assert [query.text for query in found.queries.queries] == [query for query, _ in texts]
 
-    rests = encoder.encode([rest for _, rest in texts], "document").vectors
-    relevant = np.sum(encoder.encode([query for query, _ in texts], "query").vectors * rests, axis=1)
+    rests = encoder.encode([rest for _, rest in texts], "document")
+    relevant = np.sum(encoder.encode([query for query, _ in texts], "query") * rests, axis=1)
     np.testing.assert_allclose(np.concatenate(found.cosines.relevant), relevant, atol=CLOSE)
     cosines, _, is_own = brute_force(encoder, held, [query for query, _ in texts], own)
     assert found.cosines.compared.tolist() == [COUNT - 1] * len(own)
@@ -198,14 +198,14 @@ def test_passages_lose_the_query_and_count_by_the_nearest(
         end = len(query.text) + 1
         passages = held[query.ids[0]]["embedding"]
         assert len(passages) > 2
-        vector = encoder.encode([query.text], "query").vectors[0]
+        vector = encoder.encode([query.text], "query")[0]
         later = [vector_of(passage, "vector") for passage in passages if passage["start"] >= end]
         assert len(later) < len(passages), "the first passage holds the query"
-        rest = encoder.encode([text[end : passages[0]["end"]].strip()], "document").vectors[0]
+        rest = encoder.encode([text[end : passages[0]["end"]].strip()], "document")[0]
         expected = max(float(vector @ each / np.linalg.norm(each)) for each in [rest, *later])
         assert cosines.tolist() == [pytest.approx(expected, abs=CLOSE)]
     [labelled] = index.measure(encoder, [LabelledQuery("a violin", ("d8",))]).cosines.relevant
-    vector = encoder.encode(["a violin"], "query").vectors[0]
+    vector = encoder.encode(["a violin"], "query")[0]
     own = [vector_of(passage, "vector") for passage in held["d8"]["embedding"]]
     assert labelled.tolist() == [
         pytest.approx(max(float(vector @ each / np.linalg.norm(each)) for each in own), abs=CLOSE)

@@ -84,7 +84,7 @@ class Loaded:
             for field, text_field in fields.items():
                 text = document[text_field]
                 vectors = read_stored_vectors(there[field], len(text))
-                expected = self.encoder.encode([text[start:end] for start, end, _ in vectors], "document").vectors
+                expected = self.encoder.encode([text[start:end] for start, end, _ in vectors], "document")
                 assert all(same_vectors(one, two) for (_, _, one), two in zip(vectors, expected, strict=True))
                 # All of the text has a vector.
                 assert (vectors[0][0], vectors[-1][1]) == (0, len(text))

@@ -205,7 +205,7 @@ _CLIENT8 = """
 import asyncio, sys
 import elasticsearch
 from elasticsearch import AsyncElasticsearch, Elasticsearch
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 
 assert elasticsearch.__version__[0] == 8, elasticsearch.__version__
@@ -217,7 +217,7 @@ async def main(encoder):
         async with AsyncSemanticIndex(index, client, encoder=encoder, vector_field="v") as opened:
             return [hit.id for hit in await opened.search(text, 5)]
 
-with load_encoder(model, precision="fp32", threads=1) as encoder, Elasticsearch(url) as client:
+with Encoder(model, precision="fp32", threads=1) as encoder, Elasticsearch(url) as client:
     with SemanticIndex(index, client, encoder=encoder, vector_field="v") as opened:
         assert len(opened.hybrid(text, 5)) == 5
         assert len(opened.like("3", 5)) == 5

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
 from es_sbert.evaluation.index_retrieval import evaluate_index
 from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.evaluation.task_runner import memory_run, retrieval_row
-from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 _SUBJECTS = ("a man", "the man", "a cat", "the cat", "the guitar")
@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnnxEmbedder]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
         folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny", prompts={"query": "query : "})
-        with load_encoder(str(folder), precision="fp32", device="cpu") as encoder:
+        with Encoder(str(folder), precision="fp32", device="cpu") as encoder:
             yield OnnxEmbedder(encoder)
 
 

@@ -121,7 +121,7 @@ def test_only_documents_without_a_current_vector_are_embedded(
     again = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     assert (again.indexed, again.unchanged, again.dead) == (0, 41, 2)
     after = contents(engine_url, index_name)
-    changed = encoder.encode(["Changed by the application."], "document").vectors[0]
+    changed = encoder.encode(["Changed by the application."], "document")[0]
     assert same_vectors(vector_of(after["d0"]), changed)
     assert after["d1"]["price"] == 99
     assert same_vectors(vector_of(after["d2"]), vector_of(before["d2"]))
@@ -154,7 +154,7 @@ def test_a_document_that_changes_meanwhile_is_read_and_embedded_again(
         summary = load(engine_url, meddling, index_name, dead=tmp_path / "dead")
     assert (summary.read, summary.indexed, summary.skipped.deleted, summary.dead) == (10, 9, 1, 0)
     after = contents(engine_url, index_name)
-    assert same_vectors(vector_of(after["d1"]), encoder.encode(["Changed meanwhile."], "document").vectors[0])
+    assert same_vectors(vector_of(after["d1"]), encoder.encode(["Changed meanwhile."], "document")[0])
     assert (after["d1"]["price"], after["d2"]["price"]) == (5, 6)
     assert "d3" not in after
     assert all("embedding" in source for source in after.values())

@@ -43,7 +43,7 @@ def test_every_document_arrives_as_it_was_with_its_vector(
     for row, document in enumerate(documents):
         found = stored[document["id"]]
         meta = DocumentMeta.model_validate(found.pop("embedding_meta"))
-        assert same_vectors(vector_of(found), expected.vectors[row])
+        assert same_vectors(vector_of(found), expected[row])
         assert {key: value for key, value in found.items() if key not in ("embedding", "_version")} == document
         assert meta.model_dump(exclude={"embedded_at", "passages"}) == {
             "fingerprint": encoder.info.fingerprint,
@@ -86,7 +86,7 @@ def test_only_what_changed_is_written_and_only_changed_text_embedded(
         assert new["embedding_meta"] == old["embedding_meta"] | {"document_hash": document_hash(document)}
         assert new["price"] == -1.0
         assert "tags" not in new
-    rained = encoder.encode([document["text"] for document in documents[10:15]], "document").vectors
+    rained = encoder.encode([document["text"] for document in documents[10:15]], "document")
     for row, document in enumerate(documents[10:15]):
         assert same_vectors(vector_of(after[document["id"]]), rained[row])
         assert after[document["id"]]["embedding_meta"]["text_hash"] == text_hash(document["text"])
@@ -139,7 +139,7 @@ def test_a_template_is_remembered_by_the_index(
     path.write_text("id,title,body\n1,Rain,It pours\n2,Sun,\n")
     load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_template="{title}: {body}")
     stored = contents(engine_url, index_name)
-    assert same_vectors(vector_of(stored["1"]), encoder.encode(["Rain: It pours"], "document").vectors[0])
+    assert same_vectors(vector_of(stored["1"]), encoder.encode(["Rain: It pours"], "document")[0])
     assert stored["2"]["embedding_meta"]["text_hash"] == text_hash("Sun: ")
     # Without options the index's own template is used, so nothing is embedded anew.
     assert load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id").unchanged == 2

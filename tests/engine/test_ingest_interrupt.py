@@ -18,7 +18,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.onnx_session import run_session
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
-from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, sentences, vector_of, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer
 from tests.tiny import WORDS, write_tiny_bert
@@ -31,7 +30,7 @@ FIELDS = ("one={text}", "two={long}")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
     """An encoder that runs one small batch at a time."""
     folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
+    with Encoder(str(folder), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
         yield encoder
 
 
@@ -87,7 +86,7 @@ def test_no_batch_is_begun_after_an_interrupt_and_no_document_is_sent_without_al
     assert (again.unchanged, again.indexed, again.left) == (summary.indexed, COUNT - summary.indexed, 0)
     stored = contents(es9_url, index)
     for field, name in (("one", "text"), ("two", "long")):
-        vectors = small.encode([document[name] for document in documents()], "document").vectors
+        vectors = small.encode([document[name] for document in documents()], "document")
         for document, vector in zip(documents(), vectors, strict=True):
             assert same_vectors(vector_of(stored[document["id"]], field), vector)
 

@@ -59,7 +59,7 @@ def expected(encoder: Encoder) -> Expected:
     @cache
     def passages_of(text: str) -> tuple[list[tuple[int, int]], Vectors]:
         [spans] = split([text])
-        return spans, encoder.encode([text[start:end] for start, end in spans], "document").vectors
+        return spans, encoder.encode([text[start:end] for start, end in spans], "document")
 
     return passages_of
 
@@ -97,7 +97,7 @@ def test_a_document_is_as_near_as_its_nearest_passage(
     stored = contents(engine_url, index_name)
     nearest: dict[str, tuple[float, tuple[int, int]]] = {}
     query = "The violin met the storm."
-    vector = encoder.encode([query], "query").vectors[0]
+    vector = encoder.encode([query], "query")[0]
     for document in documents:
         check_passages(expected, stored[document["id"]], document["body"])
         spans, vectors = expected(document["body"])
@@ -169,7 +169,7 @@ def test_passages_are_made_where_documents_stand_and_kept_until_their_text_chang
     stored = contents(engine_url, index_name)
     assert "embedding" not in stored["d2"]
     assert "title_vector" not in stored["d5"]
-    titles = encoder.encode([document.get("title", "") for document in documents], "document").vectors
+    titles = encoder.encode([document.get("title", "") for document in documents], "document")
     for row, document in enumerate(documents):
         source = stored[document["id"]]
         if document["body"].strip():
@@ -216,7 +216,7 @@ def test_vectors_of_another_model_are_kept_as_long_as_they_are_right(
     # As the note says.
     filled = load(engine_url, tiny, index_name, dead=dead, vector_field="other")
     assert (filled.indexed, filled.unchanged) == (3, 17)
-    wanted = tiny.encode([document["text"] for document in documents], "document").vectors
+    wanted = tiny.encode([document["text"] for document in documents], "document")
     stored = contents(engine_url, index_name)
     for row, document in enumerate(documents):
         assert np.allclose(vector_of(stored[document["id"]], "other"), wanted[row], atol=1e-6)

@@ -142,7 +142,7 @@ def test_a_pipeline_that_comes_in_the_middle_is_found_at_the_end_and_the_same_co
     assert (summary.indexed, summary.exit_code, state.exists()) == (20, 0, False)
     stored = contents(url, index)
     texts = [document["text"] for document in sentences(20)]
-    vectors = tiny.encode(texts, "document").vectors
+    vectors = tiny.encode(texts, "document")
     for document, vector in zip(sentences(20), vectors, strict=True):
         assert stored[document["id"]]["embedding"] == pytest.approx(vector.tolist(), abs=1e-5)
 

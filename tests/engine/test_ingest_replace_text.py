@@ -41,7 +41,7 @@ def test_killed_half_way_it_goes_on_with_the_new_text(
     summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     assert (summary.read, summary.indexed + summary.unchanged) == (COUNT, COUNT)
     assert summary.indexed >= COUNT - 2 * 16
-    wanted = encoder.encode([f"{d['title']}: {d['body']}" for d in documents], "document").vectors
+    wanted = encoder.encode([f"{d['title']}: {d['body']}" for d in documents], "document")
     stored = contents(engine_url, index_name)
     assert all(
         same_vectors(vector_of(stored[document["id"]]), vector)

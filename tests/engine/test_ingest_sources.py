@@ -86,7 +86,7 @@ def compare(url: str, index: str, wanted: dict[str, dict[str, Any]], encoder: En
     stored = contents(url, index)
     assert set(stored) == set(wanted)
     keys = sorted(wanted)
-    vectors = encoder.encode([wanted[key]["text"] for key in keys], "document").vectors
+    vectors = encoder.encode([wanted[key]["text"] for key in keys], "document")
     for key, vector in zip(keys, vectors, strict=True):
         found = stored[key]
         assert same_vectors(vector_of(found), vector)

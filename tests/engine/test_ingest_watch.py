@@ -99,7 +99,7 @@ def test_whatever_is_written_gets_its_vector(
     def is_right() -> bool:
         stored = contents(engine_url, index_name)
         texts = [document["text"] for document in documents.values()]
-        vectors = encoder.encode(texts, "document").vectors
+        vectors = encoder.encode(texts, "document")
         return all(
             "embedding" in stored[key] and same_vectors(vector_of(stored[key]), vector)
             for key, vector in zip(documents, vectors, strict=True)

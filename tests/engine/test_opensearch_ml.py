@@ -71,7 +71,7 @@ def test_native_neural_search_and_pipeline_by_the_gateway(
     # It shares no word with the document.
     assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["1"]
     source = ml.get(f"/{index}/_doc/1").json()["_source"]
-    expected = encoder.encode([source["text"]]).vectors[0]
+    expected = encoder.encode([source["text"]])[0]
     np.testing.assert_allclose(np.array(source["embedding"]), expected, atol=1e-5)
 
 

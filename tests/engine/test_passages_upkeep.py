@@ -77,12 +77,12 @@ def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model
         after = place.contents()
         for name, source in before.items():
             now = after[name]
-            title = second.encode([source["title"]], "document").vectors[0]
+            title = second.encode([source["title"]], "document")[0]
             assert np.allclose(read_stored_vectors(now["of_title"], 0)[0][2], title, atol=1e-6)
             old, new = (read_stored_vectors(document["embedding"], 0) for document in (source, now))
             assert [(start, end) for start, end, _ in new] == [(start, end) for start, end, _ in old]
             texts = [source["body"][start:end] for start, end, _ in new]
-            expected = second.encode(texts, "document").vectors
+            expected = second.encode(texts, "document")
             assert np.allclose(np.stack([vector for _, _, vector in new]), expected, atol=1e-6)
         moved = read_vector_field(engine, place.alias, "embedding")
         assert (moved.meta.passages, moved.meta.fingerprint) == (field.meta.passages, second.info.fingerprint)

@@ -71,7 +71,7 @@ def _lost_and_stale(engine: Engine, bench: Bench, ids: list[str]) -> tuple[int, 
         document_id: bench.corpus.wanted[document_id] for document_id in ids if document_id in bench.corpus.wanted
     }
     texts = sorted({document["text"] for document in (*stored.values(), *wanted.values())})
-    vectors = dict(zip(texts, bench.encoder.encode(texts, "document").vectors, strict=True))
+    vectors = dict(zip(texts, bench.encoder.encode(texts, "document"), strict=True))
     lost = sum(
         not _same(document, stored.get(document["id"], {}), vectors[document["text"]]) for document in wanted.values()
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.model_loading import load_encoder
 from tests.frameworks.articles import fill, run_example
 
 __all__ = ["fill", "run_example"]
@@ -16,5 +15,5 @@ __all__ = ["fill", "run_example"]
 @pytest.fixture(scope="session")
 def encoder() -> Iterator[Encoder]:
     """The default model as a user on this machine gets it."""
-    with load_encoder() as encoder:
+    with Encoder() as encoder:
         yield encoder

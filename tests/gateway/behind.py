@@ -12,13 +12,13 @@ import numpy as np
 import orjson
 
 from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.search_log import QueryTextPolicy, SearchLogSettings, monthly_index
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.mapping import index_body
 from es_sbert.index.vector_meta import VectorFieldMeta
-from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import open_engine
 from tests.gateway.async_search import async_search_before
 from tests.gateway.serving import served
@@ -75,10 +75,10 @@ def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
     """
     unique = uuid.uuid4().hex[:12]
     index, objects = f"test-{unique}", f"test-kibana-{unique}"
-    with open_engine(engine_url) as engine, load_encoder(threads=1) as encoder:
+    with open_engine(engine_url) as engine, Encoder(threads=1) as encoder:
         documents = [(tag, title) for tag, titles in TITLES.items() for title in titles]
-        vectors = encoder.encode([title for _, title in documents], "document").vectors  # (documents, dimensions)
-        cosines = vectors @ encoder.encode([QUERY], "query").vectors[0]  # (documents,)
+        vectors = encoder.encode([title for _, title in documents], "document")  # (documents, dimensions)
+        cosines = vectors @ encoder.encode([QUERY], "query")[0]  # (documents,)
         meta = VectorFieldMeta(
             fingerprint=encoder.info.fingerprint,
             model=encoder.info.model,

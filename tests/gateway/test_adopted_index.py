@@ -19,7 +19,6 @@ from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.serialization import vector_value
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_meta import text_hash
-from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import contents, open_engine, same_vectors, vector_of
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -29,7 +28,7 @@ TITLES = ["a man plays guitar", "the cat sleeps", "a cat on the mat", "the man s
 
 @pytest.fixture(scope="module")
 def encoder(tiny: Path) -> Iterator[Encoder]:
-    with load_encoder(str(tiny), precision="fp32", threads=1) as encoder:
+    with Encoder(str(tiny), precision="fp32", threads=1) as encoder:
         yield encoder
 
 
@@ -55,7 +54,7 @@ def test_an_adopted_index_is_searched_and_written_through_the_gateway(
         properties = {"vector": vector, "title": {"type": "text"}}
         engine.create_index(index_name, {"settings": settings, "mappings": {"properties": properties}})
         lines: list[dict[str, object]] = []
-        for row, made in enumerate(encoder.encode(TITLES, "document").vectors):
+        for row, made in enumerate(encoder.encode(TITLES, "document")):
             lines += [{"index": {"_id": str(row)}}, {"title": TITLES[row], "vector": vector_value(engine.info, made)}]
         assert all(r.ok for r in engine.bulk(index_name, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
         engine.refresh(index_name)
@@ -76,6 +75,6 @@ def test_an_adopted_index_is_searched_and_written_through_the_gateway(
     assert client.post(f"/{index_name}/_update/2?refresh=true", json={"doc": {"title": TITLES[2]}}).status_code == 200
     held = contents(engine_url, index_name)
     assert held["1"]["vector_meta"]["text_hash"] == text_hash("a query on the mat")
-    expected = encoder.encode(["a query on the mat", TITLES[2]], "document").vectors
+    expected = encoder.encode(["a query on the mat", TITLES[2]], "document")
     assert same_vectors(vector_of(held["1"], "vector"), expected[0])
     assert same_vectors(vector_of(held["2"], "vector"), expected[1])

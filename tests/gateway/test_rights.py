@@ -17,7 +17,6 @@ from es_sbert.engines.protocol import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.model_loading import load_encoder
 from tests.engine.secured import PASSWORD, Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -28,7 +27,7 @@ SEMANTIC: Json = {"query": {"match": {"semantic": "the cat sleeps"}}}
 
 @pytest.fixture(scope="module")
 def encoder(tiny: Path) -> Iterator[Encoder]:
-    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
         yield loaded
 
 
@@ -50,7 +49,7 @@ def shelf(secured_es8: Secured, encoder: Encoder) -> Iterator[Secured]:
         )
     finally:
         engine.close()
-    [vector] = encoder.encode(["the cat"], "document").vectors
+    [vector] = encoder.encode(["the cat"], "document")
     secured_es8.ask("PUT", f"/{INDEX}/_doc/1?refresh=true", {"text": "the cat", "embedding": vector.tolist()})
     yield secured_es8
     secured_es8.ask("DELETE", f"/{INDEX}")

@@ -21,7 +21,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from es_sbert.model_loading import load_encoder
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, write_jsonl
 from tests.gateway import patient
@@ -87,14 +86,14 @@ class Bed:
 
 def cosines(encoder: Encoder) -> dict[str, float]:
     found = documents()
-    vectors = encoder.encode([document["text"] for document in found], "document").vectors  # (documents, dimensions)
-    [query] = encoder.encode([QUERY], "query").vectors
+    vectors = encoder.encode([document["text"] for document in found], "document")  # (documents, dimensions)
+    [query] = encoder.encode([QUERY], "query")
     return {document["id"]: float(cosine) for document, cosine in zip(found, vectors @ query, strict=True)}
 
 
 @pytest.fixture(scope="module")
 def encoder(tiny: Path) -> Iterator[Encoder]:
-    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
         yield loaded
 
 
@@ -377,7 +376,7 @@ def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
 ) -> None:
     other = write_tiny_bert(tmp_path / "other", seed=5)
     alias, index = f"{bed.index}-alias", f"{bed.index}-other"
-    with load_encoder(str(other), device="cpu", precision="fp32", threads=1) as loaded:
+    with Encoder(str(other), device="cpu", precision="fp32", threads=1) as loaded:
         load(
             bed.engine,
             loaded,

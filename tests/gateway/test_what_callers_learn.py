@@ -14,6 +14,7 @@ import httpx
 import orjson
 import pytest
 
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.app import create_app
@@ -21,7 +22,6 @@ from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.mapping import index_body
 from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.index.vector_meta import VectorFieldMeta
-from es_sbert.model_loading import load_encoder
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -109,9 +109,9 @@ OWN_PAGES = [
 def server(secured_es8: Secured, tiny: Path) -> Iterator[Secured]:
     """A server with an index for everyone and two that are hidden: of another model, and with a damaged mapping."""
     engine = connect(owner(secured_es8))
-    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
         info = encoder.info
-        [vector] = encoder.encode([DOCUMENT["text"]], "document").vectors
+        [vector] = encoder.encode([DOCUMENT["text"]], "document")
     for name in (PUBLIC, SECRET, BROKEN, "new"):
         with suppress(HTTPError):
             secured_es8.ask("DELETE", f"/{name}")

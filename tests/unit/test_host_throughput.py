@@ -27,7 +27,7 @@ def test_the_encoder_runs_on_instant_sessions(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", Shape(hidden=32, heads=2, layers=1, intermediate=64), vocabulary=200)
     bundle = host_throughput.exported(str(folder), tmp_path)
     with host_throughput.instant_encoder(bundle) as encoder:
-        vectors = encoder.encode(["baba", "bebe bibi", "baba"]).vectors
+        vectors = encoder.encode(["baba", "bebe bibi", "baba"])
     np.testing.assert_array_equal(vectors, np.zeros((3, 32)))
     costs = host_throughput.stage_costs(bundle.model, ["baba", "bebe bibi"], rounds=1)
     assert list(costs) == list(host_throughput._STAGES)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert import model_loading
+from es_sbert.encoder import model_loading
 from es_sbert.encoder.device import NO_GPU_FOUND
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 from tests.tiny import write_tiny_bert
 
 CPU, BOTH = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -33,7 +33,7 @@ def load(
     monkeypatch.setattr(model_loading, "available_providers", lambda: providers)
     monkeypatch.setattr(model_loading, "cuda_devices", lambda: cards)
     told: list[str] = []
-    with load_encoder(str(folder), device=device, precision="fp32", threads=1, report=told.append) as encoder:
+    with Encoder(str(folder), device=device, precision="fp32", threads=1, report=told.append) as encoder:
         return [message for message in told if not message.startswith("Exporting")], encoder.info.warnings
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import DeviceError, EsSbertError, IndexMismatch, ModelError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder, VectorCache
 from es_sbert.gateway.embedding.trusted_models import REGISTER_HINT, TrustedModels
@@ -13,7 +14,6 @@ from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings, public_name
 from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.index.vector_meta import VectorFieldMeta
-from es_sbert.model_loading import load_encoder
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class ModelRegistry:
         default = model == settings.models[0]
         try:
             encoder = await asyncio.to_thread(
-                load_encoder,
+                Encoder,
                 model,
                 device=settings.device,
                 precision=settings.precision,

@@ -42,7 +42,7 @@ class TrustedModels:
         self._unusable: LRUCache[str, tuple[float, str]] = LRUCache(_MAX_UNUSABLE)
 
     def find(self, name: str | None, fingerprint: str) -> str:
-        """A model of that fingerprint, as `load_encoder` takes it.
+        """A model of that fingerprint, as `Encoder` takes it.
 
         Tried in this order: the served models, under any name; the registered models (`registry.py`); the
         bundles that were exported here before; the installed package that registers the name; the hub, where that is

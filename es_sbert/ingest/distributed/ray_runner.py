@@ -95,7 +95,7 @@ class RayRunner:
         name: The model's folder, hub id or installed name, which every machine must find.
         model: The model behind it.
         engine: Where the engine is, as seen from every machine.
-        device, precision: For loading the encoder, see `load_encoder`.
+        device, precision: For loading the encoder, see `Encoder`.
         workers: How many actors, and what each takes.
         part_bytes: Bytes of a part of a long file.
         loader: What the actors are.

@@ -36,7 +36,6 @@ from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import NullObserver, SilentMeter, fraction_processed
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.ingest.sources.document_source import DocumentSource
-from es_sbert.model_loading import load_encoder
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ class PartitionLoader:
     def _opened(self) -> tuple[Engine, Encoder]:
         job = self._job
         if self._encoder is None:
-            encoder = load_encoder(job.model, device=job.device, precision=job.precision, threads=job.threads)
+            encoder = Encoder(job.model, device=job.device, precision=job.precision, threads=job.threads)
             wanted = next(target.meta for target in job.targets if target.filled)
             if encoder.info.fingerprint != wanted.fingerprint:
                 encoder.close()

@@ -23,7 +23,6 @@ from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import MigrationCallbacks, MigrationResult, migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
-from es_sbert.model_loading import load_encoder
 from tests.engine.ingest_support import same_vectors
 from tests.tiny import WORDS, write_tiny_bert
 
@@ -135,7 +134,7 @@ class Place:
         """The index holds these documents, each with the encoder's vector, and nothing else."""
         found = self.contents(index)
         assert set(found) == set(expected), (sorted(set(found) ^ set(expected))[:5], len(found), len(expected))
-        vectors = encoder.encode([source["text"] for source in expected.values()], "document").vectors
+        vectors = encoder.encode([source["text"] for source in expected.values()], "document")
         for (document_id, source), vector in zip(expected.items(), vectors, strict=True):
             there = found[document_id]
             assert there.pop("_routing") == ("seven" if document_id.endswith("7") else None)
@@ -211,7 +210,7 @@ def two_encoders(folder: Path) -> Iterator[tuple[Encoder, Encoder]]:
         patch.setenv("ES_SBERT_CACHE", str(folder / "cache"))
         first, second = models(folder)
         with (
-            load_encoder(str(first), precision="fp32", threads=1) as one,
-            load_encoder(str(second), precision="fp32", threads=1) as two,
+            Encoder(str(first), precision="fp32", threads=1) as one,
+            Encoder(str(second), precision="fp32", threads=1) as two,
         ):
             yield one, two

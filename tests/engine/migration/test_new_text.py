@@ -38,7 +38,7 @@ def titled(place9: Place) -> Place:
 def assert_vectors_of(place: Place, template: TextTemplate, encoder: Encoder) -> None:
     found = list(place.contents().values())
     assert len(found) == COUNT
-    wanted = encoder.encode([template.render(source) for source in found], "document").vectors
+    wanted = encoder.encode([template.render(source) for source in found], "document")
     for source, vector in zip(found, wanted, strict=True):
         assert same_vectors(read_vector(source["embedding"]), vector)
 

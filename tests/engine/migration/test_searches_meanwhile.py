@@ -33,7 +33,7 @@ def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
     ):
         id = by_document.like("7", k=1).hits[0].id  # it has a routing of its own
         assert by_mapping.search("a man plays", k=3).hits[0].index == place.index
-        vector = by_mapping.encoder.encode(["a man plays"], "query").vectors[0]
+        vector = by_mapping.encoder.encode(["a man plays"], "query")[0]
         result = place.migrate(second)
         # The old index still stands: both may go on with it.
         assert by_encoder.search("a man plays", k=3).hits[0].index == place.index
@@ -42,9 +42,9 @@ def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
         assert hits[0].index == result.target
         assert by_document.like(id, k=1).hits[0].index == result.target
         assert by_mapping.field.meta.fingerprint == second.info.fingerprint
-        query = second.encode(["a man plays"], "query").vectors[0]
+        query = second.encode(["a man plays"], "query")[0]
         for hit in hits:
-            expected = second.encode([hit.source["text"]], "document").vectors[0]
+            expected = second.encode([hit.source["text"]], "document")[0]
             assert hit.cosine == pytest.approx(float(np.dot(query, expected)), abs=1e-5)
         with pytest.raises(IndexMismatch, match="not of"):
             by_encoder.search("a man plays", k=3)
@@ -113,7 +113,7 @@ def test_searches_go_on_all_the_time_and_never_mix_models(
     def vector(encoder: Encoder, text: str) -> Vectors:
         key = (encoder.info.fingerprint, text)
         if key not in vectors:
-            vectors[key] = encoder.encode([text], "query").vectors[0]  # the models have no prompts
+            vectors[key] = encoder.encode([text], "query")[0]  # the models have no prompts
         return vectors[key]
 
     for text, found in answers:

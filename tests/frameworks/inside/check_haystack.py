@@ -25,7 +25,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UsageError
 from es_sbert.exporters.export import export_bundle
 from es_sbert.integrations.haystack import SbertDocumentEmbedder, SbertTextEmbedder
-from es_sbert.model_loading import load_encoder
 from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
 from tests.tiny import write_tiny_bert
 
@@ -44,7 +43,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_vectors_and_prompts_are_the_encoders(tiny: str) -> None:
     text, documents = SbertTextEmbedder(tiny, device="cpu"), SbertDocumentEmbedder(tiny, device="cpu")
     given = [Document(content="a man plays " * 20), Document(content=None)]
-    with load_encoder(tiny, device="cpu") as encoder:
+    with Encoder(tiny, device="cpu") as encoder:
         found = text.run("a man")
         assert found["embedding"] == encoder.embed_query("a man")
         assert found["meta"] == {"model": encoder.info.model, "fingerprint": encoder.info.fingerprint}

@@ -17,7 +17,6 @@ import httpx
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.model_loading import load_encoder
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, sentences, write_jsonl
 from tests.gateway.running import serve
@@ -68,7 +67,7 @@ MUCH: dict[str, tuple[str, bytes, dict[str, str], int]] = {
 
 @pytest.fixture(scope="module")
 def encoder(tiny: Path) -> Iterator[Encoder]:
-    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as loaded:
         yield loaded
 
 

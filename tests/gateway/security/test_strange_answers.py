@@ -10,7 +10,7 @@ from typing import BinaryIO
 import orjson
 import pytest
 
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.encoder import Encoder
 from tests.gateway.echo import HEAD, Echo, Received
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway
@@ -66,7 +66,7 @@ class Through:
 
 @pytest.fixture(scope="module")
 def through(tiny: Path) -> Iterator[Through]:
-    with load_encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
         info = encoder.info
     meta = META | {"fingerprint": info.fingerprint, "dimensions": info.dimensions}
     # Behind an alias, on two shards: the gateway has more questions then.

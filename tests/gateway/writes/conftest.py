@@ -14,7 +14,6 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, Limits
-from es_sbert.model_loading import load_encoder
 from tests.conftest import delete_index
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 from tests.gateway.conftest import tiny_settings
@@ -24,7 +23,7 @@ from tests.gateway.writes.support import FIELDS, documents, make, of_model
 
 @pytest.fixture(scope="session")
 def tiny_encoder(tiny: Path) -> Iterator[Encoder]:
-    with load_encoder(str(tiny), precision="fp32", threads=1) as encoder:
+    with Encoder(str(tiny), precision="fp32", threads=1) as encoder:
         yield encoder
 
 

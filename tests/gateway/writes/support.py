@@ -63,5 +63,5 @@ def bulk_lines(actions: Sequence[tuple[str, dict[str, Any], Any]]) -> bytes:
 def assert_vector(source: dict[str, Any], encoder: Encoder, text: str) -> None:
     assert source["text"] == text
     assert source["embedding_meta"]["text_hash"] == text_hash(text)
-    expected = encoder.encode([text], "document").vectors[0]
+    expected = encoder.encode([text], "document")[0]
     np.testing.assert_allclose(read_vector(source["embedding"]), expected, rtol=0, atol=1e-6)

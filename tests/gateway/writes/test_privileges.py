@@ -17,7 +17,6 @@ from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.mapping import index_body
 from es_sbert.index.vector_meta import VectorFieldMeta, text_hash
-from es_sbert.model_loading import load_encoder
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -28,7 +27,7 @@ INDEX = "docs-writes"
 @pytest.fixture(scope="module")
 def info(tiny: Path) -> Any:
     encoder: Encoder
-    with load_encoder(str(tiny), precision="fp32", threads=1) as encoder:
+    with Encoder(str(tiny), precision="fp32", threads=1) as encoder:
         return encoder.info
 
 

@@ -65,7 +65,7 @@ def test_what_cannot_be_embedded_passes_without_vectors_where_the_operator_wants
     with ExitStack() as stack:
         url = stack.enter_context(served(create_app(settings)))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=300, trust_env=False))
-        vector = tiny_encoder.encode(["a dog"], "document").vectors[0].tolist()
+        vector = tiny_encoder.encode(["a dog"], "document")[0].tolist()
         assert client.put(f"/{unknown}/_doc/1", json={"text": "a cat", "embedding": vector}).status_code == 201
         assert client.put(f"/{unknown}/_doc/2", json={"text": "a cat"}).status_code == 201
         lines = bulk_lines([("update", {"_id": "1"}, {"doc": {"text": "a mat"}})])
@@ -129,7 +129,7 @@ def test_a_document_for_a_vector_field_without_a_text_is_refused_with_what_to_do
     tiny_encoder: Encoder,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    vector = tiny_encoder.encode(["a dog"], "document").vectors[0].tolist()
+    vector = tiny_encoder.encode(["a dog"], "document")[0].tolist()
     lines = bulk_lines([
         ("index", {"_index": textless, "_id": "1"}, {"text": "a cat"}),
         ("index", {"_index": empty, "_id": "1"}, {"text": "a cat"}),

@@ -11,9 +11,9 @@ from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
 from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters.export import export_bundle
-from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 
@@ -36,7 +36,7 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "file"))
     folder = write_tiny_bert(tmp_path / "model")
     with pytest.raises(ModelError, match="cannot be written to") as caught:
-        load_encoder(str(folder), device="cpu", precision="fp32")
+        Encoder(str(folder), device="cpu", precision="fp32")
     assert "ES_SBERT_CACHE" in caught.value.remedy
 
 
@@ -69,7 +69,7 @@ def test_opens(bundle: Path) -> None:
 def test_edits_by_hand_are_refused(bundle: Path, file: str, change: Callable[[Any], Any], message: str) -> None:
     _edit(bundle / file, change)
     with pytest.raises(BundleInvalid, match=message) as error:
-        load_encoder(str(bundle), device="cpu", precision="fp32")
+        Encoder(str(bundle), device="cpu", precision="fp32")
     assert error.value.remedy
 
 
@@ -84,13 +84,13 @@ def test_changed_graph_is_refused(bundle: Path) -> None:
     path = opened.variant_file("fp32")
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(BundleInvalid, match="changed after its export"):
-        load_encoder(str(bundle), device="cpu", precision="fp32")
+        Encoder(str(bundle), device="cpu", precision="fp32")
     path.unlink()
     with pytest.raises(BundleInvalid, match="is missing"):
-        load_encoder(str(bundle), device="cpu", precision="fp32")
+        Encoder(str(bundle), device="cpu", precision="fp32")
 
 
 def test_a_variant_that_is_not_there(bundle: Path) -> None:
     with pytest.raises(ModelError, match="has no int8 variant") as error:
-        load_encoder(str(bundle), device="cpu", precision="int8")
+        Encoder(str(bundle), device="cpu", precision="int8")
     assert "--precision int8" in error.value.remedy

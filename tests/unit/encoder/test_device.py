@@ -1,17 +1,14 @@
 """Which device, precision and variant follow from what was asked and what is there."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.device import (
     Device,
     choose_device,
-    choose_precision,
     choose_variant,
     no_gpu_notice,
-    open_with_cpu_fallback,
+    precision_order,
     unused_gpu_warning,
 )
 from es_sbert.errors import DeviceError, UsageError
@@ -73,30 +70,23 @@ def test_what_auto_says_of_the_cpu(asked: str, providers: list[str], cards: int,
     assert warning is None or "pip install 'es-sbert[cuda]'" in warning
 
 
-def test_auto_falls_back_with_the_cause_and_its_remedy() -> None:
-    def open_on(device: Device, warnings: Sequence[str]) -> tuple[str, Sequence[str]]:
-        if device.kind == "cuda":
-            raise DeviceError("no cuBLAS", "Install it.")
-        return device.kind, warnings
-
-    expected = "cpu", ("CUDA does not run here: no cuBLAS. Install it.",)
-    assert open_with_cpu_fallback("auto", Device("cuda"), open_on) == expected
-    with pytest.raises(DeviceError, match="no cuBLAS"):
-        open_with_cpu_fallback("cuda", Device("cuda"), open_on)
-
-
 @pytest.mark.parametrize(
-    ("device", "vnni", "precision"),
-    [("cuda", False, "fp16"), ("cuda", True, "fp16"), ("cpu", True, "int8"), ("cpu", False, "fp32")],
+    ("device", "vnni", "precisions"),
+    [
+        ("cuda", False, ("fp16", "fp32")),
+        ("cuda", True, ("fp16", "fp32")),
+        ("cpu", True, ("int8", "fp32")),
+        ("cpu", False, ("fp32", "int8")),
+    ],
 )
-def test_automatic_precision(device: str, vnni: bool, precision: str) -> None:
-    assert choose_precision("auto", Device(device), vnni) == precision
+def test_automatic_precision(device: str, vnni: bool, precisions: tuple[str, ...]) -> None:
+    assert precision_order("auto", Device(device), vnni) == precisions
 
 
 @pytest.mark.parametrize(("device", "precision"), [("cpu", "fp16"), ("cuda", "int8")])
 def test_precisions_without_kernels(device: str, precision: str) -> None:
     with pytest.raises(UsageError, match="does not run on"):
-        choose_precision(precision, Device(device), True)
+        precision_order(precision, Device(device), True)
 
 
 def test_bundles_of_earlier_versions_keep_their_packed_variant() -> None:

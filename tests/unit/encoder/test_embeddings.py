@@ -13,7 +13,6 @@ from elasticsearch.helpers.vectorstore import EmbeddingService as TheirService
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UsageError
 from es_sbert.integrations.elasticsearch_vectorstore import AsyncEmbeddingService
-from es_sbert.model_loading import load_encoder
 from tests.tiny import HIDDEN, write_tiny_bert
 
 TEXTS = ["a man plays the guitar", "", "the cat sleeps"]
@@ -26,14 +25,14 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
     folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny", prompts=prompts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        with load_encoder(str(folder), device="cpu", precision="fp32", threads=1) as encoder:
+        with Encoder(str(folder), device="cpu", precision="fp32", threads=1) as encoder:
             yield encoder
 
 
 def test_documents_and_queries_get_their_prompts(encoder: Encoder) -> None:
     documents = encoder.embed_documents(TEXTS)
-    assert documents == encoder.encode(TEXTS, "document").vectors.tolist()
-    assert encoder.embed_query(TEXTS[0]) == encoder.encode([TEXTS[0]], "query").vectors[0].tolist()
+    assert documents == encoder.encode(TEXTS, "document").tolist()
+    assert encoder.embed_query(TEXTS[0]) == encoder.encode([TEXTS[0]], "query")[0].tolist()
     assert encoder.embed_query(TEXTS[0]) != documents[0]
     assert encoder.embed_documents([]) == []
 

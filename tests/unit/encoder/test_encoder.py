@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import es_sbert.encoder.encoder as encoder_module
+from es_sbert.encoder import model_loading
 from es_sbert.encoder.batching import ModelInputs
+from es_sbert.encoder.device import Device
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.onnx_session import run_session
-from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError
-from es_sbert.model_loading import load_encoder
+from es_sbert.encoder.onnx_session import InferencePool, run_session
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ModelNotFound, UsageError
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 
 TEXTS = [" ".join(words) for words in itertools.product(WORDS[:6], WORDS[4:9], ["", "a a a", "cat " * 30])]
@@ -40,38 +41,38 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @pytest.fixture(scope="module")
 def encoder(folder: Path) -> object:
-    with load_encoder(str(folder), device="cpu", precision="fp32", threads=2, budget=64) as encoder:
+    with Encoder(str(folder), device="cpu", precision="fp32", threads=2, budget=64) as encoder:
         yield encoder
 
 
 def test_a_copy_of_a_cached_model_bears_its_own_name(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
-    with load_encoder(str(copy), device="cpu", precision="fp32") as again:
+    with Encoder(str(copy), device="cpu", precision="fp32") as again:
         assert (again.info.fingerprint, again.info.model) == (encoder.info.fingerprint, str(copy))
 
 
 def test_an_empty_name_is_no_default() -> None:
     with pytest.raises(ModelNotFound, match="no folder ''"):
-        load_encoder("")
+        Encoder("")
 
 
 def test_equal_to_sentence_transformers(encoder: Encoder, folder: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     reference = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    ours = encoder.encode(TEXTS).vectors
+    ours = encoder.encode(TEXTS)
     theirs = reference.encode(TEXTS)
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, theirs, atol=2e-6)
     for kind in ("query", "document"):
         theirs = getattr(reference, f"encode_{kind}")(TEXTS)
-        np.testing.assert_allclose(encoder.encode(TEXTS, kind).vectors, theirs, atol=2e-6)
+        np.testing.assert_allclose(encoder.encode(TEXTS, kind), theirs, atol=2e-6)
 
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=40))
 @settings(deadline=None)
 def test_order_and_neighbours_do_not_matter(encoder: Encoder, texts: list[str]) -> None:
-    alone = {text: encoder.encode([text]).vectors[0] for text in set(texts)}
-    together = encoder.encode(texts).vectors
+    alone = {text: encoder.encode([text])[0] for text in set(texts)}
+    together = encoder.encode(texts)
     assert together.shape == (len(texts), HIDDEN)
     for text, vector in zip(texts, together, strict=True):
         np.testing.assert_allclose(vector, alone[text], atol=2e-6)
@@ -80,24 +81,57 @@ def test_order_and_neighbours_do_not_matter(encoder: Encoder, texts: list[str]) 
 def test_stream_is_cut_into_windows(encoder: Encoder) -> None:
     parts = list(encoder.encode_stream(iter(TEXTS), window=7))
     assert [len(part.vectors) for part in parts[:-1]] == [7] * (len(parts) - 1)
-    np.testing.assert_allclose(
-        np.concatenate([part.vectors for part in parts]), encoder.encode(TEXTS).vectors, atol=2e-6
-    )
+    np.testing.assert_allclose(np.concatenate([part.vectors for part in parts]), encoder.encode(TEXTS), atol=2e-6)
 
 
 def test_truncation_is_counted(encoder: Encoder) -> None:
-    encoded = encoder.encode(["a", "cat " * 30, "cat " * 22])
+    encoded = encoder.encode_details(["a", "cat " * 30, "cat " * 22])
     assert encoded.tokens.tolist() == [3, 32, 24]
     assert encoded.truncated.tolist() == [False, True, False]
 
 
 def test_nothing_gives_nothing(encoder: Encoder) -> None:
-    assert encoder.encode([]).vectors.shape == (0, HIDDEN)
+    assert encoder.encode([]).shape == (0, HIDDEN)
 
 
-def test_a_single_string_is_a_mistake(encoder: Encoder) -> None:
+def test_one_string_gives_one_vector(encoder: Encoder) -> None:
+    vector = encoder.encode("a man", "query")
+    assert vector.shape == (HIDDEN,)
+    np.testing.assert_array_equal(vector, encoder.encode(["a man"], "query")[0])
+
+
+def test_any_iterable_of_texts_is_encoded(encoder: Encoder) -> None:
+    np.testing.assert_array_equal(encoder.encode(text for text in TEXTS[:5]), encoder.encode(TEXTS[:5]))
+
+
+def test_details_of_a_single_string_are_a_mistake(encoder: Encoder) -> None:
     with pytest.raises(UsageError, match="not one string"):
-        encoder.encode("a man")
+        encoder.encode_details("a man")
+
+
+def test_a_path_is_always_a_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Encoder(folder, device="cpu", precision="fp32", threads=1) as encoder:
+        assert encoder.info.model == str(folder)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BundleInvalid, match="no modules.json"):
+        Encoder(Path("all-MiniLM-L6-v2"))
+
+
+def test_auto_falls_back_to_the_cpu_with_the_cause_and_its_remedy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_pool(path: Path, device: Device, threads: int) -> InferencePool:
+        if device.kind == "cuda":
+            raise DeviceError("no cuBLAS", "Install it.")
+        return InferencePool(path, device, threads)
+
+    monkeypatch.setattr(model_loading, "choose_device", lambda requested, providers, gpus: Device("cuda"))
+    monkeypatch.setattr(model_loading, "InferencePool", open_pool)
+    with Encoder(folder, precision="fp32") as encoder:
+        assert encoder.info.device == "cpu"
+        assert encoder.info.warnings == ("CUDA does not run here: no cuBLAS. Install it.",)
+    with pytest.raises(DeviceError, match="no cuBLAS"):
+        Encoder(folder, device="cuda", precision="fp32")
 
 
 def test_info_says_what_runs(encoder: Encoder, folder: Path) -> None:
@@ -107,7 +141,7 @@ def test_info_says_what_runs(encoder: Encoder, folder: Path) -> None:
 
 def test_second_load_uses_the_cache(encoder: Encoder, folder: Path) -> None:
     messages: list[str] = []
-    load_encoder(str(folder), device="cpu", precision="fp32", report=messages.append).close()
+    Encoder(str(folder), device="cpu", precision="fp32", report=messages.append).close()
     assert messages == []
 
 
@@ -117,12 +151,12 @@ def test_cuda_fails_where_there_is_none(folder: Path) -> None:
     if cuda_devices():
         pytest.skip("this machine has a card")
     with pytest.raises(DeviceError, match="--device cuda") as error:
-        load_encoder(str(folder), device="cuda")
+        Encoder(str(folder), device="cuda")
     assert "--device cpu" in error.value.remedy or "onnxruntime-gpu" in error.value.remedy
 
 
 def test_a_closed_encoder_says_so(folder: Path) -> None:
-    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1) as closed:
+    with Encoder(str(folder), device="cpu", precision="fp32", threads=1) as closed:
         closed.encode(["a man"])
     with pytest.raises(UsageError, match="the model is closed") as caught:
         closed.embed_query("a man")
@@ -133,7 +167,7 @@ def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop, begun = threading.Event(), []
-    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
+    with Encoder(str(folder), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
         tokenized = encoder.tokenize(TEXTS)
         expected = encoder.embed(tokenized)
 

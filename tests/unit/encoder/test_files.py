@@ -18,7 +18,6 @@ from es_sbert.cli.main import cli
 from es_sbert.encoder.encode_file import encode_file, npy_header
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import OutputError, SourceError, UsageError
-from es_sbert.model_loading import load_encoder
 from tests.tiny import HIDDEN, write_tiny_bert
 
 LINES = "a man\nplays guitar\r\n\nthe cat sleeps"
@@ -29,12 +28,12 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.mktemp("cache")))
         folder = write_tiny_bert(tmp_path_factory.mktemp("model") / "tiny")
-        with load_encoder(str(folder), device="cpu", precision="fp32") as encoder:
+        with Encoder(str(folder), device="cpu", precision="fp32") as encoder:
             yield encoder
 
 
 def _expected(encoder: Encoder) -> np.ndarray:
-    return encoder.encode(["a man", "plays guitar", "", "the cat sleeps"]).vectors
+    return encoder.encode(["a man", "plays guitar", "", "the cat sleeps"])
 
 
 def test_npy(encoder: Encoder, tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from es_sbert.bundle.bundle import RerankerBundle, hash_file, open_reranker_bund
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.manifest import RERANKER_MANIFEST_NAME
 from es_sbert.bundle.sentence_model import Precision
-from es_sbert.encoder import onnx_session
+from es_sbert.encoder import model_loading, onnx_session
 from es_sbert.encoder import reranker as reranker_module
 from es_sbert.encoder.device import Device
+from es_sbert.encoder.model_loading import choose_reranker_variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.tokenizer import PairTokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
@@ -67,7 +68,7 @@ def known(bert: Path) -> np.ndarray:
 
 
 def scores(folder: Path, first: list[str], second: list[str], precision: str = "fp32") -> np.ndarray:
-    with Reranker.open(folder, device="cpu", precision=precision, threads=2) as reranker:
+    with Reranker(folder, device="cpu", precision=precision, threads=2) as reranker:
         return reranker.score(first, second)
 
 
@@ -82,7 +83,7 @@ def test_equal_to_sentence_transformers(folder: Path, exported: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_a_score_does_not_depend_on_the_pairs_beside_it(exported: Path, precision: str) -> None:
-    with Reranker.open(exported, device="cpu", precision=precision, threads=1) as reranker:
+    with Reranker(exported, device="cpu", precision=precision, threads=1) as reranker:
         alone = [reranker.score([a], [b])[0] for a, b in zip(FIRST, SECOND, strict=True)]
         np.testing.assert_allclose(reranker.score(FIRST, SECOND), alone, atol=2e-5)
 
@@ -115,12 +116,26 @@ def test_a_folder_that_sentence_transformers_wrote(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores(tmp_path / "out", FIRST, SECOND), theirs, atol=2e-5)
 
 
+def test_texts_of_a_query_are_scored_and_ranked(bert: Path) -> None:
+    reference = CrossEncoder(str(bert), device="cpu")
+    with Reranker(str(bert), device="cpu", precision="fp32") as reranker:
+        scores = reranker.predict(TEXTS[0], TEXTS)
+        np.testing.assert_allclose(scores, reranker.score([TEXTS[0]] * len(TEXTS), TEXTS), atol=2e-6)
+        ranked = reranker.rank(TEXTS[0], TEXTS)
+        theirs = reference.rank(TEXTS[0], TEXTS)
+        assert [hit["corpus_id"] for hit in ranked] == [hit["corpus_id"] for hit in theirs]
+        assert [hit["score"] for hit in ranked] == pytest.approx([hit["score"] for hit in theirs], abs=1e-5)
+        assert reranker.rank(TEXTS[0], TEXTS, top_k=2) == ranked[:2]
+        assert reranker.predict(TEXTS[0], []).shape == (0,)
+        assert reranker.rank(TEXTS[0], []) == []
+
+
 def test_several_labels(tmp_path: Path) -> None:
     labels = {0: "contradiction", 1: "entailment", 2: "neutral"}
     folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1, config={"id2label": labels})
     export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
     theirs = CrossEncoder(str(folder), device="cpu").predict(list(zip(FIRST, SECOND, strict=True)))
-    with Reranker.open(tmp_path / "out", device="cpu") as reranker:
+    with Reranker(tmp_path / "out", device="cpu") as reranker:
         assert reranker.labels == tuple(labels.values())
         np.testing.assert_allclose(reranker.outputs(FIRST, SECOND), theirs, atol=2e-5)
         with pytest.raises(UsageError, match="tells 3 labels apart"):
@@ -131,7 +146,7 @@ def test_several_labels(tmp_path: Path) -> None:
 @settings(deadline=None, max_examples=20)
 def test_order(bert: Path, known: np.ndarray, pairs: list[tuple[str, str]]) -> None:
     by_pair = dict(zip(zip(FIRST, SECOND, strict=True), known, strict=True))
-    with Reranker.open(bert, device="cpu", threads=2) as reranker:
+    with Reranker(bert, device="cpu", threads=2) as reranker:
         result = reranker.score([a for a, _ in pairs], [b for _, b in pairs])
     np.testing.assert_allclose(result, [by_pair[pair] for pair in pairs], atol=2e-6)
 
@@ -142,7 +157,7 @@ def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch:
 
 
 def test_it_is_a_pair_scorer(bert: Path) -> None:
-    with Reranker.open(bert, device="cpu") as reranker:
+    with Reranker(bert, device="cpu") as reranker:
         assert isinstance(reranker, PairScorer)
         assert reranker.name == "bert (fp32)"
         assert reranker.warnings == ()
@@ -167,7 +182,7 @@ def test_torch_is_not_imported(bert: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from es_sbert.encoder.reranker import Reranker\n"
-        "with Reranker.open(Path(sys.argv[1]), device='cpu') as reranker:\n"
+        "with Reranker(Path(sys.argv[1]), device='cpu') as reranker:\n"
         "    print(len(reranker.score(['a'], ['b'])))\n"
         "print(sorted({'torch', 'transformers', 'sentence_transformers', 'onnx'} & set(sys.modules)))\n"
     )
@@ -184,16 +199,16 @@ def test_no_pairs(bert: Path) -> None:
     [(["a"], [], "1 first texts and 0 second"), ("a", ["b"], "is one string"), (["a"], ["\ud800"], "be tokenised")],
 )
 def test_pairs_that_are_none(bert: Path, first: list[str], second: list[str], message: str) -> None:
-    with Reranker.open(bert, device="cpu") as reranker, pytest.raises(UsageError, match=message):
+    with Reranker(bert, device="cpu") as reranker, pytest.raises(UsageError, match=message):
         reranker.score(first, second)
 
 
 def test_a_precision_that_is_not_there(bert: Path) -> None:
     with pytest.raises(ModelError, match="has no int8 variant for cpu, only fp32") as raised:
-        Reranker.open(bert, device="cpu", precision="int8")
+        Reranker(bert, device="cpu", precision="int8")
     assert "--precision int8" in raised.value.remedy
     with pytest.raises(UsageError, match="fp16"):
-        Reranker.open(bert, device="cpu", precision="fp16")
+        Reranker(bert, device="cpu", precision="fp16")
 
 
 def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
@@ -218,29 +233,27 @@ def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
 def test_auto_takes_what_runs_best(
     native: bool, present: list[str], kind: str, chosen: str, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reranker_module, "has_int8_products", lambda: native)
-    variant, warnings = reranker_module._choose_reranker_variant(with_variants(bert, present), Device(kind), "auto")
-    assert variant == chosen
+    monkeypatch.setattr(model_loading, "has_int8_products", lambda: native)
+    selected = choose_reranker_variant(with_variants(bert, present), Device(kind), "auto")
+    assert selected.variant == chosen
     slower = kind == "cuda" and chosen == "fp32"
-    assert warnings == (("the reranker has no fp16 variant: fp32 runs instead",) if slower else ())
+    assert selected.warnings == (("the reranker has no fp16 variant: fp32 runs instead",) if slower else ())
 
 
 def test_fp16_that_is_asked_for_and_not_there(bert: Path) -> None:
     """As for sentence encoders: a precision that is named is an error where it is missing, `auto` is not."""
     with pytest.raises(ModelError, match="has no fp16 variant for cuda, only fp32") as raised:
-        reranker_module._choose_reranker_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
+        choose_reranker_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
     assert raised.value.remedy == f"Add it: es-sbert export {bert} -o {bert} --precision fp16"
-    assert reranker_module._choose_reranker_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16") == (
-        "fp16",
-        (),
-    )
-    with pytest.raises(UsageError, match="does not run so on cuda"):
-        reranker_module._choose_reranker_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
+    selected = choose_reranker_variant(with_variants(bert, ["fp16"]), Device("cuda"), "fp16")
+    assert (selected.variant, selected.warnings) == ("fp16", ())
+    with pytest.raises(UsageError, match="does not run on cuda"):
+        choose_reranker_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
 
 
 def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` takes the CPU and says so, `cuda` fails."""
-    monkeypatch.setattr(reranker_module, "choose_device", lambda asked, providers, cards: Device("cuda"))
+    monkeypatch.setattr(model_loading, "choose_device", lambda asked, providers, cards: Device("cuda"))
 
     class Pool(onnx_session.SessionPool):
         def __init__(self, path: Path, device: Device, threads: int) -> None:
@@ -249,19 +262,19 @@ def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
             super().__init__(path, device, threads)
 
     monkeypatch.setattr(onnx_session, "SessionPool", Pool)
-    with Reranker.open(bert) as reranker:
+    with Reranker(bert) as reranker:
         assert reranker.warnings == ("CUDA does not run here: no cuDNN. Install it.",)
         assert reranker.score(["a"], ["b"]).shape == (1,)
     with pytest.raises(DeviceError, match="no cuDNN"):
-        Reranker.open(bert, device="cuda")
+        Reranker(bert, device="cuda")
 
 
 def test_forced_variants_say_so(bert: Path, tmp_path: Path) -> None:
     opened = open_reranker_bundle(bert)
     forced = {name: variant.model_copy(update={"forced": True}) for name, variant in opened.manifest.variants.items()}
     bundle = type(opened)(opened.folder, opened.model, opened.manifest.model_copy(update={"variants": forced}))
-    with Reranker(bundle, "fp32", Device("cpu"), threads=1) as reranker:
-        assert "below its parity bar" in reranker.warnings[0]
+    with Reranker.from_bundle(bundle, "fp32", Device("cpu"), threads=1) as reranker:
+        assert "below its parity threshold" in reranker.warnings[0]
 
 
 def copy(folder: Path, target: Path) -> Path:
@@ -273,13 +286,13 @@ def copy(folder: Path, target: Path) -> Path:
 
 def test_folders_that_are_no_reranker(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="is no reranker"):
-        Reranker.open(tmp_path / "nowhere")
+        Reranker(tmp_path / "nowhere")
     with pytest.raises(BundleInvalid, match="is no reranker"):
-        Reranker.open(tmp_path)
+        Reranker(tmp_path)
     plain = copy(bert, tmp_path / "plain")
     (plain / RERANKER_MANIFEST_NAME).unlink()
     with pytest.raises(BundleInvalid, match="not exported yet") as raised:
-        Reranker.open(plain)
+        Reranker(plain)
     assert f"es-sbert export {plain}" in raised.value.remedy
 
 
@@ -289,12 +302,12 @@ def test_edited_folders(bert: Path, tmp_path: Path) -> None:
     tokenizer["normalizer"]["lowercase"] = False
     (edited / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(BundleInvalid, match="fingerprint no longer agree"):
-        Reranker.open(edited)
+        Reranker(edited)
     edited = copy(bert, tmp_path / "graph")
     graph = edited / "onnx/model_fp32.onnx"
     graph.write_bytes(graph.read_bytes()[:-1])
     with pytest.raises(BundleInvalid, match="changed after its export"):
-        Reranker.open(edited, device="cpu")
+        Reranker(edited, device="cpu")
     edited = copy(bert, tmp_path / "manifest")
     manifest = json.loads((edited / RERANKER_MANIFEST_NAME).read_text())
     for change, message in [
@@ -304,7 +317,7 @@ def test_edited_folders(bert: Path, tmp_path: Path) -> None:
     ]:
         (edited / RERANKER_MANIFEST_NAME).write_text(json.dumps({**manifest, **change}))
         with pytest.raises(BundleInvalid, match=message):
-            Reranker.open(edited, device="cpu")
+            Reranker(edited, device="cpu")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -318,7 +331,7 @@ def test_a_score_that_is_not_finite_is_an_error(bert: Path, tmp_path: Path, valu
     manifest = json.loads((broken / RERANKER_MANIFEST_NAME).read_text())
     manifest["variants"]["fp32"]["sha256"] = hash_file(path)
     (broken / RERANKER_MANIFEST_NAME).write_text(json.dumps(manifest))
-    with Reranker.open(broken, device="cpu") as reranker, pytest.raises(ModelError, match="infinite") as raised:
+    with Reranker(broken, device="cpu") as reranker, pytest.raises(ModelError, match="infinite") as raised:
         reranker.score(["a"], ["b"])
     assert "--precision fp32" in raised.value.remedy
 
@@ -340,7 +353,7 @@ def test_pairs_that_are_cut_are_told(folder: Path, exported: Path) -> None:
     lengths = np.array(
         [len(tokenizer(a, b, truncation=False)["input_ids"]) for a, b in zip(FIRST, SECOND, strict=True)]
     )
-    with Reranker.open(exported, device="cpu", precision="fp32", threads=1) as reranker:
+    with Reranker(exported, device="cpu", precision="fp32", threads=1) as reranker:
         scored = reranker.score_pairs(FIRST, SECOND)
     np.testing.assert_array_equal(scored.truncated, lengths > open_reranker_bundle(exported).model.max_tokens)
     assert 0 < scored.truncated.sum() < len(FIRST)

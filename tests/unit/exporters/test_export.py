@@ -55,8 +55,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
-    with Encoder(open_encoder_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
-        return encoder.encode(texts).vectors
+    with Encoder.from_bundle(open_encoder_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
+        return encoder.encode(texts)
 
 
 def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:

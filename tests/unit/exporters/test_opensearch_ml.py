@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from es_sbert.bundle.bundle import hash_file
 from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.cli.main import main
+from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UnsupportedArchitecture, UsageError
 from es_sbert.exporters.opensearch_ml import export_opensearch_ml, lower_opset
-from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 TEXTS = ["A man plays guitar.", "cat", "the cat sleeps on the mat . " * 9]
@@ -47,8 +47,8 @@ def test_the_graph_and_tokenizer_alone_give_the_models_vectors(
         session = onnxruntime.InferenceSession(archive.read("model.onnx"), providers=["CPUExecutionProvider"])
         tokenizer = Tokenizer.from_str(archive.read("tokenizer.json").decode())
     assert [entry.name for entry in session.get_inputs()] == ["input_ids", "attention_mask"]
-    with load_encoder(str(folder), device="cpu", precision="fp32") as encoder:
-        expected = encoder.encode(TEXTS).vectors
+    with Encoder(str(folder), device="cpu", precision="fp32") as encoder:
+        expected = encoder.encode(TEXTS)
     for text, vector in zip(TEXTS, expected, strict=True):
         encoding = tokenizer.encode(text)  # as ml-commons does it: one text, cut by the tokenizer
         ids, mask = (np.array([row], np.int64) for row in (encoding.ids, encoding.attention_mask))

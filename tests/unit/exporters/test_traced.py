@@ -16,8 +16,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert import model_loading
-from es_sbert.bundle.bundle import open_encoder_bundle
+from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
 from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
 from es_sbert.bundle.manifest import EncoderManifest
 from es_sbert.bundle.sentence_model import Pooling, Precision
@@ -25,6 +24,7 @@ from es_sbert.bundle.sentence_model_reader import max_input_tokens, read_sentenc
 from es_sbert.encoder.batching import pad
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.model_loading import SelectedVariant, select_encoder_variant
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import export as source_module
@@ -32,7 +32,6 @@ from es_sbert.exporters.architectures import ARCHITECTURES
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import Floats
-from es_sbert.model_loading import load_encoder
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
 
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", "The night train is late. " * 30]
@@ -52,8 +51,8 @@ def bundle(folder: Path) -> tuple[Path, EncoderManifest]:
 
 
 def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
-    with Encoder(open_encoder_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
-        return encoder.encode(texts).vectors
+    with Encoder.from_bundle(open_encoder_bundle(folder), variant, Device("cpu"), threads=1) as encoder:
+        return encoder.encode(texts)
 
 
 def test_the_gate_is_that_of_built_graphs(bundle: tuple[Path, EncoderManifest]) -> None:
@@ -160,15 +159,15 @@ def test_known_architectures_are_not_traced(tmp_path: Path) -> None:
     assert export_bundle(model, tmp_path / "bundle", [Precision.FP32]).variants["fp32"].attention == "plain"
 
 
-def test_load_encoder_traces_on_first_use(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_traces_on_first_use(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
     theirs = SentenceTransformer(str(folder), device="cpu").encode_query(TEXTS, show_progress_bar=False)
     messages: list[str] = []
-    with load_encoder(str(folder), device="cpu", precision="fp32", threads=1, report=messages.append) as encoder:
-        np.testing.assert_allclose(encoder.encode(TEXTS, "query").vectors, theirs, atol=1e-5)
+    with Encoder(str(folder), device="cpu", precision="fp32", threads=1, report=messages.append) as encoder:
+        np.testing.assert_allclose(encoder.encode(TEXTS, "query"), theirs, atol=1e-5)
         assert any("Tracing" in message for message in messages)
-    with load_encoder(str(folder), device="cpu", precision="int8", threads=1) as encoder:
-        vectors = encoder.encode(TEXTS, "query").vectors
+    with Encoder(str(folder), device="cpu", precision="int8", threads=1) as encoder:
+        vectors = encoder.encode(TEXTS, "query")
     assert np.einsum("td,td->t", normalize_rows(vectors), normalize_rows(theirs)).min() > 0.9
 
 
@@ -176,16 +175,14 @@ def test_on_cuda_auto_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     name = str(write_checkpoint(tmp_path / "model", "modernbert", layers=1))
 
-    def prepare(may_fall_back: bool) -> model_loading._SelectedVariant:
-        return model_loading._select_variant(
-            name, Device("cuda"), Precision.FP16, may_fall_back=may_fall_back, report=lambda message: None
-        )
+    def select(precision: str) -> SelectedVariant[EncoderBundle]:
+        return select_encoder_variant(name, Device("cuda"), precision, report=lambda message: None)
 
-    prepared = prepare(may_fall_back=True)
-    assert prepared.variant == "fp32"
-    assert any("no fp16 variant" in warning for warning in prepared.warnings)
+    selected = select("auto")
+    assert selected.variant == "fp32"
+    assert any("no fp16 variant" in warning for warning in selected.warnings)
     with pytest.raises(UnsupportedArchitecture, match="no fp16 variant") as raised:
-        prepare(may_fall_back=False)
+        select("fp16")
     assert "fp32 runs on CUDA too" in raised.value.remedy
 
 

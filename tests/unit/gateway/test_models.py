@@ -27,7 +27,6 @@ from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings
 from es_sbert.index.vector_meta import VectorFieldMeta
-from es_sbert.model_loading import load_encoder
 from tests.tiny import write_tiny_bert
 
 
@@ -47,9 +46,9 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(model: str, **options: Any) -> Encoder:
         loaded.append(model)
-        return load_encoder(model, **options)
+        return Encoder(model, **options)
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "load_encoder", counted)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", counted)
     return loaded
 
 
@@ -67,7 +66,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 def fingerprint_of(folder: Path) -> str:
-    with load_encoder(str(folder), device="cpu", precision="fp32") as encoder:
+    with Encoder(str(folder), device="cpu", precision="fp32") as encoder:
         return encoder.info.fingerprint
 
 
@@ -103,9 +102,9 @@ def test_concurrent_first_requests_load_once_and_give_the_models_vectors(folders
         assert sorted(loads) == sorted(map(str, folders[:2]))
         assert served.not_ready_reason is None
         encoded = await embedders[0].embed(["a man plays guitar", "cat"], "query")
-        with load_encoder(str(folders[0]), device="cpu", precision="fp32") as reference:
+        with Encoder(str(folders[0]), device="cpu", precision="fp32") as reference:
             np.testing.assert_allclose(
-                encoded.vectors, reference.encode(["a man plays guitar", "cat"], "query").vectors, atol=1e-6
+                encoded.vectors, reference.encode(["a man plays guitar", "cat"], "query"), atol=1e-6
             )
         await served.close()
 
@@ -276,9 +275,9 @@ def test_the_hub_is_asked_for_a_mappings_model_only_where_the_operator_said_so(
 
     def hub(model: str, **options: Any) -> Encoder:
         asked.append(model)
-        return load_encoder(str(folders[1]), **options)  # another model than the mapping claims
+        return Encoder(str(folders[1]), **options)  # another model than the mapping claims
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "load_encoder", hub)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", hub)
 
     async def scenario() -> None:
         served = models(folders[0], download=download)
@@ -297,10 +296,10 @@ def test_closing_waits_for_what_is_being_loaded(folders: list[Path], monkeypatch
     def slow(model: str, **options: Any) -> Encoder:
         began.set()
         assert may_load.wait(60)
-        encoders.append(load_encoder(model, **options))
+        encoders.append(Encoder(model, **options))
         return encoders[0]
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "load_encoder", slow)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", slow)
 
     async def scenario() -> None:
         served = models(folders[0])
@@ -322,11 +321,11 @@ def test_what_an_encoder_warns_of_is_logged(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warning(model: str, **options: Any) -> Encoder:
-        encoder = load_encoder(model, **options)
+        encoder = Encoder(model, **options)
         encoder.info = replace(encoder.info, warnings=("CUDA does not run here: no cuBLAS",))
         return encoder
 
-    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "load_encoder", warning)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "Encoder", warning)
 
     async def scenario() -> None:
         served = models(folders[0])

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reranker(folder: Path) -> Iterator[Reranker]:
     export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Precision.FP32])
-    with Reranker.open(folder.with_name("exported"), device="cpu", threads=1) as reranker:
+    with Reranker(folder.with_name("exported"), device="cpu", threads=1) as reranker:
         yield reranker
 
 
@@ -136,7 +136,7 @@ def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1)
     export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
     with (
-        Reranker.open(tmp_path / "out", device="cpu") as reranker,
+        Reranker(tmp_path / "out", device="cpu") as reranker,
         pytest.raises(UsageError, match="tells 3 labels apart"),
     ):
         rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)

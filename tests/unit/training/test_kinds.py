@@ -46,7 +46,7 @@ def test_a_cross_encoder_becomes_a_reranker(folder: Path, model: Path) -> None:
     settings["model"] |= {"kind": "cross-encoder"}
     output = train(folder, settings)
     pairs = ["the committee", "a man"], ["the committee has decided", "otherwise"]
-    with Reranker.open(output, "cpu", "fp32", 1) as reranker:
+    with Reranker(output, device="cpu", precision="fp32", threads=1) as reranker:
         scores = reranker.score(*pairs)
     np.testing.assert_allclose(scores, open_pair_scorer(output).score(*pairs), atol=1e-5)
     assert "kind: cross-encoder" in (output / "README.md").read_text()

@@ -1,0 +1,248 @@
+"""Select the bundle and variant to run for a model, and open its sessions.
+
+A sentence encoder without ONNX files is exported to the cache on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from es_sbert.bundle.bundle import (
+    EncoderBundle,
+    RerankerBundle,
+    cached_bundle_folder,
+    is_encoder_bundle,
+    open_encoder_bundle,
+    open_reranker_bundle,
+)
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.encoder.device import (
+    Device,
+    choose_device,
+    choose_variant,
+    cuda_devices,
+    has_int8_products,
+    no_gpu_notice,
+    precision_order,
+    unused_gpu_warning,
+)
+from es_sbert.encoder.onnx_session import InferencePool, available_providers, worker_count
+from es_sbert.errors import (
+    BundleInvalid,
+    DeviceError,
+    ModelError,
+    OutputError,
+    ParityFailed,
+    UnsupportedArchitecture,
+)
+
+StatusCallback = Callable[[str], None]
+BundleT = TypeVar("BundleT", bound=EncoderBundle | RerankerBundle)
+
+_reported: set[str] = set()  # notices that were reported in this process
+
+
+@dataclass(frozen=True)
+class SelectedVariant(Generic[BundleT]):
+    """A variant of a bundle, and the device to run it on.
+
+    Attributes:
+        bundle: The opened bundle.
+        variant: Name of the variant.
+        device: Where it runs.
+        warnings: Repeated in every summary.
+    """
+
+    bundle: BundleT
+    variant: str
+    device: Device
+    warnings: tuple[str, ...] = ()
+
+    def open(self, threads: int | None = None) -> InferencePool:
+        """Open its sessions.
+
+        Args:
+            threads: As for `worker_count`.
+
+        Raises:
+            DeviceError: the session would run on another device.
+            BundleInvalid: the variant's file is broken.
+        """
+        path = self.bundle.variant_file(self.variant)
+        return InferencePool(path, self.device, worker_count(self.device, threads))
+
+
+def open_variant(
+    select: Callable[[Device], SelectedVariant[BundleT]], requested: str, threads: int | None
+) -> tuple[SelectedVariant[BundleT], InferencePool]:
+    """Select a variant for the requested device and open its sessions; `auto` falls back to the CPU if CUDA fails.
+
+    Args:
+        select: Selects a variant for a device.
+        requested: `auto`, `cpu`, `cuda` or `cuda:N`.
+        threads: As for `worker_count`.
+
+    Raises:
+        DeviceError: the requested device cannot be used.
+        UsageError: an invalid device.
+    """
+    device = choose_device(requested, available_providers(), cuda_devices())
+    try:
+        selected = select(device)
+        return selected, selected.open(threads)
+    except DeviceError as error:
+        if requested != "auto" or device.kind == "cpu":
+            raise
+        # There is a GPU, but its libraries do not work.
+        warning = f"CUDA does not run here: {error.message}. {error.remedy}"
+    on_cpu = select(Device("cpu"))
+    return replace(on_cpu, warnings=(warning, *on_cpu.warnings)), on_cpu.open(threads)
+
+
+def gpu_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
+    """Warnings about a GPU that `auto` leaves unused. A machine without a GPU is reported once per process."""
+    providers, gpus = available_providers(), cuda_devices()
+    notice = no_gpu_notice(requested, providers, gpus)
+    if notice is not None and notice not in _reported:
+        _reported.add(notice)
+        report(notice)
+    unused = unused_gpu_warning(requested, providers, gpus)
+    return () if unused is None else (unused,)
+
+
+def select_encoder_variant(
+    model: str | Path, device: Device, precision: str, *, called: str | None = None, report: StatusCallback
+) -> SelectedVariant[EncoderBundle]:
+    """Find the variant of a sentence encoder for a device and precision, and export it if the model has no ONNX files.
+
+    Args:
+        model: Model folder, bundle, hub id, installed or registered name.
+        precision: `auto`, `fp32`, `int8` or `fp16`. With `auto`, fp32 is the fallback if the best precision for the
+            device fails its parity check, is not in the bundle or cannot be exported; `warnings` then says so.
+        called: Name to show instead of the model's own.
+        report: Called before slow steps.
+
+    Raises:
+        ModelError: the model was not found, is broken, has an unknown architecture or no such variant.
+        UsageError: the precision does not run on the device.
+    """
+    first = precision_order(precision, device, has_int8_products())[0]
+    may_fall_back = precision == "auto"
+    folder = _find_folder(model)
+    if not is_encoder_bundle(folder):
+        plain = read_sentence_model(folder, called or str(model))
+        selected = _select_exported_variant(plain, device, first, may_fall_back=may_fall_back, report=report)
+        # The cache goes by the fingerprint: its bundle may have been exported from a copy with another name.
+        return replace(selected, bundle=_renamed(selected.bundle, plain.name))
+    bundle = open_encoder_bundle(folder)
+    if called is not None:
+        bundle = _renamed(bundle, called)
+    variant = choose_variant(device, first, bundle.manifest.variants)
+    if variant is not None:
+        return SelectedVariant(bundle, variant, device, _variant_warnings(bundle, variant))
+    fallback = choose_variant(device, Precision.FP32, bundle.manifest.variants)
+    if may_fall_back and fallback is not None:
+        warning = f"the bundle has no {first} variant: {fallback} runs instead"
+        return SelectedVariant(bundle, fallback, device, (warning,))
+    raise _missing_variant(folder, device, [first], list(bundle.manifest.variants))
+
+
+def select_reranker_variant(model: str | Path, device: Device, precision: str) -> SelectedVariant[RerankerBundle]:
+    """Find the variant of an exported cross-encoder for a device and precision. Nothing is exported.
+
+    Args:
+        model: Folder, hub id, installed or registered name of the reranker.
+        precision: As for `select_encoder_variant`. `auto` takes the best precision for the device that the bundle has.
+
+    Raises:
+        ModelError: the model was not found, is broken, was not exported or has no such variant.
+        UsageError: the precision does not run on the device.
+    """
+    bundle = open_reranker_bundle(_find_folder(model))
+    return choose_reranker_variant(bundle, device, precision)
+
+
+def choose_reranker_variant(bundle: RerankerBundle, device: Device, precision: str) -> SelectedVariant[RerankerBundle]:
+    """The best variant of an opened reranker; see `select_reranker_variant`."""
+    precisions = precision_order(precision, device, has_int8_products())
+    for name in precisions:
+        if name in bundle.manifest.variants:
+            slower = device.kind == "cuda" and name != precisions[0]
+            warning = f"the reranker has no {precisions[0]} variant: {name} runs instead"
+            return SelectedVariant(bundle, name, device, (warning,) if slower else ())
+    raise _missing_variant(bundle.folder, device, precisions, list(bundle.manifest.variants))
+
+
+def _find_folder(model: str | Path) -> Path:
+    """The folder of a model; a `Path` is never looked up as a name."""
+    return model if isinstance(model, Path) else resolve_model(model)
+
+
+def _renamed(bundle: EncoderBundle, name: str) -> EncoderBundle:
+    return replace(bundle, model=bundle.model.model_copy(update={"name": name}))
+
+
+def _missing_variant(
+    folder: Path, device: Device, precisions: Sequence[Precision], present: Sequence[str]
+) -> ModelError:
+    return ModelError(
+        f"{folder} has no {' or '.join(precisions)} variant for {device.kind}, only {', '.join(present) or 'none'}",
+        f"Add it: es-sbert export {folder} -o {folder} --precision {precisions[0]}",
+    )
+
+
+def _select_exported_variant(
+    model: SentenceModel, device: Device, precision: Precision, *, may_fall_back: bool, report: StatusCallback
+) -> SelectedVariant[EncoderBundle]:
+    """The variant of a model in the cache, exported if it is not there."""
+    # Imported here: the exporter imports onnx, which a bundle does not need.
+    from es_sbert.exporters.export import export_bundle
+
+    folder = cached_bundle_folder(model)
+    if is_encoder_bundle(folder):
+        try:
+            bundle = open_encoder_bundle(folder)
+        except BundleInvalid as error:
+            raise BundleInvalid(error.message, f"It is a cache of es-sbert: remove {folder} and run again.") from error
+        variant = choose_variant(device, precision, bundle.manifest.variants)
+        if variant is not None:
+            return SelectedVariant(bundle, variant, device, _variant_warnings(bundle, variant))
+    report(f"Exporting {model.name} to ONNX ({precision}), once: {folder}")
+    try:
+        export_bundle(model, folder, [precision], on_progress=report)
+    except OutputError as error:
+        raise ModelError(
+            error.message,
+            "Exported models are cached there: free space, or set the environment variable ES_SBERT_CACHE to another "
+            "folder.",
+        ) from error
+    except (ParityFailed, UnsupportedArchitecture) as error:
+        # Traced graphs have no fp16. For an unknown architecture, the export of fp32 raises again.
+        if not may_fall_back or precision is Precision.FP32:
+            raise
+        selected = _select_exported_variant(model, device, Precision.FP32, may_fall_back=False, report=report)
+        warning = f"there is no {precision} variant ({error.message}): fp32 runs instead"
+        return replace(selected, warnings=(*selected.warnings, warning))
+    bundle = open_encoder_bundle(folder)
+    variant = choose_variant(device, precision, bundle.manifest.variants)
+    if variant is None:
+        raise ModelError(
+            f"the export of {model.name} wrote no {precision} variant", "Report this: it is a bug of es-sbert."
+        )
+    return SelectedVariant(bundle, variant, device, _variant_warnings(bundle, variant))
+
+
+def _variant_warnings(bundle: EncoderBundle, name: str) -> tuple[str, ...]:
+    variant = bundle.manifest.variants[name]
+    if variant.forced:
+        return (
+            f"variant {name} was exported below its parity threshold (--force): its vectors differ from the model's",
+        )
+    if variant.parity is None:
+        return (f"variant {name} was never compared with the model: the exporting machine lacked the device",)
+    return ()
