@@ -63,7 +63,7 @@ def vectors_of(engine: Engine, index: str, ids: list[str]) -> NDArray[np.float32
     rows = []
     for start in range(0, len(ids), 1000):
         part = ids[start : start + 1000]
-        found = engine.get_documents(index, part, source_includes=[DEFAULT_VECTOR_FIELD], vectors=True)
+        found = engine.mget_sources(index, part, source_includes=[DEFAULT_VECTOR_FIELD], vectors=True)
         rows += [read_vector(found[id][DEFAULT_VECTOR_FIELD]) for id in part]
     return np.stack(rows)
 

@@ -291,7 +291,7 @@ class DuplicateSearch:
         while position < end:
             reader = TextCollectionBuilder(self._vector)
             read = partial(
-                self._engine.written,
+                self._engine.read_changes,
                 self._index,
                 shard,
                 position,

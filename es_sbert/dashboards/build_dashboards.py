@@ -400,7 +400,7 @@ def build_saved_objects(engine: Engine, index: str, *, searches: str, reports: s
 def _find_index(engine: Engine, pattern: str) -> tuple[bool, str]:
     """Whether an index of such a name can be seen, and why not."""
     try:
-        found = engine.ask(f"/_resolve/index/{pattern}")
+        found = engine.request_api(f"/_resolve/index/{pattern}")
     except AccessDenied:
         return False, f"this user may not see {pattern}"
     if found is not None and (found.get("indices") or found.get("aliases")):

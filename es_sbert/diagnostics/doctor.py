@@ -278,7 +278,7 @@ def _report_errors(about: str, engine: Engine, check: Callable[[Engine], Iterato
 
 
 def _check_health(engine: Engine) -> Iterator[Finding]:
-    answer = engine.ask("/_cluster/health")
+    answer = engine.request_api("/_cluster/health")
     if answer is None:
         yield warning("health", "this engine does not tell its health", "Look at it where the engine is managed.")
         return
@@ -296,7 +296,7 @@ def _check_licence(engine: Engine) -> Iterator[Finding]:
     if engine.info.engine_type is EngineType.OPENSEARCH:
         yield ok("licence", "Apache 2.0: nothing is paid")
         return
-    answer = engine.ask("/_license")
+    answer = engine.request_api("/_license")
     licence = answer.get("license", {}) if answer else {}
     if licence.get("status", "active") != "active":
         yield failure(
@@ -307,7 +307,7 @@ def _check_licence(engine: Engine) -> Iterator[Finding]:
 
 
 def _check_disks(engine: Engine) -> Iterator[Finding]:
-    answer = engine.ask("/_nodes/stats/fs", {"filter_path": "nodes.*.name,nodes.*.fs.total"}) or {}
+    answer = engine.request_api("/_nodes/stats/fs", {"filter_path": "nodes.*.name,nodes.*.fs.total"}) or {}
     disks = [
         NodeDisk(
             str(node.get("name")),
@@ -317,7 +317,7 @@ def _check_disks(engine: Engine) -> Iterator[Finding]:
         for node in answer.get("nodes", {}).values()
         if "total_in_bytes" in node.get("fs", {}).get("total", {})
     ]
-    settings = engine.ask("/_cluster/settings", {"include_defaults": "true", "flat_settings": "true"}) or {}
+    settings = engine.request_api("/_cluster/settings", {"include_defaults": "true", "flat_settings": "true"}) or {}
     merged: Json = {}
     for part in ("defaults", "persistent", "transient"):
         merged |= settings.get(part, {})
@@ -377,7 +377,7 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
     if has is None:
         yield ok("permissions", "security is switched off: everybody may do everything")
         return
-    allowed = [task.words for task in INDEX_TASKS if not missing_privileges(task, has)]
+    allowed = [task.action for task in INDEX_TASKS if not missing_privileges(task, has)]
     if allowed:
         yield ok("permissions", f"this user or API key may {', '.join(allowed)} {index}")
     for task in INDEX_TASKS:
@@ -385,6 +385,6 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
         if lacking:
             yield warning(
                 "permissions",
-                f"it may not {task.words} {index}: it lacks {' and '.join(lacking)}",
+                f"it may not {task.action} {index}: it lacks {' and '.join(lacking)}",
                 privileges_remedy(lacking, index),
             )

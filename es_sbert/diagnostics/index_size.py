@@ -222,7 +222,7 @@ def size_report(
                 IndexType(field.meta.index_type),
                 engine.vector_size(field.index, path),
                 engine.store_size(field.index),
-                sum(engine.segments(field.index)),
+                sum(engine.count_segments(field.index)),
             )
     types = IndexType if engine.info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
     sizes = tuple(

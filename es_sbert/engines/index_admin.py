@@ -60,14 +60,14 @@ class IndexAdmin(ABC):
     def refresh(self, name: str) -> None:
         self._check_shards(self._request("POST", f"/{quote_index_name(name)}/_refresh"), name, "refreshed")
 
-    def aliases(self, name: str) -> dict[str, dict[str, Json]]:
+    def get_aliases(self, name: str) -> dict[str, dict[str, Json]]:
         answer = self._request("GET", f"/{quote_index_name(name)}/_alias", missing_ok=True) or {}
         return {index: state.get("aliases", {}) for index, state in answer.items()}
 
     def update_aliases(self, actions: Sequence[Json]) -> None:
         self._request("POST", "/_aliases", body={"actions": list(actions)})
 
-    def segments(self, name: str) -> list[int]:
+    def count_segments(self, name: str) -> list[int]:
         answer = self._request("GET", f"/{quote_index_name(name)}/_segments")
         return [
             sum(bool(segment["search"]) for segment in copy["segments"].values())
@@ -81,7 +81,7 @@ class IndexAdmin(ABC):
         params = {"max_num_segments": "1", "wait_for_completion": "false"}
         return str(self._request("POST", f"/{quote_index_name(name)}/_forcemerge", params)["task"])
 
-    def is_done(self, task: str) -> bool:
+    def is_task_done(self, task: str) -> bool:
         answer = self._request("GET", f"/_tasks/{quote(task, safe=':')}")
         failures = answer.get("response", {}).get("_shards", {}).get("failures")
         error = answer.get("error") or (failures[0].get("reason", failures[0]) if failures else None)

@@ -136,7 +136,7 @@ class BulkItemResult:
         id: The document's id; another one than was sent where an ingest pipeline has changed it.
         reason: Why it failed, one line; empty on success.
         index: Where it was written; another index where an ingest pipeline has changed it.
-        done: `created`, `updated`, `deleted` or `noop`: nothing, for an ingest pipeline has dropped the document, or an
+        result: `created`, `updated`, `deleted` or `noop`: nothing, for an ingest pipeline has dropped the document, or an
             update found it as it should be; empty on failure.
         version: `_seq_no` and `_primary_term` of the write; None on failure.
     """
@@ -145,7 +145,7 @@ class BulkItemResult:
     id: str
     reason: str
     index: str = ""
-    done: str = ""
+    result: str = ""
     version: tuple[int, int] | None = None
 
     @property
@@ -207,7 +207,7 @@ class Engine(Protocol):
 
     def count(self, name: str, query: Json | None = None) -> int: ...
 
-    def aliases(self, name: str) -> dict[str, dict[str, Json]]:
+    def get_aliases(self, name: str) -> dict[str, dict[str, Json]]:
         """Concrete index → alias → its properties, for an index or all that stand behind an alias."""
 
     def update_aliases(self, actions: Sequence[Json]) -> None:
@@ -222,13 +222,13 @@ class Engine(Protocol):
         None where the engine does not tell: OpenSearch where the index has several vector fields, or no graphs.
         """
 
-    def segments(self, name: str) -> list[int]:
+    def count_segments(self, name: str) -> list[int]:
         """Segments that searches see in each primary shard, shards in order."""
 
     def start_force_merge(self, name: str) -> str:
-        """Begin to merge every shard into one segment; the task's name, for `is_done`."""
+        """Begin to merge every shard into one segment; the task's name, for `is_task_done`."""
 
-    def is_done(self, task: str) -> bool:
+    def is_task_done(self, task: str) -> bool:
         """Whether a task has come to its end.
 
         Raises:
@@ -249,7 +249,7 @@ class Engine(Protocol):
             RequestFailed: the whole request was refused (`status` 413, 429, 503, …; 0: the connection broke).
         """
 
-    def get_documents(
+    def mget_sources(
         self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
     ) -> dict[str, Json]:
         """Real-time lookup: id → the part of `_source` asked for; ids that do not exist are absent.
@@ -258,7 +258,7 @@ class Engine(Protocol):
             vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
-    def read_documents(
+    def mget(
         self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str]
     ) -> list[Json | None]:
         """Real-time lookup with vectors, in the order of the keys; None where there is no such document.
@@ -331,7 +331,7 @@ class Engine(Protocol):
     def close_point_in_time(self, pit_id: str) -> None:
         """Never fails: one that cannot be closed expires by itself."""
 
-    def written(
+    def read_changes(
         self,
         name: str,
         shard: int,
@@ -351,7 +351,7 @@ class Engine(Protocol):
             vectors: Also bring vectors on engines that leave them out of `_source`.
         """
 
-    def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
+    def request_api(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
         """What one of the engine's own APIs tells (GET; POST with a body); None where the engine lacks it.
 
         Args:

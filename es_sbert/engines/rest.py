@@ -136,7 +136,7 @@ class RestEngine(IndexAdmin):
             raise RequestFailed(error.message, error.remedy, 0) from error
         return [_parse_bulk_item(item) for item in answer.get("items", [])]
 
-    def get_documents(
+    def mget_sources(
         self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
     ) -> dict[str, Json]:
         if not ids:
@@ -153,7 +153,7 @@ class RestEngine(IndexAdmin):
                 )
         return {doc["_id"]: doc.get("_source", {}) for doc in answer["docs"] if doc.get("found")}
 
-    def read_documents(
+    def mget(
         self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str]
     ) -> list[Json | None]:
         if not keys:
@@ -239,7 +239,7 @@ class RestEngine(IndexAdmin):
             return False
         return self.info.source_with_vectors(includes) if vectors else {"includes": list(includes)}
 
-    def written(
+    def read_changes(
         self,
         name: str,
         shard: int,
@@ -262,7 +262,7 @@ class RestEngine(IndexAdmin):
         hits: list[Json] = self.search(name, body, preference=f"_shards:{shard}")["hits"]["hits"]
         return hits
 
-    def ask(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
+    def request_api(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
         method = "GET" if body is None else "POST"
         encoded = None if body is None else _encode_json(body)
         status, answer = self._send(method, path, params or {}, encoded, ndjson=False)
@@ -340,6 +340,6 @@ def _parse_bulk_item(item: Json) -> BulkItemResult:
         id=result.get("_id") or "",
         reason=reason,
         index=result.get("_index", ""),
-        done=result.get("result", ""),
+        result=result.get("result", ""),
         version=version,
     )

@@ -98,12 +98,12 @@ def force_merge(engine: Engine, index: str, wait: Callable[[float], object] = ti
         EngineError: the engine failed; the merge may go on without us.
     """
     engine.refresh(index)
-    for shard, segments in enumerate(engine.segments(index)):
+    for shard, segments in enumerate(engine.count_segments(index)):
         if segments == 1:
             _rewrite_one_document(engine, index, shard)
     engine.refresh(index)
     task = engine.start_force_merge(index)
-    while not engine.is_done(task):
+    while not engine.is_task_done(task):
         wait(_POLL_SECONDS)
 
 

@@ -24,11 +24,11 @@ class IndexTask:
     """Something that a user does with an index.
 
     Attributes:
-        words: What, after "may".
+        action: What, after "may".
         privileges: The least index privileges that it takes.
     """
 
-    words: str
+    action: str
     privileges: tuple[str, ...]
 
 
@@ -55,7 +55,7 @@ def granted_privileges(engine: Engine, index: str, privileges: Iterable[str]) ->
         return None
     names = sorted(set(privileges))
     body: Json = {"index": [{"names": [index], "privileges": names}]}
-    answer = engine.ask("/_security/user/_has_privileges", body=body)
+    answer = engine.request_api("/_security/user/_has_privileges", body=body)
     if answer is None:
         return None
     found: Json = answer.get("index", {}).get(index, {})
@@ -73,7 +73,7 @@ def require_privileges(engine: Engine, index: str, task: IndexTask) -> None:
     lacking = missing_privileges(task, has) if has is not None else []
     if lacking:
         raise AccessDenied(
-            f"this user or API key may not {task.words} {index}: it lacks the index privilege "
+            f"this user or API key may not {task.action} {index}: it lacks the index privilege "
             f"{' and '.join(lacking)} ({engine.info.label} at {engine.info.url})",
             privileges_remedy(lacking, index),
         )

@@ -389,7 +389,7 @@ class IndexWatcher:
     def _of_shard(self, shard: int, up_to: int) -> Iterator[Document]:
         while self._seen.get(shard, -1) < up_to and not self._context.control.stop.is_set():
             ask = partial(
-                self._context.engine.written,
+                self._context.engine.read_changes,
                 self._name,
                 shard,
                 self._seen.get(shard, -1),

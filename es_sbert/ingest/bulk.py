@@ -72,7 +72,7 @@ def misrouted_reason(document: Document, taken: BulkItemResult, index: str) -> s
     """
     if document.version is not None:  # a partial update, which pipelines do not see
         return None
-    if taken.done == "noop":
+    if taken.result == "noop":
         return f"an ingest pipeline drops it: {_PIPELINE_SETTINGS} of {index}"
     if (taken.index, taken.id) != (index, document.id):
         return f"an ingest pipeline writes it to {taken.index} as {taken.id!r}: {_PIPELINE_SETTINGS} of {index}"

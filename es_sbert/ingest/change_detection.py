@@ -337,6 +337,6 @@ class ChangeDetection:
         found: dict[str, Json] = {}
         for some in batched([key for key, _ in writing], _VECTOR_LOOKUP):
             found |= self._patiently(
-                partial(self._engine.get_documents, self._name, some, source_includes=fields, vectors=True)
+                partial(self._engine.mget_sources, self._name, some, source_includes=fields, vectors=True)
             )
         return found

@@ -395,7 +395,7 @@ def _clears_documents(engine: Engine, wanted: LoadPlan, window: FirstRecords) ->
     if wanted.state is None or not window.documents or set(window.absent) == texts:
         return False
     ids = [document.id for document in window.documents]
-    return bool(engine.get_documents(wanted.state.name, ids, source_includes=[]))
+    return bool(engine.mget_sources(wanted.state.name, ids, source_includes=[]))
 
 
 def _raise_unknown_fields(

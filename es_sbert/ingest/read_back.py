@@ -184,7 +184,7 @@ class ReadBackCheck:
         name, mappings = context.index.name, context.index.mappings
         names = [name for target in context.targets for name in _source_fields(target)]
         keys = [(document.id, document.routing) for document in sent]
-        stored = context.engine.read_documents(name, keys, source_includes=list(dict.fromkeys(names)))
+        stored = context.engine.mget(name, keys, source_includes=list(dict.fromkeys(names)))
         missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
         for document, found in (*zip(sent, stored, strict=True), *self._elsewhere(missing)):
             # Missing or written again: by another writer, since the engine has acknowledged this write.

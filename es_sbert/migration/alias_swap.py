@@ -46,22 +46,22 @@ _POLL_SECONDS = 0.1
 _IDLE_SECONDS = 2.0
 
 
-def wait_until_replicated(transfer: MigrationContext) -> None:
+def wait_until_replicated(context: MigrationContext) -> None:
     """Until every write that the old index has taken is on all copies.
 
     Raises:
         RequestFailed: it is not, for longer than the policy allows.
         EngineError: the engine failed.
     """
-    deadline = time.monotonic() + transfer.policy.budget
-    engine, source = transfer.engine, transfer.source
+    deadline = time.monotonic() + context.policy.budget
+    engine, source = context.engine, context.source
     if not _is_replicated(engine.sequence_numbers(source)):
         # With an asynchronous translog a write counts once the translog is on disk, which may be in five seconds.
         engine.flush(source)
     while not _is_replicated(engine.sequence_numbers(source)):
         if time.monotonic() > deadline:
             raise RequestFailed(
-                f"writes to {transfer.source} are still on their way to its replicas",
+                f"writes to {context.source} are still on their way to its replicas",
                 "Look at `GET _cluster/health`, and run the same command again.",
             )
         time.sleep(_POLL_SECONDS)
@@ -71,7 +71,7 @@ def _is_replicated(numbers: Sequence[SequenceNumbers]) -> bool:
     return all(number.max_seq_no == number.global_checkpoint for number in numbers)
 
 
-def wait_until_idle(transfer: MigrationContext) -> None:
+def wait_until_idle(context: MigrationContext) -> None:
     """Until no more writes come to the old index by an alias that was looked up before the swap.
 
     Where they never end, as long as the policy allows.
@@ -79,11 +79,11 @@ def wait_until_idle(transfer: MigrationContext) -> None:
     Raises:
         EngineError: the engine failed.
     """
-    deadline = time.monotonic() + transfer.policy.budget
-    seen, since = transfer.engine.sequence_numbers(transfer.source), time.monotonic()
+    deadline = time.monotonic() + context.policy.budget
+    seen, since = context.engine.sequence_numbers(context.source), time.monotonic()
     while time.monotonic() - since < _IDLE_SECONDS and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        numbers = transfer.engine.sequence_numbers(transfer.source)
+        numbers = context.engine.sequence_numbers(context.source)
         if numbers != seen:
             seen, since = numbers, time.monotonic()
 
@@ -111,7 +111,7 @@ class WriteBlock:
 
 @contextmanager
 def block_writes(
-    transfer: MigrationContext, is_swapped: Callable[[], bool], say: Callable[[str], None]
+    context: MigrationContext, is_swapped: Callable[[], bool], say: Callable[[str], None]
 ) -> Iterator[WriteBlock]:
     """Refuse writes to the old index while the block runs, and after it if the aliases have moved.
 
@@ -125,46 +125,46 @@ def block_writes(
         IndexMissing: the old index is gone.
         EngineError: the engine did not block writes, or could not lift the block.
     """
-    source, book = transfer.source, transfer.book
-    state = transfer.engine.get_index(source)
+    source, state_store = context.source, context.state_store
+    state = context.engine.get_index(source)
     if state is None:
         raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
-    hold = WriteBlock(permit_name(transfer.target, book.note.run))
+    hold = WriteBlock(permit_name(context.target, state_store.state.run))
     is_foreign = state.settings.get(WRITE_BLOCK_SETTING) == "true"
-    book.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=hold.permit)
-    transfer.engine.update_aliases([{"add": {"index": transfer.target, "alias": hold.permit, "is_hidden": True}}])
+    state_store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=hold.permit)
+    context.engine.update_aliases([{"add": {"index": context.target, "alias": hold.permit, "is_hidden": True}}])
     begin = time.monotonic()
     say(f"Writes to {source} are refused from now until the swap")
     try:
         if not is_foreign:
             # Not retried: writers are refused all the while.
-            transfer.engine.block_writes(source)
+            context.engine.block_writes(source)
         yield hold
     except BaseException as error:
-        left = _end_block(transfer, hold, is_swapped)
+        left = _end_block(context, hold, is_swapped)
         if left is not None and isinstance(error, EsSbertError):
             error.message += f"; writes to {source} are still refused ({left.message})"
-            error.remedy = _blocked_remedy(transfer)
+            error.remedy = _blocked_remedy(context)
         hold.seconds = time.monotonic() - begin
         raise
-    left = _end_block(transfer, hold, is_swapped)
+    left = _end_block(context, hold, is_swapped)
     hold.seconds = time.monotonic() - begin
     if left is not None:
         left.message += f"; writes to {source} are still refused"
-        left.remedy = _blocked_remedy(transfer)
+        left.remedy = _blocked_remedy(context)
         raise left
     say(f"Writes were refused for {hold.seconds:.2f} s")
 
 
-def _end_block(transfer: MigrationContext, hold: WriteBlock, is_swapped: Callable[[], bool]) -> EsSbertError | None:
+def _end_block(context: MigrationContext, hold: WriteBlock, is_swapped: Callable[[], bool]) -> EsSbertError | None:
     """Lift the block unless the aliases have moved; the error, if it cannot be lifted."""
     try:
-        if transfer.patiently(is_swapped):
+        if context.retrying(is_swapped):
             return None
-        removed = transfer.patiently(lambda: remove_permit(transfer.engine, transfer.target, hold.permit))
+        removed = context.retrying(lambda: remove_permit(context.engine, context.target, hold.permit))
         if removed and not is_swapped():
-            transfer.patiently(
-                lambda: remove_write_block(transfer.engine, transfer.source, blocked=transfer.book.note.blocked)
+            context.retrying(
+                lambda: remove_write_block(context.engine, context.source, blocked=context.state_store.state.blocked)
             )
     except EsSbertError as error:
         return error
@@ -234,8 +234,8 @@ def _remove_alias_action(target: str, permit: str) -> Json:
     return {"remove": {"index": target, "alias": permit, "must_exist": True}}
 
 
-def _blocked_remedy(transfer: MigrationContext) -> str:
-    alias = transfer.book.note.alias
+def _blocked_remedy(context: MigrationContext) -> str:
+    alias = context.state_store.state.alias
     return (
         f"Once the engine answers, run the same command again, which goes on and lifts the block, or give up by "
         f"`es-sbert index migrate {alias} --rollback`."

@@ -31,17 +31,17 @@ class PointInTimeLost(Exception):
     """A point in time has expired, or one of its shards does not answer."""
 
 
-def remove_deleted(transfer: MigrationContext) -> int:
+def remove_deleted(context: MigrationContext) -> int:
     """Remove from the new index what the old one no longer has, unless another writer has written it there.
 
     Returns:
         Documents removed.
     """
-    _refresh_indices(transfer)
-    pages = transfer.engine.scan(transfer.target, query={"match_all": {}}, source_includes=(), page=_PAGE)
-    removed = sum(_remove_missing(transfer, [document_key(hit) for hit in page]) for page in pages)
+    _refresh_indices(context)
+    pages = context.engine.scan(context.target, query={"match_all": {}}, source_includes=(), page=_PAGE)
+    removed = sum(_remove_missing(context, [document_key(hit) for hit in page]) for page in pages)
     # Only now: one that is killed before has all of it still to do.
-    transfer.book.write(deletions=False)
+    context.state_store.write(deletions=False)
     return removed
 
 
@@ -51,11 +51,11 @@ class DeletionTracker:
     Of an index with more than 64 shards, or where a point in time is lost, all ids are compared instead.
 
     Args:
-        transfer: The migration.
+        context: The migration.
     """
 
-    def __init__(self, transfer: MigrationContext) -> None:
-        self._transfer = transfer
+    def __init__(self, context: MigrationContext) -> None:
+        self._context = context
         self._views: list[tuple[str, int]] = []
         self._copied: set[DocumentKey] = set()
 
@@ -87,11 +87,11 @@ class DeletionTracker:
             gone = self._changed_since()
         except PointInTimeLost:
             self._use(views)
-            return remove_deleted(self._transfer)
+            return remove_deleted(self._context)
         self._use(views)
-        _refresh_indices(self._transfer)
-        removed = sum(_remove_missing(self._transfer, keys) for keys in batched(list(gone | since), _PAGE))
-        self._transfer.book.write(deletions=False)
+        _refresh_indices(self._context)
+        removed = sum(_remove_missing(self._context, keys) for keys in batched(list(gone | since), _PAGE))
+        self._context.state_store.write(deletions=False)
         return removed
 
     def close(self) -> None:
@@ -100,15 +100,15 @@ class DeletionTracker:
 
     def _use(self, views: list[tuple[str, int]]) -> None:
         for pit_id, _ in self._views:
-            self._transfer.engine.close_point_in_time(pit_id)
+            self._context.engine.close_point_in_time(pit_id)
         self._views, self._copied = views, set()
 
     def _open(self) -> list[tuple[str, int]]:
         """A point in time of each shard and the number up to which it misses nothing; none if there are too many."""
-        engine, source = self._transfer.engine, self._transfer.source
+        engine, source = self._context.engine, self._context.source
         # First the numbers, then the refresh: whatever has one of them can be seen then.
-        numbers = self._transfer.patiently(partial(engine.sequence_numbers, source))
-        self._transfer.patiently(partial(engine.refresh, source))
+        numbers = self._context.retrying(partial(engine.sequence_numbers, source))
+        self._context.retrying(partial(engine.refresh, source))
         views: list[tuple[str, int]] = []
         if len(numbers) > _MAX_SHARDS:
             return views
@@ -133,7 +133,7 @@ class DeletionTracker:
         return {key for shard, (pit_id, up_to) in enumerate(self._views) for key in self._changed(shard, pit_id, up_to)}
 
     def _changed(self, shard: int, pit_id: str, up_to: int) -> Iterator[DocumentKey]:
-        engine, source = self._transfer.engine, self._transfer.source
+        engine, source = self._context.engine, self._context.source
 
         def before(body: Json) -> Json:
             return _search_point_in_time(engine, pit_id, body)
@@ -200,23 +200,23 @@ def _search_point_in_time(engine: Engine, pit_id: str, body: Json) -> Json:
     Raises:
         ViewLost: it has expired, or a shard does not answer.
     """
-    answer = engine.ask("/_search", body=body | {"pit": {"id": pit_id, "keep_alive": "30m"}})
+    answer = engine.request_api("/_search", body=body | {"pit": {"id": pit_id, "keep_alive": "30m"}})
     if answer is None or answer.get("timed_out") or answer["_shards"].get("failed"):
         raise PointInTimeLost
     return answer
 
 
-def _refresh_indices(transfer: MigrationContext) -> None:
-    for index in (transfer.source, transfer.target):
-        transfer.patiently(partial(transfer.engine.refresh, index))
+def _refresh_indices(context: MigrationContext) -> None:
+    for index in (context.source, context.target):
+        context.retrying(partial(context.engine.refresh, index))
 
 
-def _remove_missing(transfer: MigrationContext, keys: Sequence[DocumentKey]) -> int:
+def _remove_missing(context: MigrationContext, keys: Sequence[DocumentKey]) -> int:
     """Remove those documents of the new index that the old one lacks; how many that were."""
-    there = transfer.find(transfer.source, [key[0] for key in keys])
+    there = context.find(context.source, [key[0] for key in keys])
     gone = {key for key in keys if key not in there}
     if not gone:
         return 0
-    copies = transfer.find(transfer.target, [key[0] for key in gone])
-    writes = [delete_write(hit) for key, hit in copies.items() if key in gone and is_migration_write(transfer, hit)]
-    return len(transfer.send(writes))
+    copies = context.find(context.target, [key[0] for key in gone])
+    writes = [delete_write(hit) for key, hit in copies.items() if key in gone and is_migration_write(context, hit)]
+    return len(context.send(writes))

@@ -168,7 +168,7 @@ class MigrationContext:
     Attributes:
         engine: Where.
         source, target: The old and the new index.
-        book: The note of how far it is.
+        state_store: The stored state.
         policy: How long transient failures are waited out.
         control: Stops it from outside.
         late: What late rounds have written into the new index, in this process.
@@ -177,10 +177,10 @@ class MigrationContext:
     engine: Engine
     source: str
     target: str
-    book: MigrationStateStore
+    state_store: MigrationStateStore
     policy: RetryPolicy
     control: LoadControl
-    late: dict[DocumentKey, WriteVersion] = field(default_factory=dict)
+    late_versions: dict[DocumentKey, WriteVersion] = field(default_factory=dict)
 
     @property
     def aborted(self) -> threading.Event:
@@ -191,7 +191,7 @@ class MigrationContext:
         """Write into the new index; what was written."""
         return send_writes(self.engine, self.target, writes, self.policy, self.aborted)
 
-    def patiently(self, call: Callable[[], T]) -> T:
+    def retrying(self, call: Callable[[], T]) -> T:
         """A call's answer; transient failures are waited out."""
         answer = with_retries(call, self.policy, self.aborted, lambda error: self.control.waits(error.message))
         self.control.clear_backoff()
@@ -199,11 +199,11 @@ class MigrationContext:
 
     def find(self, index: str, ids: Sequence[str], source: Json | bool = False) -> dict[DocumentKey, Json]:
         """The documents of an index that have these ids, as `look_up` finds them, with `_shard`."""
-        return self.patiently(partial(multi_get, self.engine, index, ids, source=source, shards=True))
+        return self.retrying(partial(multi_get, self.engine, index, ids, source=source, shards=True))
 
 
 def copy_changes(
-    transfer: MigrationContext, on_copied: Callable[[int], None], keys: set[DocumentKey] | None = None
+    context: MigrationContext, on_copied: Callable[[int], None], keys: set[DocumentKey] | None = None
 ) -> int:
     """Copy what has changed in the old index since the last round; everything, in the first.
 
@@ -220,14 +220,14 @@ def copy_changes(
     """
 
     def write(page: list[Json], dropped: frozenset[str]) -> None:
-        transfer.send([copy_write(hit, dropped) for hit in page])
+        context.send([copy_write(hit, dropped) for hit in page])
         if keys is not None:
             keys.update(map(document_key, page))
 
-    return _copy_round(transfer, on_copied, write)
+    return _copy_round(context, on_copied, write)
 
 
-def copy_late_changes(transfer: MigrationContext, on_copied: Callable[[int], None]) -> int:
+def copy_late_changes(context: MigrationContext, on_copied: Callable[[int], None]) -> int:
     """As `copy_changes`, after the swap: what other writers have done in the new index meanwhile stays.
 
     A document that another late round has copied, and that was written in the old index once more, is copied again.
@@ -237,35 +237,35 @@ def copy_late_changes(transfer: MigrationContext, on_copied: Callable[[int], Non
     """
 
     def write(page: list[Json], dropped: frozenset[str]) -> None:
-        there = transfer.find(transfer.target, [hit["_id"] for hit in page])
+        there = context.find(context.target, [hit["_id"] for hit in page])
         late = []
         for hit in page:
             found = there.get(document_key(hit))
-            if found is None or is_migration_write(transfer, found):
+            if found is None or is_migration_write(context, found):
                 late.append(late_copy_write(hit, dropped, found))
-        transfer.late.update(transfer.send(late))
+        context.late_versions.update(context.send(late))
 
     # Documents of the round before are to be seen.
-    transfer.patiently(lambda: transfer.engine.refresh(transfer.target))
-    return _copy_round(transfer, on_copied, write)
+    context.retrying(lambda: context.engine.refresh(context.target))
+    return _copy_round(context, on_copied, write)
 
 
 def _copy_round(
-    transfer: MigrationContext, on_copied: Callable[[int], None], write: Callable[[list[Json], frozenset[str]], object]
+    context: MigrationContext, on_copied: Callable[[int], None], write: Callable[[list[Json], frozenset[str]], object]
 ) -> int:
-    engine, book = transfer.engine, transfer.book
-    dropped = vector_field_names(book.note.fields)
+    engine, state_store = context.engine, context.state_store
+    dropped = vector_field_names(state_store.state.fields)
     # First the numbers, then the refresh: whatever has one of them can be seen then.
-    numbers = transfer.patiently(lambda: engine.sequence_numbers(transfer.source))
-    transfer.patiently(lambda: engine.refresh(transfer.source))
-    copied, deletions = list(book.note.copied), False
+    numbers = context.retrying(lambda: engine.sequence_numbers(context.source))
+    context.retrying(lambda: engine.refresh(context.source))
+    copied, deletions = list(state_store.state.copied), False
     count, noted = 0, time.monotonic()
     for shard, number in enumerate(numbers):
         begin, seen = copied[shard], 0
         while copied[shard] < number.global_checkpoint:
             ask = partial(
-                engine.written,
-                transfer.source,
+                engine.read_changes,
+                context.source,
                 shard,
                 copied[shard],
                 number.global_checkpoint,
@@ -274,7 +274,7 @@ def _copy_round(
                 page=_PAGE,
                 vectors=True,
             )
-            page = transfer.patiently(ask)
+            page = context.retrying(ask)
             if not page:
                 break
             write(page, dropped)
@@ -284,26 +284,26 @@ def _copy_round(
             on_copied(len(page))
             if time.monotonic() - noted > _CHECKPOINT_SECONDS:
                 # Numbers between those of documents may have been deletions, which the end of the round sees to.
-                book.write(copied=tuple(copied), deletions=True)
+                state_store.write(copied=tuple(copied), deletions=True)
                 noted = time.monotonic()
-            if transfer.control.stop.is_set():
-                book.write(copied=tuple(copied), deletions=True)
+            if context.control.stop.is_set():
+                state_store.write(copied=tuple(copied), deletions=True)
                 return count
         copied[shard] = max(number.global_checkpoint, begin)
         # Every number belongs to a document that stands, or to one that was written again or deleted since.
         deletions |= begin >= 0 and seen < copied[shard] - begin
-    deletions |= book.note.deletions
-    if (tuple(copied), deletions) != (book.note.copied, book.note.deletions):
-        book.write(copied=tuple(copied), deletions=deletions)
+    deletions |= state_store.state.deletions
+    if (tuple(copied), deletions) != (state_store.state.copied, state_store.state.deletions):
+        state_store.write(copied=tuple(copied), deletions=deletions)
     return count
 
 
-def is_migration_write(transfer: MigrationContext, hit: Json) -> bool:
+def is_migration_write(context: MigrationContext, hit: Json) -> bool:
     """Whether the last write to a document of the new index was the migration's."""
-    boundary = transfer.book.note.boundary
+    boundary = context.state_store.state.boundary
     if not boundary or int(hit["_seq_no"]) <= boundary[shard_number(hit)]:
         return True
-    return transfer.late.get(document_key(hit)) == (hit["_seq_no"], hit["_primary_term"])
+    return context.late_versions.get(document_key(hit)) == (hit["_seq_no"], hit["_primary_term"])
 
 
 def shard_number(hit: Json) -> int:

@@ -264,19 +264,21 @@ def migrate(
     with migration_lock(engine.info.url, wanted.alias):
         begin = time.monotonic()
         prepared = prepare_migration(engine, wanted, encoder)
-        book, target = prepared.book, prepared.target
-        transfer = MigrationContext(engine, book.note.source, target, book, RetryPolicy(retry_seconds), watch.control)
+        state_store, target = prepared.state_store, prepared.target
+        context = MigrationContext(
+            engine, state_store.state.source, target, state_store, RetryPolicy(retry_seconds), watch.control
+        )
         texts = tuple(name for name, meta in prepared.fields.items() if meta.text is not None)
         embed = MissingVectorEmbedder(
             engine, encoder, target, texts, watch.control, watch.meter, dead_letters, retry_seconds
         )
-        with closing(DeletionTracker(transfer)) as tracker:
-            run = _MigrationRun(prepared, wanted, transfer, encoder, embed, tracker, watch)
+        with closing(DeletionTracker(context)) as tracker:
+            run = _MigrationRun(prepared, wanted, context, encoder, embed, tracker, watch)
             finished = run.all()
     dead = embed.result.dead
     return MigrationResult(
         alias=wanted.alias,
-        source=book.note.source,
+        source=state_store.state.source,
         target=target,
         model=encoder.info.model,
         fingerprint=encoder.info.fingerprint,
@@ -308,26 +310,26 @@ class _MigrationRun:
         self,
         prepared: PreparedMigration,
         wanted: MigrationRequest,
-        transfer: MigrationContext,
+        context: MigrationContext,
         encoder: Encoder,
         embed: MissingVectorEmbedder,
         tracker: DeletionTracker,
         watch: MigrationCallbacks,
     ) -> None:
-        self._prepared, self._wanted, self._transfer = prepared, wanted, transfer
-        self._engine, self._book = transfer.engine, transfer.book
+        self._prepared, self._wanted, self._context = prepared, wanted, context
+        self._engine, self._state_store = context.engine, context.state_store
         self._encoder, self._embed, self._tracker, self._watch = encoder, embed, tracker, watch
         self.copied = self.late = self.removed = self.compared = 0
         self.refused_seconds = 0.0
 
     def all(self) -> bool:
         """Everything that is left to do; False where it was stopped on the way."""
-        if self._book.note.phase is MigrationPhase.CLOSING:
+        if self._state_store.state.phase is MigrationPhase.CLOSING:
             if not self._is_swapped():
                 self._lift_left_behind()
             if self._is_swapped():
                 return self._after_swap()
-            self._book.write(phase=MigrationPhase.COPYING, boundary=(), blocked=False, permit="")
+            self._state_store.write(phase=MigrationPhase.COPYING, boundary=(), blocked=False, permit="")
         return self._catch_up() and self._close()
 
     def _is_swapped(self) -> bool:
@@ -344,7 +346,7 @@ class _MigrationRun:
         before = None
         for number in range(1, MAX_ROUNDS + 1):
             self._watch.say(
-                f"Copying {self._transfer.source} to {self._transfer.target}" if number == 1 else "Catching up"
+                f"Copying {self._context.source} to {self._context.target}" if number == 1 else "Catching up"
             )
             count = self._round()
             if self._stopped or not self._embed():
@@ -355,9 +357,9 @@ class _MigrationRun:
         # A load has done so already, but there is none where no field has a text.
         restore_load_settings(self._engine, self._prepared.target)
         self._tracker.begin()
-        self.removed += remove_deleted(self._transfer)
+        self.removed += remove_deleted(self._context)
         self._watch.say("Comparing counts, documents and vectors")
-        self.compared = verify_copy(self._transfer, self._encoder, self._prepared.fields)
+        self.compared = verify_copy(self._context, self._encoder, self._prepared.fields)
         return not self._stopped
 
     def _close(self) -> bool:
@@ -369,7 +371,7 @@ class _MigrationRun:
         if self._stopped or not self._embed():
             return False
         boundary = tuple(number.max_seq_no for number in self._engine.sequence_numbers(self._prepared.target))
-        self._book.write(phase=MigrationPhase.CLOSING, boundary=boundary)
+        self._state_store.write(phase=MigrationPhase.CLOSING, boundary=boundary)
         self._swap()
         return self._after_swap()
 
@@ -379,8 +381,11 @@ class _MigrationRun:
             return False
         hold: WriteBlock | None = None
         try:
-            with block_writes(self._transfer, self._is_swapped, self._watch.say) as hold, self._book.defer_writes():
-                wait_until_replicated(self._transfer)
+            with (
+                block_writes(self._context, self._is_swapped, self._watch.say) as hold,
+                self._state_store.defer_writes(),
+            ):
+                wait_until_replicated(self._context)
                 if not self._short_round():
                     return False
                 self._make_equal()
@@ -397,14 +402,14 @@ class _MigrationRun:
             copied = self.copied
             if not self._short_round():
                 return False
-            if self._book.note.deletions:
+            if self._state_store.state.deletions:
                 self.removed += self._tracker.remove()
             count = self.copied - copied
             if count <= SMALL_ROUND_DOCUMENTS or (before is not None and count >= before):
                 break
             before = count
         # A flush belongs to the block, which takes the longer the more there is to be written.
-        self._transfer.patiently(lambda: self._engine.flush(self._transfer.source))
+        self._context.retrying(lambda: self._engine.flush(self._context.source))
         return True
 
     def _short_round(self) -> bool:
@@ -420,15 +425,15 @@ class _MigrationRun:
         Raises:
             IndexMismatch: the counts differ all the same.
         """
-        for remove in (self._tracker.remove, lambda: remove_deleted(self._transfer)):
-            if verify_counts(self._transfer, surplus_ok=True):
+        for remove in (self._tracker.remove, lambda: remove_deleted(self._context)):
+            if verify_counts(self._context, surplus_ok=True):
                 return
             self.removed += remove()
-        verify_counts(self._transfer)
+        verify_counts(self._context)
 
     def _swap(self, hold: WriteBlock | None = None) -> None:
-        source, target = self._transfer.source, self._prepared.target
-        aliases = self._engine.aliases(source).get(source, {})
+        source, target = self._context.source, self._prepared.target
+        aliases = self._engine.get_aliases(source).get(source, {})
         actions = (replace_index_actions if self._wanted.replace_index else swap_actions)(source, target, aliases)
         try:
             self._engine.update_aliases([*([] if hold is None else [hold.permit_action(target)]), *actions])
@@ -439,19 +444,19 @@ class _MigrationRun:
                     "Let it finish: one migration of an index at a time.",
                 ) from error
             # The answer may have been lost, not the request.
-            if not is_transient(error) or not self._transfer.patiently(self._is_swapped):
+            if not is_transient(error) or not self._context.retrying(self._is_swapped):
                 raise
         self._watch.say(f"{self._wanted.alias} points to {target} now")
 
     def _after_swap(self) -> bool:
         """Writes that came to the old index in its last moment, where it took any."""
-        if not self._book.note.blocked and self._old_state() is not None:
-            wait_until_idle(self._transfer)
-            wait_until_replicated(self._transfer)
+        if not self._state_store.state.blocked and self._old_state() is not None:
+            wait_until_idle(self._context)
+            wait_until_replicated(self._context)
             if not self._late_rounds():
                 return False
-            if self._book.note.deletions:
-                self.removed += remove_deleted(self._transfer)
+            if self._state_store.state.deletions:
+                self.removed += remove_deleted(self._context)
             if not self._embed():
                 return False
         self._finish()
@@ -460,23 +465,23 @@ class _MigrationRun:
     def _late_rounds(self) -> bool:
         """Rounds until nothing is left, or until it is clear that somebody never stops; False where it was stopped."""
         for _ in range(MAX_ROUNDS):
-            count = copy_late_changes(self._transfer, self._told())
+            count = copy_late_changes(self._context, self._told())
             self.late += count
             if self._stopped:
                 return False
             if not count:
                 return True
         self._watch.say(
-            f"Somebody writes to {self._transfer.source} by its own name: what comes from now on is not copied any more"
+            f"Somebody writes to {self._context.source} by its own name: what comes from now on is not copied any more"
         )
         return True
 
     def _finish(self) -> None:
         restore_delete_tombstones(self._engine, self._prepared.target, self._old_state())
-        self._book.write(phase=MigrationPhase.DONE)
+        self._state_store.write(phase=MigrationPhase.DONE)
 
     def _round(self, keys: set[DocumentKey] | None = None) -> int:
-        count = copy_changes(self._transfer, self._told(), keys)
+        count = copy_changes(self._context, self._told(), keys)
         self.copied += count
         return count
 
@@ -499,5 +504,7 @@ class _MigrationRun:
 
     def _old_state(self) -> IndexState | None:
         """The old index, if it still stands."""
-        state = self._engine.get_index(self._transfer.source)
-        return state if state is not None and state.settings["index.uuid"] == self._book.note.source_uuid else None
+        state = self._engine.get_index(self._context.source)
+        return (
+            state if state is not None and state.settings["index.uuid"] == self._state_store.state.source_uuid else None
+        )

@@ -120,11 +120,11 @@ class MigrationStateStore:
         note: As this process has it.
     """
 
-    def __init__(self, engine: Engine, target: str, note: MigrationState) -> None:
+    def __init__(self, engine: Engine, target: str, state: MigrationState) -> None:
         self._engine = engine
         self._target = target
         self._is_deferred = False
-        self.note = note
+        self.state = state
 
     @contextmanager
     def defer_writes(self) -> Iterator[None]:
@@ -146,25 +146,25 @@ class MigrationStateStore:
             IndexMismatch: the index is gone, or another process has taken the migration over.
         """
         if self._is_deferred:
-            self.note = self.note.model_copy(update=changed)
+            self.state = self.state.model_copy(update=changed)
             return
         state = self._engine.get_index(self._target)
         there = None if state is None else read_migration_state(state)
-        if state is None or there is None or there.run != self.note.run:
+        if state is None or there is None or there.run != self.state.run:
             raise IndexMismatch(
                 f"another process has taken over the migration to {self._target}, or removed it",
                 "Let it finish: one migration of an index at a time.",
             )
-        self.note = self.note.model_copy(update=changed)
+        self.state = self.state.model_copy(update=changed)
         self._engine.put_mapping(
-            self._target, {"_meta": with_migration_state(state.mappings.get("_meta", {}), self.note)}
+            self._target, {"_meta": with_migration_state(state.mappings.get("_meta", {}), self.state)}
         )
 
     def claim(self, state: IndexState, run: str) -> None:
         """Make this process the one that works on it."""
-        self.note = self.note.model_copy(update={"run": run})
+        self.state = self.state.model_copy(update={"run": run})
         self._engine.put_mapping(
-            self._target, {"_meta": with_migration_state(state.mappings.get("_meta", {}), self.note)}
+            self._target, {"_meta": with_migration_state(state.mappings.get("_meta", {}), self.state)}
         )
 
 

@@ -180,14 +180,14 @@ class PreparedMigration:
         source: The old index; None where it has been removed.
         target: Name of the new one.
         fields: Vector fields of the new one that the new model fills.
-        book: The note of how far it is.
+        state_store: The stored state.
         resumed: Whether an earlier run has begun it.
     """
 
     source: IndexState | None
     target: str
     fields: dict[str, VectorFieldMeta]
-    book: MigrationStateStore
+    state_store: MigrationStateStore
     resumed: bool
 
 
@@ -311,11 +311,11 @@ def _begin_migration(
 def _resume_migration(
     engine: Engine, target: IndexState, note: MigrationState, source: IndexState | None
 ) -> PreparedMigration:
-    book = MigrationStateStore(engine, target.name, note)
-    book.claim(target, uuid.uuid4().hex)
+    state_store = MigrationStateStore(engine, target.name, note)
+    state_store.claim(target, uuid.uuid4().hex)
     if source is not None and source.settings["index.uuid"] != note.source_uuid:
         source = None
-    return PreparedMigration(source, target.name, _migrated_fields(target, note), book, resumed=True)
+    return PreparedMigration(source, target.name, _migrated_fields(target, note), state_store, resumed=True)
 
 
 def _check_not_data_stream(source: IndexState, model: EncoderInfo) -> None:
@@ -359,7 +359,7 @@ def _check_source_index(engine: Engine, source: IndexState, wanted: MigrationReq
             f"Let it finish, or end it: `es-sbert index repair {source.name}`.",
         )
     if source.name == wanted.alias and not wanted.replace_index:
-        aliases = sorted(engine.aliases(source.name).get(source.name, {}))
+        aliases = sorted(engine.get_aliases(source.name).get(source.name, {}))
         raise UsageError(
             f"{wanted.alias} is an index, not an alias, so it cannot be swapped for another",
             f"Migrate its alias {aliases[0]}, which applications should use."

@@ -53,7 +53,7 @@ def roll_back(engine: Engine, alias: str) -> str | None:
     target = engine.get_index(name)
     made = None if target is None else read_migration_state(target)
     if target is not None and made is not None and made.source_uuid == source.settings["index.uuid"]:
-        if engine.aliases(name).get(name, {}).keys() - {made.permit}:
+        if engine.get_aliases(name).get(name, {}).keys() - {made.permit}:
             raise IndexMismatch(f"the index {name} has aliases, so somebody uses it", "Take them away first.")
         remove_stale_block(engine, source, target)
         behind = engine.get_index(alias)
@@ -91,7 +91,7 @@ def drop(engine: Engine, alias: str, confirm: Callable[[IndexToDelete], bool]) -
         )
     source = engine.get_index(note.source)
     if source is not None and source.name == note.source and source.settings["index.uuid"] == note.source_uuid:
-        aliases = engine.aliases(note.source).get(note.source)
+        aliases = engine.get_aliases(note.source).get(note.source)
         if aliases:
             raise IndexMismatch(
                 f"{note.source} still has the alias {min(aliases)}, so somebody uses it", "Take it away first."

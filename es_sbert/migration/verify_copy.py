@@ -20,7 +20,7 @@ SAMPLE_SIZE = 50
 _MIN_COSINE = 0.999
 
 
-def verify_copy(transfer: MigrationContext, encoder: Encoder, fields: dict[str, VectorFieldMeta], seed: int = 0) -> int:
+def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, VectorFieldMeta], seed: int = 0) -> int:
     """Compare counts, and a random sample of documents and of vectors, which are embedded once more.
 
     Documents that were written in the old index since they were copied may differ.
@@ -32,23 +32,23 @@ def verify_copy(transfer: MigrationContext, encoder: Encoder, fields: dict[str, 
         IndexMismatch: the indices differ.
         EngineError: the engine failed.
     """
-    engine = transfer.engine
-    engine.refresh(transfer.source)
-    engine.refresh(transfer.target)
-    old, new = engine.count(transfer.source), engine.count(transfer.target)
-    numbers = engine.sequence_numbers(transfer.source)
-    copied = transfer.book.note.copied
+    engine = context.engine
+    engine.refresh(context.source)
+    engine.refresh(context.target)
+    old, new = engine.count(context.source), engine.count(context.target)
+    numbers = engine.sequence_numbers(context.source)
+    copied = context.state_store.state.copied
     since = sum(number.max_seq_no - done for number, done in zip(numbers, copied, strict=True))
     if abs(old - new) > since:
         raise _mismatch_error(
-            transfer, f"it holds {new:,} documents, {transfer.source} {old:,} ({since:,} writes are to come)"
+            context, f"it holds {new:,} documents, {context.source} {old:,} ({since:,} writes are to come)"
         )
-    sample = _read_sample(transfer, seed)
-    _verify_documents(transfer, sample)
-    return sum(_verify_vectors(transfer, encoder, sample, name, meta) for name, meta in fields.items())
+    sample = _read_sample(context, seed)
+    _verify_documents(context, sample)
+    return sum(_verify_vectors(context, encoder, sample, name, meta) for name, meta in fields.items())
 
 
-def verify_counts(transfer: MigrationContext, *, surplus_ok: bool = False) -> bool:
+def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> bool:
     """Compare counts while the old index takes no writes; both can be searched up to the last write afterwards.
 
     Args:
@@ -61,35 +61,33 @@ def verify_counts(transfer: MigrationContext, *, surplus_ok: bool = False) -> bo
         IndexMismatch: the new index holds too few documents, or too many.
         EngineError: the engine failed.
     """
-    engine = transfer.engine
-    engine.refresh(transfer.source)
-    engine.refresh(transfer.target)
-    old, new = engine.count(transfer.source), engine.count(transfer.target)
+    engine = context.engine
+    engine.refresh(context.source)
+    engine.refresh(context.target)
+    old, new = engine.count(context.source), engine.count(context.target)
     if new < old or (new > old and not surplus_ok):
-        raise _mismatch_error(transfer, f"it holds {new:,} documents, {transfer.source} {old:,}")
+        raise _mismatch_error(context, f"it holds {new:,} documents, {context.source} {old:,}")
     return new == old
 
 
-def _read_sample(transfer: MigrationContext, seed: int) -> list[Json]:
+def _read_sample(context: MigrationContext, seed: int) -> list[Json]:
     """Documents of the new index taken at random, whole, with vectors."""
     body: Json = {
         "query": random_order_query(None, seed),
         "size": SAMPLE_SIZE,
-        "_source": transfer.engine.info.source_with_vectors(),
+        "_source": context.engine.info.source_with_vectors(),
     }
-    hits: list[Json] = transfer.engine.search(transfer.target, body)["hits"]["hits"]
+    hits: list[Json] = context.engine.search(context.target, body)["hits"]["hits"]
     return hits
 
 
-def _verify_documents(transfer: MigrationContext, sample: list[Json]) -> None:
+def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
     """The copies are equal, unless the old document was written since."""
     if not sample:
         return
-    copied, dropped = transfer.book.note.copied, vector_field_names(transfer.book.note.fields)
+    copied, dropped = context.state_store.state.copied, vector_field_names(context.state_store.state.fields)
     # In one search: between two, a document may be written again.
-    originals = transfer.find(
-        transfer.source, [hit["_id"] for hit in sample], transfer.engine.info.source_with_vectors()
-    )
+    originals = context.find(context.source, [hit["_id"] for hit in sample], context.engine.info.source_with_vectors())
     for hit in sample:
         original = originals.get(document_key(hit))
         if original is None:
@@ -97,11 +95,11 @@ def _verify_documents(transfer: MigrationContext, sample: list[Json]) -> None:
         if original["_seq_no"] <= copied[shard_number(original)] and _without_fields(
             hit["_source"], dropped
         ) != _without_fields(original["_source"], dropped):
-            raise _mismatch_error(transfer, f"the document {hit['_id']!r} is not as it is in {transfer.source}")
+            raise _mismatch_error(context, f"the document {hit['_id']!r} is not as it is in {context.source}")
 
 
 def _verify_vectors(
-    transfer: MigrationContext, encoder: Encoder, sample: list[Json], name: str, meta: VectorFieldMeta
+    context: MigrationContext, encoder: Encoder, sample: list[Json], name: str, meta: VectorFieldMeta
 ) -> int:
     """The vectors of one field are those that the encoder gives."""
     if meta.text is None:
@@ -123,7 +121,7 @@ def _verify_vectors(
     for document_id, cosine in zip(ids, _cosines(np.stack(vectors), expected), strict=True):
         if cosine < _MIN_COSINE:
             raise _mismatch_error(
-                transfer,
+                context,
                 f"the vector of the document {document_id!r} in {name} is not the one that {encoder.info.model} gives "
                 f"(cosine {cosine:.4f})",
             )
@@ -141,10 +139,10 @@ def _without_fields(source: Json, fields: frozenset[str]) -> Json:
     return {key: value for key, value in source.items() if key not in fields}
 
 
-def _mismatch_error(transfer: MigrationContext, how: str) -> IndexMismatch:
-    alias = transfer.book.note.alias
+def _mismatch_error(context: MigrationContext, how: str) -> IndexMismatch:
+    alias = context.state_store.state.alias
     return IndexMismatch(
-        f"the new index {transfer.target} is not fit to take the place of {transfer.source}: {how}",
-        f"Nothing was swapped. Make sure that only this migration writes to {transfer.target}, remove it with "
+        f"the new index {context.target} is not fit to take the place of {context.source}: {how}",
+        f"Nothing was swapped. Make sure that only this migration writes to {context.target}, remove it with "
         f"`es-sbert index migrate {alias} --rollback`, and begin again.",
     )

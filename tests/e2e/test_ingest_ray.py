@@ -166,7 +166,7 @@ def check_vectors(bench: Bench) -> None:
     keys = sorted(wanted)
     vectors = bench.encoder.encode([wanted[key]["text"] for key in keys], "document")
     with open_engine(bench.url) as engine:
-        stored = engine.get_documents(bench.index, [*keys, STRANGER], source_includes=["*"], vectors=True)
+        stored = engine.mget_sources(bench.index, [*keys, STRANGER], source_includes=["*"], vectors=True)
     assert list(stored.pop(STRANGER)) == ["text"]
     for key, vector in zip(keys, vectors, strict=True):
         assert same_vectors(vector_of(stored[key]), vector)

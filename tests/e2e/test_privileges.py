@@ -285,9 +285,9 @@ def test_asking_for_what_a_key_may_not_is_no_missing_api(desk: Desk) -> None:
     key = desk.server.api_key(cluster=["monitor"], index={"docs*": ["read"]})
     with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
         with pytest.raises(AccessDenied) as caught:
-            engine.ask("/_security/role")
+            engine.request_api("/_security/role")
         assert "cluster privilege" in caught.value.remedy
-        assert engine.ask("/_no/such/api") is None
+        assert engine.request_api("/_no/such/api") is None
 
 
 class AtTheThirdRequest(NullObserver):

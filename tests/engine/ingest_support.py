@@ -92,7 +92,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def wait_for_first_window(engine: Engine, index: str) -> None:
     """Wait until d0 to d4 are in the index, seen or not yet seen by searches."""
     wanted = [f"d{number}" for number in range(5)]
-    wait_until(lambda: len(engine.get_documents(index, wanted, source_includes=["id"])) == len(wanted))
+    wait_until(lambda: len(engine.mget_sources(index, wanted, source_includes=["id"])) == len(wanted))
 
 
 def open_engine(url: str) -> closing[Engine]:
@@ -145,7 +145,7 @@ def contents(url: str, index: str) -> dict[str, dict[str, Any]]:
         hits = engine.search(index, body)["hits"]["hits"]
         assert len(hits) == engine.count(index)
         ids = [hit["_id"] for hit in hits]
-        sources = engine.get_documents(index, ids, source_includes=["*"], vectors=True) if ids else {}
+        sources = engine.mget_sources(index, ids, source_includes=["*"], vectors=True) if ids else {}
     return {hit["_id"]: sources[hit["_id"]] | {"_version": hit["_version"]} for hit in hits}
 
 

@@ -385,7 +385,7 @@ def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
         text="{title}",
     )
     reindex = {"source": {"index": index_name}, "dest": {"index": copy}}
-    if engine.ask("/_reindex", {"refresh": "true"}, reindex) is None:  # a server without that module
+    if engine.request_api("/_reindex", {"refresh": "true"}, reindex) is None:  # a server without that module
         write(engine, copy, documents(), vectors)
     report = run(engine, copy, tiny, None)
     assert report.written is not None

@@ -52,7 +52,7 @@ class Loaded:
 
     def write_without(self, ids: list[str], *fields: str) -> None:
         """Replace documents with themselves, without some fields."""
-        found = self.engine.get_documents(self.index, ids, source_includes=["*"], vectors=True)
+        found = self.engine.mget_sources(self.index, ids, source_includes=["*"], vectors=True)
         lines = b"".join(
             orjson.dumps({"index": {"_id": document_id}})
             + b"\n"

@@ -75,7 +75,7 @@ def test_a_change_reaches_the_mapping_our_meta_and_after_a_merge_every_segment(
         change_index_type(elastic, elastic_index, "embedding", after)
         force_merge(elastic, elastic_index)
         # Every shard is one segment now, and would be left alone by the next merge but for our help.
-        assert elastic.segments(elastic_index) == [1] * shards
+        assert elastic.count_segments(elastic_index) == [1] * shards
         elastic.refresh(elastic_index)
         sizes.append(elastic.vector_size(elastic_index, "embedding") or 0)
         field = read_vector_field(elastic, elastic_index, "embedding")

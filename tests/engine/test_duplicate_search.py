@@ -274,7 +274,7 @@ def test_what_others_write_while_a_search_runs_or_rests_is_taken_into_account(
 def test_a_write_that_becomes_visible_after_later_ones_is_not_missed(
     engine: Engine, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden, written = {"d001", "d050", "d119"}, engine.written
+    hidden, written = {"d001", "d050", "d119"}, engine.read_changes
     monkeypatch.setattr("es_sbert.analysis.duplicate_search._OVERLAP", 1000)
 
     def late(*arguments: Any, **options: Any) -> list[Json]:
@@ -287,7 +287,7 @@ def test_a_write_that_becomes_visible_after_later_ones_is_not_missed(
             moved.append(True)
 
     moved: list[bool] = []
-    monkeypatch.setattr(engine, "written", late)
+    monkeypatch.setattr(engine, "read_changes", late)
     found = search(engine, index, tmp_path / "state", show)
     assert moved
     assert named(found) == exact(engine, index)

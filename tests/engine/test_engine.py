@@ -106,7 +106,7 @@ def test_bulk_answers_in_order_and_says_why_it_rejected(engine: Engine, index: s
     assert "failed to parse field [n] of type [integer]" in results[1].reason
     assert "version conflict" in results[2].reason
     assert "\n" not in "".join(result.reason for result in results)
-    assert engine.get_documents(index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
+    assert engine.mget_sources(index, ["1"], source_includes=["n", "word"]) == {"1": {"n": 1, "word": "später"}}
 
 
 def test_bulk_from_four_threads(engine: Engine, index: str) -> None:
@@ -133,10 +133,10 @@ def test_broken_bulk_requests_carry_their_status(engine: Engine, index: str) -> 
 
 def test_documents_are_looked_up_before_a_refresh(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(3))
-    found = engine.get_documents(index, ["2", "nowhere", "0"], source_includes=["word"])
+    found = engine.mget_sources(index, ["2", "nowhere", "0"], source_includes=["word"])
     assert found == {"2": {"word": "w2"}, "0": {"word": "w0"}}
-    assert engine.get_documents(index, ["1"], source_includes=[]) == {"1": {}}
-    assert engine.get_documents(index, [], source_includes=["word"]) == {}
+    assert engine.mget_sources(index, ["1"], source_includes=[]) == {"1": {}}
+    assert engine.mget_sources(index, [], source_includes=["word"]) == {}
 
 
 def test_documents_are_found_in_all_their_routings(
@@ -288,5 +288,5 @@ def test_vectors_are_brought_where_the_source_hides_them(engine: Engine, index_n
         vector = {"type": "knn_vector", "dimension": 2, "space_type": "cosinesimil"}
     engine.create_index(index_name, {"mappings": {"properties": {"v": vector}}})
     engine.bulk(index_name, actions(({"index": {"_id": "1"}}, {"v": [1.0, 2.0], "t": "x"})))
-    found = engine.get_documents(index_name, ["1"], source_includes=["v", "t"], vectors=True)
+    found = engine.mget_sources(index_name, ["1"], source_includes=["v", "t"], vectors=True)
     assert found == {"1": {"v": [1.0, 2.0], "t": "x"}}

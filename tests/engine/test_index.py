@@ -242,7 +242,7 @@ def test_vectors_are_read_back_bit_for_bit(engine: Engine, index_name: str) -> N
     vectors = random_vectors(2, 8)
     vectors[0] /= np.linalg.norm(vectors[0])
     load(engine, index_name, "embedding", vectors, lambda number: {})
-    found = engine.get_documents(index_name, ["0", "1"], source_includes=["embedding"], vectors=True)
+    found = engine.mget_sources(index_name, ["0", "1"], source_includes=["embedding"], vectors=True)
     for number, vector in enumerate(vectors):
         np.testing.assert_array_equal(read_vector(found[str(number)]["embedding"]), vector)
     assert isinstance(vector_value(engine.info, vectors[0]), str) == (engine.info.version >= (9, 3, 0))

@@ -67,7 +67,7 @@ def test_vectors_that_another_writer_has_overwritten_are_an_error(
     def overwrite() -> None:
         """Goes over d0, once it is written, as a load does that knew of neither field."""
         wait_until(
-            lambda: es9.get_documents(index, ["d0"], source_includes=["text"])["d0"]["text"] == changed[0]["text"]
+            lambda: es9.mget_sources(index, ["d0"], source_includes=["text"])["d0"]["text"] == changed[0]["text"]
         )
         lines = [b'{"index":{"_id":"d0"}}', orjson.dumps({"id": "d0", "text": "New."}), b""]
         assert all(result.ok for result in es9.bulk(index, b"\n".join(lines)))
@@ -125,7 +125,7 @@ def test_documents_deleted_during_a_load_of_files_are_an_error(
 
     def delete(window: int) -> None:
         if window == 3:
-            wait_until(lambda: bool(engine.get_documents(index_name, ["d0"], source_includes=["id"])))
+            wait_until(lambda: bool(engine.mget_sources(index_name, ["d0"], source_includes=["id"])))
             assert all(result.ok for result in engine.bulk(index_name, b'{"delete":{"_id":"d0"}}\n'))
 
     summary = load(
@@ -180,7 +180,7 @@ def test_a_write_that_keeps_its_vector_is_looked_for_after_a_failover(
     path, state = tmp_path / "docs.jsonl", tmp_path / "state"
     documents = sentences(12)
     load(engine_url, encoder, index_name, write_jsonl(path, documents), dead=tmp_path / "dead", id_field="id")
-    before = engine.get_documents(index_name, ["d0", "d1"], source_includes=["*"], vectors=True)
+    before = engine.mget_sources(index_name, ["d0", "d1"], source_includes=["*"], vectors=True)
     for document in documents:
         document["price"] += 1
     documents[1]["text"] = ""
@@ -218,7 +218,7 @@ def test_documents_embedded_in_place_are_looked_at_again_after_a_failover(
     engine.create_index(index_name, {})
     engine.bulk(index_name, bulk_body(documents))
     load(engine_url, encoder, index_name, dead=tmp_path / "dead")
-    source = engine.get_documents(index_name, ["d1"], source_includes=["*"], vectors=True)["d1"]
+    source = engine.mget_sources(index_name, ["d1"], source_includes=["*"], vectors=True)["d1"]
     emptied = {"d1": source | {"text": ""}}
     engine.bulk(index_name, bulk_body(emptied | {"new": {"text": "A new one."}, "dead": {"text": 7}}))
     summary = FailedOver(encoder, engine, emptied).run(IngestSettings(index=index_name, dead_letters=tmp_path / "dead"))

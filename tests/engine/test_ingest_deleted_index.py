@@ -41,15 +41,15 @@ def test_an_index_deleted_while_a_window_is_embedded_is_not_created_again(
 def test_an_index_deleted_before_its_first_documents_are_read_back_is_said_to_be_deleted(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_documents = RestEngine.read_documents
+    read_documents = RestEngine.mget
 
     def delete_first(self: RestEngine, *arguments: Any, **options: Any) -> Any:
         engine.delete_index(index_name)
         # The answer of an engine that has lost the documents, but still knows the index.
-        monkeypatch.setattr(RestEngine, "read_documents", read_documents)
+        monkeypatch.setattr(RestEngine, "mget", read_documents)
         return [None] * len(arguments[1])
 
-    monkeypatch.setattr(RestEngine, "read_documents", delete_first)
+    monkeypatch.setattr(RestEngine, "mget", delete_first)
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
         load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")

@@ -181,7 +181,7 @@ def test_a_document_that_another_writer_has_changed_is_no_difference(
                 orjson.dumps({"index": {"_id": f"d{number}"}}) + b"\n" + b'{"id":"x","text":"Other."}\n'
                 for number in range(5)
             )
-            wait_until(lambda: len(engine.get_documents(index_name, ["d0"], source_includes=["id"])) == 1)
+            wait_until(lambda: len(engine.mget_sources(index_name, ["d0"], source_includes=["id"])) == 1)
             assert all(result.ok for result in engine.bulk(index_name, lines))
 
     load(

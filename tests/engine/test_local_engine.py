@@ -210,7 +210,7 @@ def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)
     assert process.returncode == 130
-    assert not servers[0].alive
+    assert not servers[0].is_alive
     assert home.servers() == []
 
 

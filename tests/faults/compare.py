@@ -66,7 +66,7 @@ def _parts(ids: list[str]) -> list[list[str]]:
 
 
 def _lost_and_stale(engine: Engine, bench: Bench, ids: list[str]) -> tuple[int, int]:
-    stored = engine.get_documents(bench.index, ids, source_includes=["*"], vectors=True)
+    stored = engine.mget_sources(bench.index, ids, source_includes=["*"], vectors=True)
     wanted = {
         document_id: bench.corpus.wanted[document_id] for document_id in ids if document_id in bench.corpus.wanted
     }

@@ -32,7 +32,7 @@ def vectors_dropped(bench: Bench) -> dict[str, Any]:
     """Between two loads, an application writes documents as it has read them: without the vector."""
     bench.finish()
     with open_engine(bench.url) as engine:
-        sources = engine.get_documents(bench.index, _some(engine, bench), source_includes=["*"])
+        sources = engine.mget_sources(bench.index, _some(engine, bench), source_includes=["*"])
         for source in sources.values():
             source.pop(DEFAULT_VECTOR_FIELD, None)
         _write(engine, bench, [({"index": {"_id": key}}, source) for key, source in sources.items()])

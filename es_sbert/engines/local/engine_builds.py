@@ -86,7 +86,7 @@ class EngineBuild:
         launcher: Start script, relative to the server's home; its name is also the configuration file's.
         prefix: Of the environment variables that its start script reads (`ES_JAVA_HOME`, …).
         settings: Lines of its configuration beside those all servers get.
-        lacks: What the complete server has and this build has not, as noun phrases.
+        missing_features: What the complete server has and this build has not, as noun phrases.
     """
 
     name: str
@@ -98,7 +98,7 @@ class EngineBuild:
     launcher: str
     prefix: str
     settings: tuple[tuple[str, str], ...] = ()
-    lacks: tuple[str, ...] = ()
+    missing_features: tuple[str, ...] = ()
 
     @property
     def megabytes(self) -> int:
@@ -151,7 +151,7 @@ _OPENSEARCH = EngineBuild(
     ),
     launcher="bin/opensearch",
     prefix="OPENSEARCH",
-    lacks=("the native libraries of faiss and nmslib (`engine: lucene` works)",),
+    missing_features=("the native libraries of faiss and nmslib (`engine: lucene` works)",),
 )
 
 # The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
@@ -186,7 +186,7 @@ ENGINES = {
             launcher="bin/elasticsearch",
             prefix="ES",
             settings=_NO_SECURITY,
-            lacks=_NOT_IN_SONARQUBE,
+            missing_features=_NOT_IN_SONARQUBE,
         ),
         EngineBuild(
             name="es9-small",
@@ -198,7 +198,7 @@ ENGINES = {
             launcher="bin/elasticsearch",
             prefix="ES",
             settings=_NO_SECURITY,
-            lacks=(
+            missing_features=(
                 "scripts",
                 "GET /",
                 "_reindex",
@@ -219,7 +219,7 @@ ENGINES = {
             launcher="bin/elasticsearch",
             prefix="ES",
             settings=_NO_SECURITY,
-            lacks=_NOT_IN_SONARQUBE,
+            missing_features=_NOT_IN_SONARQUBE,
         ),
         _OPENSEARCH,
         replace(

@@ -141,7 +141,7 @@ class RunningEngine(BaseModel):
     log: Path
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether that very process still runs."""
         return process_identity(self.pid) == self.started
 
@@ -202,4 +202,4 @@ def _read_state_file(path: Path) -> RunningEngine | None:
             f"{path} is not a note about a running server: {first['msg']}",
             "Stop the server that it is about, if one runs, and remove the file.",
         ) from error
-    return engine if engine.alive else None
+    return engine if engine.is_alive else None

@@ -248,8 +248,8 @@ def _check_port_free(build: EngineBuild, port: int, layout: EngineHome) -> None:
 
 
 def _report_missing_features(build: EngineBuild, progress: ProgressCallback) -> None:
-    if build.lacks:
-        told = ", ".join(build.lacks[:_MAX_FEATURES_SHOWN])
+    if build.missing_features:
+        told = ", ".join(build.missing_features[:_MAX_FEATURES_SHOWN])
         progress(
             f"This build of {build.product} lacks, among others, {told}. Docker gives the complete "
             "server: see docs/commands/engine.md."
@@ -336,7 +336,7 @@ def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressC
             answered = answered or now
             if status != "red" or now - answered > _RED_STATUS_SECONDS:
                 return now - begin
-        if not engine.alive:
+        if not engine.is_alive:
             raise _startup_failure(engine)
         if now - begin > timeout:
             raise LocalEngineError(

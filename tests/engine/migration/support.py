@@ -188,7 +188,7 @@ def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = COUNT)
 
 def _indices(engine: Engine, alias: str) -> list[str]:
     """Every index whose name begins with the alias's."""
-    listed = engine.ask("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
+    listed = engine.request_api("/_stats/store", {"filter_path": "indices.*.uuid"}) or {}
     return [name for name in listed.get("indices", {}) if name.startswith(alias)]
 
 

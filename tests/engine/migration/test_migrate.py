@@ -49,13 +49,13 @@ def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
     assert {name: new.mappings["properties"][name] for name in untouched} == {
         name: old.mappings["properties"][name] for name in untouched
     }
-    aliases = engine.aliases(result.target)[result.target]
+    aliases = engine.get_aliases(result.target)[result.target]
     assert aliases[place.alias]["is_write_index"] is True
     assert aliases[f"{place.alias}-read"]["filter"] == {"term": {"tags": "t1"}}
 
     # The old index is as it was, and stands until it is dropped.
     assert place.contents(place.index) == before
-    assert engine.aliases(place.index)[place.index] == {}
+    assert engine.get_aliases(place.index)[place.index] == {}
     assert drop(engine, place.alias, lambda leaving: False) is None
     asked = []
     assert drop(engine, place.alias, lambda leaving: not asked.append(leaving)) == place.index

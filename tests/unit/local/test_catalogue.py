@@ -48,7 +48,7 @@ def test_errors_about_modules_know_what_es9_has() -> None:
 
 
 def test_the_small_build_lacks_all_that_es9_lacks_and_more() -> None:
-    assert set(ENGINES["es9-small"].lacks) > set(ENGINES["es9"].lacks)
+    assert set(ENGINES["es9-small"].missing_features) > set(ENGINES["es9"].missing_features)
     assert ENGINES["es9-small"].megabytes < ENGINES["es9"].megabytes / 5
 
 
@@ -71,7 +71,7 @@ def test_the_page_lists_the_builds() -> None:
 @pytest.mark.parametrize(("column", "name"), [(1, "es9"), (2, "es9-small"), (3, "es8")])
 def test_up_says_what_the_page_says(column: int, name: str) -> None:
     missing = [row[0] for row in rows_of_page("| feature |") if row[column] == "no"]
-    lacks = ENGINES[name].lacks
+    lacks = ENGINES[name].missing_features
     assert len(lacks) == len(missing)
     for told, feature in zip(lacks, missing, strict=True):
         assert told in feature
