@@ -41,8 +41,7 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encode_file import encode_file
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.index.mapping import index_body
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.gateway.process import GatewayProcess, gateway_process
 
 PLAIN, WITH_VECTORS = "bulk-benchmark-plain", "bulk-benchmark-vectors"

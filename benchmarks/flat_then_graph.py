@@ -34,9 +34,8 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
-from es_sbert.index.change_index_type import change_index_type, force_merge
-from es_sbert.index.serialization import bulk_vector_value
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.document_vectors import bulk_vector_value
+from es_sbert.index.vector_field import change_index_type, ensure_vector_field, force_merge
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 QUERIES = 200

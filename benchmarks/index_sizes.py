@@ -24,9 +24,8 @@ from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_qu
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
-from es_sbert.index.change_index_type import force_merge
 from es_sbert.index.mapping import OPENSEARCH_TYPES, OVERSAMPLE, IndexType
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field, force_merge
 
 INDEX = "index-sizes"
 

@@ -23,7 +23,7 @@ import click
 
 from benchmarks.common import machine, replaced, table
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.migration.rollback import drop
+from es_sbert.migration.alias_swap import drop_old_index
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import document, make_place, two_encoders
 from tests.random_writer import RandomWriters, differences, shared_documents
@@ -91,7 +91,7 @@ def run(
                     result = place.migrate(encoders[(number + 1) % 2])
                     held.append(result.writes_refused_seconds)
                     click.echo(f"{name}: {number + 1} of {migrations}, writes held {held[-1]:.2f} s", err=True)
-                    drop(engine, place.alias, lambda leaving: True)
+                    drop_old_index(engine, place.alias, lambda leaving: True)
                 writers.wait_for(_BETWEEN)
             counts = writers.counts()
             expected = {str(number): document(number) for number in range(documents)} | writers.expected()

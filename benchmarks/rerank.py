@@ -23,7 +23,7 @@ from benchmarks.retrieval import DEPTH, Collection, evaluate, load_collection, r
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.search.rerank import hit_text_reader, rerank
 from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex

@@ -44,9 +44,15 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.protocol import DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.retry import RetryPolicy, make_retrier
-from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query, has_vector_query, random_order_query
+from es_sbert.index.mapping import (
+    OVERSAMPLE,
+    IndexType,
+    and_query,
+    document_meta_field,
+    has_vector_query,
+    random_order_query,
+)
 from es_sbert.index.vector_field import VectorField, index_not_found, read_vector_field, vector_field_from_state
-from es_sbert.index.vector_meta import document_meta_field
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
 
 T = TypeVar("T")

@@ -18,10 +18,9 @@ from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.protocol import BulkItemResult, DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.mapping import and_query
+from es_sbert.index.mapping import META_KEY, and_query, document_meta_field, with_meta_entry
 from es_sbert.index.text_template import MISSING, TextTemplate, find_field
 from es_sbert.index.vector_field import VectorField, index_not_found, vector_field_from_state
-from es_sbert.index.vector_meta import META_KEY, document_meta_field, with_meta_entry
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 
 _WRITTEN = "written_fields"  # of `_meta.es_sbert`

@@ -14,9 +14,8 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import DocumentKey, Engine, Json
 from es_sbert.errors import SourceError
-from es_sbert.index.document_vectors import raw_document_meta
-from es_sbert.index.mapping import named_vectors_query, vector_path
-from es_sbert.index.serialization import read_stored_vectors
+from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors
+from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_path
 from es_sbert.index.text_template import (
     MISSING,
     TextFieldError,
@@ -26,7 +25,6 @@ from es_sbert.index.text_template import (
     find_field,
 )
 from es_sbert.index.vector_field import VectorField, index_not_found, vector_field_from_state
-from es_sbert.index.vector_meta import document_meta_field
 from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_id
 from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, RequiredColumns, read_records
 from es_sbert.ingest.sources.find_sources import find_sources

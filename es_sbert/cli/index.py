@@ -104,6 +104,7 @@ def create(
     from es_sbert.encoder.tokenizer import SentenceTokenizer
     from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
+    from es_sbert.index.mapping import ChunkRules
     from es_sbert.index.text_template import (
         check_name_conflicts,
         format_text_options,
@@ -111,7 +112,6 @@ def create(
         parse_text_options,
     )
     from es_sbert.index.vector_field import FieldOutcome, ensure_vector_field
-    from es_sbert.index.vector_meta import ChunkRules
     from es_sbert.messages import escape_unprintable
 
     text = parse_text_options(text_fields, text_template)
@@ -273,8 +273,8 @@ def change_type(name: str, index_type: str, merge: bool, vector_field: str, **co
       es-sbert index change-type docs --index-type bbq_hnsw --force-merge
     """
     from es_sbert.engines.connect import connect
-    from es_sbert.index.change_index_type import change_index_type as change
-    from es_sbert.index.change_index_type import force_merge
+    from es_sbert.index.vector_field import change_index_type as change
+    from es_sbert.index.vector_field import force_merge
 
     engine = connect(engine_settings(**connection))
     try:

@@ -24,7 +24,7 @@ from es_sbert.cli.options import (
 
 if TYPE_CHECKING:
     from es_sbert.engines.protocol import Engine
-    from es_sbert.migration.rollback import IndexToDelete
+    from es_sbert.migration.alias_swap import IndexToDelete
 
 
 @cloup.command()
@@ -161,12 +161,12 @@ def migrate(
 
 
 def _rollback_or_drop(engine: Engine, alias: str, *, rollback: bool, yes: bool) -> str:
-    from es_sbert.migration.rollback import drop, roll_back
+    from es_sbert.migration.alias_swap import drop_old_index, roll_back
 
     if rollback:
         gone = roll_back(engine, alias)
         return f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way"
-    gone = drop(engine, alias, (lambda leaving: True) if yes else _confirm_drop)
+    gone = drop_old_index(engine, alias, (lambda leaving: True) if yes else _confirm_drop)
     return f"deleted {gone}" if gone else "nothing was deleted"
 
 

@@ -32,10 +32,9 @@ from es_sbert.dashboards.visualizations import (
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.search_log import check_index_name, monthly_index_pattern
-from es_sbert.index.mapping import vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import index_not_found
-from es_sbert.index.vector_meta import VectorFieldMeta, document_meta_field
 
 # Few enough bars for the longest texts that models read (512 tokens), and for passages of whole books.
 _TOKENS_PER_BAR = 16

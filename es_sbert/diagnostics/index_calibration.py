@@ -23,12 +23,10 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.multi_get import batched
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.document_vectors import raw_document_meta
-from es_sbert.index.mapping import and_query, has_vector_query, random_order_query, vector_path
-from es_sbert.index.serialization import read_stored_vectors
+from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors, text_hash
+from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, format_vector_field_option
 from es_sbert.index.vector_field import check_field_model, index_not_found, vector_field_from_state
-from es_sbert.index.vector_meta import document_meta_field, text_hash
 from es_sbert.search.search_request import SearchParams, search_request
 from es_sbert.search.search_scope import SearchScope
 

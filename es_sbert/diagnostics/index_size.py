@@ -22,9 +22,15 @@ from dataclasses import asdict, dataclass
 
 from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, Json
 from es_sbert.errors import UsageError
-from es_sbert.index.mapping import BBQ_MIN_DIMENSIONS, OPENSEARCH_TYPES, IndexType, has_vector_query, vector_path
+from es_sbert.index.mapping import (
+    BBQ_MIN_DIMENSIONS,
+    OPENSEARCH_TYPES,
+    IndexType,
+    document_meta_field,
+    has_vector_query,
+    vector_path,
+)
 from es_sbert.index.vector_field import VectorField, read_vector_field
-from es_sbert.index.vector_meta import document_meta_field
 from es_sbert.messages import size_text
 
 DEFAULT_M = 16  # neighbours of a node, the engines' default

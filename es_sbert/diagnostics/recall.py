@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query, vector_path
-from es_sbert.index.serialization import read_stored_vectors
 from es_sbert.index.vector_field import VectorField
 from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE, SearchMethod, VectorQuery, search_body
 

@@ -6,6 +6,7 @@ import base64
 import re
 import ssl
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
@@ -13,7 +14,11 @@ from pydantic import SecretStr
 from es_sbert.config import DEFAULT_URL, EngineSettings
 from es_sbert.errors import UsageError
 
+if TYPE_CHECKING:
+    from elastic_transport import NodeConfig
+
 DEFAULT_PORTS = {"http": 80, "https": 443}
+MAX_CONNECTIONS = 16
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,25 @@ class Address:
     @property
     def headers(self) -> dict[str, str]:
         return {} if self.authorization is None else {"authorization": self.authorization}
+
+    def node_config(self) -> NodeConfig:
+        """The address for elastic-transport.
+
+        Requests are not compressed: vectors barely shrink, and gzip would cost a core that the encoder can use.
+        """
+        from elastic_transport import NodeConfig
+
+        return NodeConfig(
+            scheme=self.scheme,
+            host=self.host,
+            port=self.port,
+            path_prefix=self.path,
+            headers=self.headers,
+            ssl_context=self.ssl_context,
+            ssl_assert_fingerprint=self.fingerprint,
+            request_timeout=self.timeout,
+            connections_per_node=MAX_CONNECTIONS,
+        )
 
 
 def parse_address(settings: EngineSettings) -> Address:

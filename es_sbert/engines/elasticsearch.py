@@ -13,11 +13,9 @@ from elastic_transport import ConnectionTimeout
 from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, SerializationError, UnsupportedProductError
 
 from es_sbert.engines.address import Address
-from es_sbert.engines.engine_detection import EngineResponse, node_config
 from es_sbert.engines.error_mapping import connection_error
-from es_sbert.engines.index_admin import quote_index_name
 from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.engines.rest import RestEngine, point_in_time_params
+from es_sbert.engines.rest import EngineResponse, RestEngine, point_in_time_params, quote_index_name
 from es_sbert.errors import EngineUnreachable
 from es_sbert.messages import log_event
 
@@ -98,7 +96,7 @@ class ElasticsearchEngine(RestEngine):
     @classmethod
     def at(cls, info: EngineInfo, address: Address) -> ElasticsearchEngine:
         """With a client of its own."""
-        client = Elasticsearch([node_config(address)], max_retries=0, retry_on_timeout=False)
+        client = Elasticsearch([address.node_config()], max_retries=0, retry_on_timeout=False)
         return cls(info, client, address.timeout)
 
     def _send(

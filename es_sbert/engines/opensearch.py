@@ -10,12 +10,10 @@ from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
 
-from es_sbert.engines.address import Address
-from es_sbert.engines.engine_detection import MAX_CONNECTIONS, EngineResponse
+from es_sbert.engines.address import MAX_CONNECTIONS, Address
 from es_sbert.engines.error_mapping import connection_error
-from es_sbert.engines.index_admin import quote_index_name
 from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.engines.rest import RestEngine, point_in_time_params
+from es_sbert.engines.rest import EngineResponse, RestEngine, point_in_time_params, quote_index_name
 from es_sbert.errors import EngineUnreachable, UnsupportedEngine
 
 # `_shard_doc`, the only sort key that is unique in a point in time, came with this version.

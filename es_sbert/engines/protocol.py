@@ -136,8 +136,8 @@ class BulkItemResult:
         id: The document's id; another one than was sent where an ingest pipeline has changed it.
         reason: Why it failed, one line; empty on success.
         index: Where it was written; another index where an ingest pipeline has changed it.
-        result: `created`, `updated`, `deleted` or `noop`: nothing, for an ingest pipeline has dropped the document, or an
-            update found it as it should be; empty on failure.
+        result: `created`, `updated`, `deleted`, or `noop` if an ingest pipeline dropped the document or an update
+            changed nothing; empty on failure.
         version: `_seq_no` and `_primary_term` of the write; None on failure.
     """
 

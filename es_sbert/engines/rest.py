@@ -1,4 +1,4 @@
-"""The `Engine` requests that are the same on both engines.
+"""The `Engine` requests that are the same on both engines: documents, searches, and index administration.
 
 The subclasses in `elasticsearch` and `opensearch` add the client, and the requests that differ.
 """
@@ -6,16 +6,59 @@ The subclasses in `elasticsearch` and `opensearch` add the client, and the reque
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
 from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, response_error, root_cause
-from es_sbert.engines.index_admin import IndexAdmin, quote_index_name, quote_index_names
-from es_sbert.engines.protocol import BulkItemResult, EngineInfo, IndexState, Json, PointInTimeSlice
-from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed, UsageError
+from es_sbert.engines.protocol import BulkItemResult, EngineInfo, IndexState, Json, PointInTimeSlice, SequenceNumbers
+from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, IndexMismatch, RequestFailed, UsageError
+
+
+@dataclass(frozen=True)
+class EngineResponse:
+    """What a server answers.
+
+    Attributes:
+        status: HTTP status.
+        headers: By lower-case names.
+        body: Parsed where it is JSON.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+def quote_index_names(names: str | Sequence[str]) -> str:
+    """One name or several as a part of a path.
+
+    Raises:
+        UsageError: see `quote_index_name`.
+    """
+    return quote_index_name(names) if isinstance(names, str) else ",".join(map(quote_index_name, names))
+
+
+def quote_index_name(name: str) -> str:
+    """An index or alias name as a path segment.
+
+    Raises:
+        UsageError: a pattern, a list of names, an API's own path, or characters that nobody sees.
+    """
+    if (
+        not name.isprintable()
+        or not name
+        or name in (".", "..")
+        or name[0] in "_-+"
+        or any(c in '*?,#\\/"<>|: ' for c in name)
+    ):
+        raise UsageError(f"{name!r} is not the name of one index", "Give one index or alias, without wildcards.")
+    return quote(name, safe="")
+
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +75,7 @@ _CLIENT_TIMEOUT_SHARE = 0.8
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
 
-class RestEngine(IndexAdmin):
+class RestEngine(ABC):
     """`Engine` over REST.
 
     Args:
@@ -279,6 +322,93 @@ class RestEngine(IndexAdmin):
         except EngineError as error:
             # Nothing is lost, it expires by itself; and an error here must not hide the one that ended the scan.
             logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)
+
+    def create_index(self, name: str, body: Json) -> None:
+        self._request("PUT", f"/{quote_index_name(name)}", body=body)
+
+    def delete_index(self, name: str) -> None:
+        self._request("DELETE", f"/{quote_index_name(name)}", missing_ok=True)
+
+    def put_mapping(self, name: str, body: Json) -> None:
+        self._request("PUT", f"/{quote_index_name(name)}/_mapping", body=body)
+
+    def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
+        self._request("PUT", f"/{quote_index_name(name)}/_settings", body=dict(settings))
+
+    def block_writes(self, name: str) -> None:
+        answer = self._request("PUT", f"/{quote_index_name(name)}/_block/write")
+        if not (answer.get("acknowledged") and answer.get("shards_acknowledged")):
+            raise RequestFailed(
+                f"{self.info.label} cannot say that writes to {name} have ended: a request in flight takes too long, "
+                "or a node does not answer",
+                "Look at `GET _tasks?actions=*write*&detailed` and `GET _cluster/health`, and run the command again.",
+            )
+
+    def flush(self, name: str) -> None:
+        self._check_shards(self._request("POST", f"/{quote_index_name(name)}/_flush"), name, "flushed")
+
+    def refresh(self, name: str) -> None:
+        self._check_shards(self._request("POST", f"/{quote_index_name(name)}/_refresh"), name, "refreshed")
+
+    def get_aliases(self, name: str) -> dict[str, dict[str, Json]]:
+        answer = self._request("GET", f"/{quote_index_name(name)}/_alias", missing_ok=True) or {}
+        return {index: state.get("aliases", {}) for index, state in answer.items()}
+
+    def update_aliases(self, actions: Sequence[Json]) -> None:
+        self._request("POST", "/_aliases", body={"actions": list(actions)})
+
+    def count_segments(self, name: str) -> list[int]:
+        answer = self._request("GET", f"/{quote_index_name(name)}/_segments")
+        return [
+            sum(bool(segment["search"]) for segment in copy["segments"].values())
+            for shards in answer["indices"].values()
+            for _, copies in sorted(shards["shards"].items(), key=lambda item: int(item[0]))
+            for copy in copies
+            if copy["routing"]["primary"]
+        ]
+
+    def start_force_merge(self, name: str) -> str:
+        params = {"max_num_segments": "1", "wait_for_completion": "false"}
+        return str(self._request("POST", f"/{quote_index_name(name)}/_forcemerge", params)["task"])
+
+    def is_task_done(self, task: str) -> bool:
+        answer = self._request("GET", f"/_tasks/{quote(task, safe=':')}")
+        failures = answer.get("response", {}).get("_shards", {}).get("failures")
+        error = answer.get("error") or (failures[0].get("reason", failures[0]) if failures else None)
+        if error:
+            raise RequestFailed(
+                f"{self.info.label} could not finish the task {task}: {root_cause({'error': error})[1]}",
+                "Look at the engine's log and its free disk space, and try again.",
+            )
+        return bool(answer.get("completed"))
+
+    def sequence_numbers(self, name: str) -> list[SequenceNumbers]:
+        answer = self._request("GET", f"/{quote_index_name(name)}/_stats", {"level": "shards"})
+        [index] = answer["indices"].values()
+        return [
+            SequenceNumbers(int(copy["seq_no"]["max_seq_no"]), int(copy["seq_no"]["global_checkpoint"]))
+            for _, copies in sorted(index["shards"].items(), key=lambda item: int(item[0]))
+            for copy in copies
+            if copy["routing"]["primary"]
+        ]
+
+    def index_uuids(self, name: str) -> dict[str, str]:
+        params = {"filter_path": "*.settings.index.uuid"}
+        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
+        return {index: state["settings"]["index"]["uuid"] for index, state in answer.items()}
+
+    def primary_terms(self, name: str) -> dict[int, int] | None:
+        params = {"filter_path": "metadata.indices.*.primary_terms"}
+        try:
+            answer = self._request("GET", f"/_cluster/state/metadata/{quote_index_name(name)}", params)
+        except AccessDenied:
+            return None
+        terms = answer.get("metadata", {}).get("indices", {}).get(name, {}).get("primary_terms")
+        return None if terms is None else {int(shard): int(term) for shard, term in terms.items()}
+
+    def store_size(self, name: str) -> int:
+        answer = self._request("GET", f"/{quote_index_name(name)}/_stats/store")
+        return int(answer["_all"]["primaries"]["store"]["size_in_bytes"])
 
     def _check_shards(self, answer: Json, name: str, done: str = "searched") -> None:
         """Partial results are an error: documents would be missing without a word."""

@@ -13,8 +13,8 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.index_lookup import ResolvedIndices
+from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_meta import VectorFieldMeta
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,8 +16,7 @@ from es_sbert.gateway.callers import CallerCacheKeys, CallerPermissions, credent
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
-from es_sbert.index.mapping import vector_fields
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 
 # How the engine reads an expression of indices; what a request says of it holds for the question too.
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")

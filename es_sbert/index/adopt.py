@@ -23,8 +23,8 @@ from es_sbert.index.adopt_sample import (
     read_sample,
     without_metadata_query,
 )
+from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import fields_hint, format_vector_field_option, mapping_field_names
-from es_sbert.index.vector_meta import VectorFieldMeta
 from es_sbert.messages import escape_unprintable, pluralize
 
 

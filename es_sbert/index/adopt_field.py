@@ -10,7 +10,9 @@ from es_sbert.index.load_checks import check_can_hold_vectors, fields_missing_fr
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
     IndexType,
+    VectorFieldMeta,
     check_field_name,
+    document_meta_field,
     mapped_dimensions,
     mapped_similarity,
     mapping_addition,
@@ -26,7 +28,6 @@ from es_sbert.index.vector_field import (
     text_mismatch,
     vector_field_from_state,
 )
-from es_sbert.index.vector_meta import VectorFieldMeta, document_meta_field
 
 _WRITE_BLOCKS = (
     "index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete", "index.blocks.metadata",

@@ -20,15 +20,8 @@ from es_sbert.index.adopt_sample import (
     compare_vectors,
     without_metadata_query,
 )
-from es_sbert.index.document_vectors import raw_document_meta
-from es_sbert.index.serialization import json_bytes
-from es_sbert.index.vector_meta import (
-    UNKNOWN_FINGERPRINT,
-    DocumentMeta,
-    VectorFieldMeta,
-    document_meta_field,
-    text_hash,
-)
+from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, DocumentMeta, json_bytes, raw_document_meta, text_hash
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 
 

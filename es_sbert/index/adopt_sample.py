@@ -18,10 +18,9 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
-from es_sbert.index.mapping import random_order_query
-from es_sbert.index.serialization import read_vector
+from es_sbert.index.document_vectors import read_vector
+from es_sbert.index.mapping import document_meta_field, random_order_query
 from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, find_field
-from es_sbert.index.vector_meta import document_meta_field
 
 # Failing documents that are shown.
 MAX_FAILING_SHOWN = 10

@@ -1,19 +1,219 @@
-"""The vector fields of one document: which text each is made from, and the value and metadata written for it."""
+"""The vectors of one document: the text of each field, its JSON value, and the metadata object next to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from pydantic import ValidationError
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from es_sbert.encoder.chunker import Span
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.index.serialization import FieldValue, bulk_vector_value, chunk_values
+from es_sbert.index.mapping import CHUNK_END, CHUNK_START, CHUNK_VECTOR, VectorFieldMeta, document_meta_field
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
-from es_sbert.index.vector_meta import DocumentMeta, VectorFieldMeta, document_meta_field, text_hash
+from es_sbert.io.json_lines import dump_object
+
+# Fingerprint in the metadata of a vector that is not the one which the field's model gives for the text.
+UNKNOWN_FINGERPRINT = "unknown"
+
+
+class DocumentMeta(BaseModel):
+    """The object beside each vector.
+
+    Attributes:
+        fingerprint: Fingerprint of the model that made the vector.
+        text_hash: Hash of the text that was embedded, prompt left out.
+        document_hash: Hash of the whole document as read from the source; None for documents that were
+            embedded where they stood.
+        tokens: Tokens of the text, special tokens included, before any cut; of all passages together. Of a text of more
+            than 100,000 characters, an estimate from its beginning.
+        truncated: Whether the text, or one of its passages, was longer than the model reads.
+        embedded_at: When, in UTC, ISO 8601.
+        passages: How many passages the text was cut into; None where it has one vector.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    fingerprint: str
+    text_hash: str
+    document_hash: str | None
+    tokens: int
+    truncated: bool
+    embedded_at: str
+    passages: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands beside the vector."""
+        return self.model_dump(exclude={"passages"} if self.passages is None else None)
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of the text in UTF-8, the first 32 hex digits (128 bits).
+
+    Raises:
+        UnicodeEncodeError: the text holds lone surrogates.
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def document_hash(document: dict[str, Any]) -> str:
+    """SHA-256 of the document as JSON with sorted keys, the first 32 hex digits."""
+    return hashlib.sha256(dump_object(document, sort_keys=True)).hexdigest()[:32]
+
+
+def is_vector_current(meta: Mapping[str, Any] | None, text: str, fingerprint: str) -> bool:
+    """Whether the stored vector is the one the text would get now; an empty text has none."""
+    if not text or meta is None or meta.get("fingerprint") != fingerprint:
+        return False
+    return bool(meta.get("text_hash") == text_hash(text))
+
+
+# Elasticsearch reads a base64 vector as big-endian numbers, whatever the machines involved.
+_BIG_ENDIAN_FLOAT32 = np.dtype(">f4")
+
+# A vector, or the list that will hold its numbers.
+QueryVector = Vectors | list[float]
+# What stands in a vector field of a document: a vector, or objects of passages that hold one each.
+FieldValue = str | Vectors | list[dict[str, Any]]
+
+
+def vector_value(info: EngineInfo, vector: Vectors) -> str | list[float]:
+    """One vector as a JSON value for a document or a bulk action.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)`` float32.
+
+    Returns:
+        Base64 where the engine takes it, which spares it the parsing of numbers; else a list.
+    """
+    return _encode_base64(vector) if info.supports_base64_vectors else to_float_list(vector)
+
+
+def bulk_vector_value(info: EngineInfo, vector: Vectors) -> str | Vectors:
+    """As `vector_value`, for bodies that orjson writes: where numbers are sent, it writes the array itself.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)`` float32.
+    """
+    return _encode_base64(vector) if info.supports_base64_vectors else vector
+
+
+def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Vectors) -> list[dict[str, Any]]:
+    """The passages of a document, for bodies that orjson writes.
+
+    Args:
+        spans: First character of each passage in the document's text, and the one behind its last.
+        vectors: *Shape:* ``(passages, dimensions)`` float32.
+    """
+    return [
+        {CHUNK_START: start, CHUNK_END: end, CHUNK_VECTOR: bulk_vector_value(info, vector)}
+        for (start, end), vector in zip(spans, vectors, strict=True)
+    ]
+
+
+def to_bulk_value(info: EngineInfo, value: Any) -> FieldValue:
+    """What stands in a vector field, as read from the engine, in the form in which it is written."""
+    if isinstance(value, dict):
+        value = [value]  # engines give a single passage back as they got it, other writers may not
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [
+            {**passage, CHUNK_VECTOR: bulk_vector_value(info, read_vector(passage[CHUNK_VECTOR]))} for passage in value
+        ]
+    return bulk_vector_value(info, read_vector(value))
+
+
+def to_float_list(vector: QueryVector) -> list[float]:
+    """A vector as numbers with as few digits as float32 needs: half the characters of Python's own.
+
+    Args:
+        vector: *Shape:* ``(dimensions,)`` float32. A list comes back as the very object that it is.
+    """
+    if isinstance(vector, list):
+        return vector
+    encoded = orjson.dumps(np.ascontiguousarray(vector, dtype=np.float32), option=orjson.OPT_SERIALIZE_NUMPY)
+    numbers: list[float] = orjson.loads(encoded)
+    return numbers
+
+
+def _encode_base64(vector: Vectors) -> str:
+    return base64.b64encode(vector.astype(_BIG_ENDIAN_FLOAT32).tobytes()).decode("ascii")
+
+
+def read_stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors]]:
+    """All vectors that stand in a vector field of a document, as read from the engine.
+
+    Args:
+        length: Of the document's text: the end of a vector that stands for all of it.
+
+    Returns:
+        First character and the one behind the last of what each vector stands for, and the vector ``(dimensions,)``.
+    """
+    passages = [value] if isinstance(value, dict) else value
+    if isinstance(passages, list) and passages and isinstance(passages[0], dict):
+        return [
+            (int(passage[CHUNK_START]), int(passage[CHUNK_END]), read_vector(passage[CHUNK_VECTOR]))
+            for passage in passages
+        ]
+    return [(0, length, read_vector(value))]
+
+
+def read_vector(value: str | list[float]) -> Vectors:
+    """The inverse of `vector_value`, for both shapes.
+
+    Returns:
+        *Shape:* ``(dimensions,)`` float32.
+    """
+    if isinstance(value, str):
+        wire: NDArray[np.float32] = np.frombuffer(base64.b64decode(value, validate=True), dtype=_BIG_ENDIAN_FLOAT32)
+        return wire.astype(np.float32)
+    return np.asarray(value, dtype=np.float32)
+
+
+def json_bytes(value: Json) -> bytes:
+    """JSON on one line; arrays of float32 are written with the fewest digits that give the same float32 again."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def append_members(source: bytes, added: Json) -> bytes:
+    """An object with members put at its end; its own bytes stay as they are.
+
+    Args:
+        source: A JSON object without white space around it.
+    """
+    if not added:
+        return source
+    comma = b"" if source[1:-1].isspace() or len(source) == 2 else b","
+    return b"".join((source[:-1], comma, json_bytes(added)[1:]))
+
+
+class HasBody(Protocol):
+    """Lines of a bulk request."""
+
+    @property
+    def body(self) -> bytes: ...
+
+
+_Body = TypeVar("_Body", bound=HasBody)
+
+
+def bulk_bodies(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Body]]:
+    """Actions in groups of at most `max_bytes`; a larger action goes alone."""
+    group: list[_Body] = []
+    size = 0
+    for action in actions:
+        if group and size + len(action.body) > max_bytes:
+            yield group
+            group, size = [], 0
+        group.append(action)
+        size += len(action.body)
+    if group:
+        yield group
 
 
 def raw_document_meta(source: dict[str, Any], meta_field: str) -> dict[str, Any] | None:
@@ -146,10 +346,10 @@ class ChunkedText:
 
     target: EmbeddingTarget
     text: str
-    spans: tuple[Span, ...] | None = None
+    spans: tuple[tuple[int, int], ...] | None = None
 
     @classmethod
-    def cut(cls, target: EmbeddingTarget, text: str, passages: Sequence[Span]) -> ChunkedText:
+    def cut(cls, target: EmbeddingTarget, text: str, passages: Sequence[tuple[int, int]]) -> ChunkedText:
         """A text in passages; one of white space, of which nothing is left, is a passage itself."""
         return cls(target, text, tuple(passages) or ((0, len(text)),))
 

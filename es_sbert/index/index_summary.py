@@ -7,9 +7,15 @@ from dataclasses import asdict, dataclass
 
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import AccessDenied
-from es_sbert.index.mapping import and_query, has_vector_query, plain_vector_fields, vector_fields
+from es_sbert.index.mapping import (
+    VectorFieldMeta,
+    and_query,
+    document_meta_field,
+    has_vector_query,
+    plain_vector_fields,
+    vector_fields,
+)
 from es_sbert.index.vector_field import index_not_found
-from es_sbert.index.vector_meta import VectorFieldMeta, document_meta_field
 
 
 @dataclass(frozen=True)

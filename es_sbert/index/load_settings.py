@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import AccessDenied
-from es_sbert.index.vector_meta import META_KEY, with_meta_entry
+from es_sbert.index.mapping import META_KEY, with_meta_entry
 
 # Flat names, values as engines write them.
 BULK_LOAD_SETTINGS = {"index.refresh_interval": "-1", "index.number_of_replicas": "0"}

@@ -1,10 +1,9 @@
-"""Mappings and settings of indices with vector fields, their index types, and queries for documents with vectors.
+"""Mappings of indices with vector fields: index types, the field's `_meta` entry, and queries for vectors.
 
 | index type | what it is | supported by |
 |---|---|---|
 | `hnsw` | graph over float32 vectors; the default: approximate search, exact scores | both |
-| `int8_hnsw` | graph over vectors quantized to one byte per dimension | both (OpenSearch: Lucene's 7-bit `sq` encoder)
-|
+| `int8_hnsw` | graph over vectors quantized to one byte per dimension | both (OpenSearch: Lucene's 7-bit `sq`) |
 | `int4_hnsw`, `bbq_hnsw` | graph over half a byte, over one bit per dimension | Elasticsearch |
 | `flat` | no graph: every search compares all vectors, so results are exact | both |
 | `int8_flat`, `int4_flat`, `bbq_flat` | quantized, no graph | Elasticsearch |
@@ -18,12 +17,73 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from es_sbert.engines.protocol import EngineInfo, EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.vector_meta import META_KEY, VectorFieldMeta, document_meta_field
 from es_sbert.mappings import read_body
+
+META_KEY = "es_sbert"
+
+
+class ChunkRules(BaseModel):
+    """How long texts are cut into passages, each with a vector of its own.
+
+    Attributes:
+        tokens: Most tokens of a passage as the model reads it, prompt and special tokens included.
+        overlap: Tokens of a passage's end that may stand again at the beginning of the next one, at most.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    tokens: int = Field(ge=1)
+    overlap: int = Field(ge=0)
+
+    @classmethod
+    def of(cls, tokens: int, overlap: int | None = None) -> ChunkRules:
+        """Rules; an overlap that is not given is an eighth: enough for a sentence that both neighbours need."""
+        return cls(tokens=tokens, overlap=tokens // 8 if overlap is None else overlap)
+
+    def __str__(self) -> str:
+        return f"passages of {self.tokens} tokens, {self.overlap} of them shared"
+
+
+class VectorFieldMeta(BaseModel):
+    """`_meta.es_sbert.fields.<vector field>`: which model fills the field, and from what text.
+
+    Attributes:
+        fingerprint: Fingerprint of the model; ingest and search refuse any other.
+        model: The model's name, to load it by default.
+        dimensions: Length of a vector.
+        similarity: Always `cosine`.
+        index_type: `hnsw`, `int8_hnsw`, `flat`, ….
+        text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
+        passages: How texts are cut; None where a document has one vector, of what the model reads of its text.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    fingerprint: str
+    model: str
+    dimensions: int
+    similarity: str = "cosine"
+    index_type: str
+    text: str | None = None
+    passages: ChunkRules | None = None
+
+
+def with_meta_entry(meta: dict[str, Any], name: str, value: object) -> dict[str, Any]:
+    """A mapping's `_meta` with `_meta.es_sbert.<name>` set, or without it where the value is None.
+
+    An update of a mapping replaces `_meta` whole, so all else is kept.
+    """
+    ours = {key: kept for key, kept in meta.get(META_KEY, {}).items() if key != name}
+    return meta | {META_KEY: ours if value is None else ours | {name: value}}
+
+
+def document_meta_field(vector_field: str) -> str:
+    """Name of the object that stands beside a vector (`embedding` → `embedding_meta`)."""
+    return f"{vector_field}_meta"
 
 
 class IndexType(StrEnum):

@@ -9,7 +9,7 @@ from typing import TypeVar
 from es_sbert.engines.protocol import BulkItemResult, Engine, IndexState
 from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
-from es_sbert.index.serialization import HasBody, bulk_bodies
+from es_sbert.index.document_vectors import HasBody, bulk_bodies
 
 BODY_BYTES = 5 << 20
 CONFLICT = 409

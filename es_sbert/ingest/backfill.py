@@ -18,6 +18,7 @@ from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     absent_fields,
+    is_vector_current,
     raw_document_meta,
     target_text_fields,
     target_texts,
@@ -25,7 +26,6 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.load_checks import in_place_commands
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.vector_meta import is_vector_current
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
 from es_sbert.ingest.documents import (
     Document,

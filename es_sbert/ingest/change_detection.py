@@ -15,14 +15,14 @@ from es_sbert.engines.retry import Retrier
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     VectorFieldValue,
+    is_vector_current,
     raw_document_meta,
     read_document_meta,
     stored_text,
+    to_bulk_value,
 )
 from es_sbert.index.mapping import is_in_source, named_vectors_query
-from es_sbert.index.serialization import to_bulk_value
 from es_sbert.index.text_template import MISSING, find_field
-from es_sbert.index.vector_meta import is_vector_current
 from es_sbert.ingest.documents import Document, DocumentAction, document_windows, index_action
 from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
 

@@ -15,13 +15,14 @@ from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     VectorFieldValue,
     absent_fields,
+    append_members,
+    document_hash,
+    json_bytes,
     target_text_fields,
     target_texts,
     vector_members,
 )
-from es_sbert.index.serialization import append_members, json_bytes
 from es_sbert.index.text_template import MISSING, TextFieldError, find_field
-from es_sbert.index.vector_meta import document_hash
 from es_sbert.ingest.checkpoint import LoadCheckpoint, SeenRecord, SeenStatus
 from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
 from es_sbert.ingest.pipeline import LoadControl

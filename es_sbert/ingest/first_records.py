@@ -17,7 +17,7 @@ from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, target_texts
 from es_sbert.index.load_checks import check_strict_mapping
-from es_sbert.index.mapping import has_vector_query, vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, has_vector_query, vector_fields
 from es_sbert.index.text_template import (
     MISSING,
     TextFieldError,
@@ -26,7 +26,6 @@ from es_sbert.index.text_template import (
     find_field,
     mapping_field_names,
 )
-from es_sbert.index.vector_meta import VectorFieldMeta
 from es_sbert.ingest.documents import Document, DocumentRules, RecordStream, to_document
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField

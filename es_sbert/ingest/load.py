@@ -21,10 +21,9 @@ from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, k
 from es_sbert.index.load_checks import check_created_index, delete_unused_index
 from es_sbert.index.load_settings import BULK_LOAD_SETTINGS as SETTINGS
 from es_sbert.index.load_settings import apply_load_settings, restore_load_settings, unrestored_settings
-from es_sbert.index.mapping import vector_fields
+from es_sbert.index.mapping import ChunkRules, vector_fields
 from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
-from es_sbert.index.vector_meta import ChunkRules
 from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time

@@ -28,9 +28,9 @@ from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     VectorFieldValue,
     build_field_value,
+    bulk_bodies,
 )
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
-from es_sbert.index.serialization import bulk_bodies
 from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
 from es_sbert.ingest.documents import (

@@ -18,7 +18,7 @@ from es_sbert.index.load_checks import (
     fields_missing_from_source,
     read_target_index,
 )
-from es_sbert.index.mapping import check_field_name, vector_fields
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, check_field_name, document_meta_field, vector_fields
 from es_sbert.index.privileges import CREATE, LOAD, PRUNE, SEARCH, require_privileges
 from es_sbert.index.text_template import (
     DEFAULT_TEXT_FIELD,
@@ -28,7 +28,6 @@ from es_sbert.index.text_template import (
     parse_text_options,
 )
 from es_sbert.index.vector_field import index_not_found
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta, document_meta_field
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.dead_letters import check_dead_letters_writable, default_dead_letters_path
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit

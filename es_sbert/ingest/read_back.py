@@ -23,16 +23,16 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.protocol import BulkItemResult, IndexState, Json
 from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
 from es_sbert.index.document_vectors import (
+    DocumentMeta,
     EmbeddingTarget,
     EmbeddingTargets,
     read_document_meta,
+    read_stored_vectors,
     stored_text,
     vector_members,
 )
 from es_sbert.index.mapping import is_in_source, vector_path
-from es_sbert.index.serialization import read_stored_vectors
 from es_sbert.index.text_template import MISSING, find_field
-from es_sbert.index.vector_meta import DocumentMeta
 from es_sbert.ingest.documents import DocumentAction
 from es_sbert.ingest.load_context import LoadContext, index_replaced_error, retrying
 from es_sbert.ingest.pipeline import LoadAborted

@@ -16,6 +16,7 @@ from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, with_retr
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
+    is_vector_current,
     raw_document_meta,
     read_document_meta,
     target_texts,
@@ -23,7 +24,6 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.vector_meta import is_vector_current
 from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
 from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, OutcomeRecorder

@@ -30,7 +30,13 @@ from es_sbert.migration.alias_swap import (
     wait_until_replicated,
 )
 from es_sbert.migration.deleted_documents import DeletionTracker, remove_deleted
-from es_sbert.migration.document_copy import MigrationContext, copy_changes, copy_late_changes
+from es_sbert.migration.document_copy import (
+    MigrationContext,
+    copy_changes,
+    copy_late_changes,
+    verify_copy,
+    verify_counts,
+)
 from es_sbert.migration.migration_state import MigrationPhase, migration_lock
 from es_sbert.migration.prepare_migration import (
     MigrationRequest,
@@ -39,7 +45,6 @@ from es_sbert.migration.prepare_migration import (
     prepare_migration,
     restore_delete_tombstones,
 )
-from es_sbert.migration.verify_copy import verify_copy, verify_counts
 
 
 class MigrationResult(BaseModel):

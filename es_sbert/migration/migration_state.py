@@ -13,8 +13,8 @@ from es_sbert.bundle.bundle import cache_folder
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import IndexMismatch, OutputError, UsageError
 from es_sbert.filesystem import file_lock
+from es_sbert.index.mapping import META_KEY, document_meta_field, with_meta_entry
 from es_sbert.index.vector_field import index_not_found
-from es_sbert.index.vector_meta import META_KEY, document_meta_field, with_meta_entry
 
 
 def vector_field_names(fields: Sequence[str]) -> frozenset[str]:

@@ -16,7 +16,14 @@ from es_sbert.engines.protocol import Engine, EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.load_checks import fields_missing_from_source
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
-from es_sbert.index.mapping import IndexType, mapping_addition, parse_index_type, vector_fields
+from es_sbert.index.mapping import (
+    META_KEY,
+    IndexType,
+    VectorFieldMeta,
+    mapping_addition,
+    parse_index_type,
+    vector_fields,
+)
 from es_sbert.index.privileges import MIGRATE_FROM, MIGRATE_TO, require_privileges
 from es_sbert.index.text_template import (
     MISSING,
@@ -28,7 +35,6 @@ from es_sbert.index.text_template import (
     mapping_field_names,
 )
 from es_sbert.index.vector_field import index_not_found, read_vector_field
-from es_sbert.index.vector_meta import META_KEY, VectorFieldMeta
 from es_sbert.migration.alias_swap import permit_name
 from es_sbert.migration.migration_state import (
     MigrationPhase,

@@ -20,8 +20,8 @@ from enum import StrEnum
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UnsupportedEngine, UsageError
+from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_meta import VectorFieldMeta
 from es_sbert.search.search_request import (
     SearchOptions,
     SearchParams,

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
+from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate
-from es_sbert.index.vector_meta import VectorFieldMeta
 from es_sbert.search.search_request import SearchOptions
 from es_sbert.search.search_result import Hit, HybridHit, RankedHits, Reranking
 from es_sbert.search.search_scope import SearchScope

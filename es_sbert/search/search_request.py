@@ -15,8 +15,8 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import UsageError
+from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import vector_path
-from es_sbert.index.serialization import read_stored_vectors
 from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import (

@@ -8,9 +8,8 @@ from typing import Generic, TypeVar
 
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
-from es_sbert.index.mapping import CHUNK_END, CHUNK_START
+from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate
-from es_sbert.index.vector_meta import VectorFieldMeta
 from es_sbert.messages import pluralize
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score

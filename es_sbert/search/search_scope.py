@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.mapping import OVERSAMPLE, IndexType, and_query
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, VectorFieldMeta, and_query
 from es_sbert.index.vector_field import VectorField, index_not_found, vector_field_from_state
-from es_sbert.index.vector_meta import VectorFieldMeta
 from es_sbert.search.vector_query import SearchMethod
 
 

@@ -12,7 +12,7 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.connect import open_engine
-from es_sbert.engines.missing_features import SCRIPTS_MODULE, servers_with_module
+from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.vector_field import VectorField

@@ -34,8 +34,8 @@ import orjson
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
+from es_sbert.index.document_vectors import QueryVector, to_float_list
 from es_sbert.index.mapping import CHUNK_VECTOR, chunk_inner_hits
-from es_sbert.index.serialization import QueryVector, to_float_list
 
 
 class SearchMethod(StrEnum):

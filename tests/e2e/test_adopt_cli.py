@@ -12,7 +12,7 @@ import pytest
 
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.serialization import vector_value
+from es_sbert.index.document_vectors import vector_value
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine
 from tests.tiny import WORDS

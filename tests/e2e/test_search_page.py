@@ -14,7 +14,7 @@ from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import EngineType
-from es_sbert.index.serialization import vector_value
+from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import ensure_vector_field
 from tests.e2e.test_search_cli import TEXTS
 from tests.engine.vectors import load

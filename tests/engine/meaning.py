@@ -16,9 +16,9 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import EngineType
 from es_sbert.engines.rest import RestEngine
-from es_sbert.index.serialization import bulk_vector_value, chunk_values
+from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
+from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.index.vector_meta import ChunkRules
 from tests.engine.vectors import cosines
 from tests.tiny import WORDS
 

@@ -27,8 +27,7 @@ from es_sbert.engines.local import find_build, server_process
 from es_sbert.engines.local.engine_home import EngineHome
 from es_sbert.engines.local.engine_install import find_maven, install
 from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.server_configuration import prepare_work_folder, server_environment
-from es_sbert.engines.local.server_process import server_account
+from es_sbert.engines.local.server_process import prepare_work_folder, server_account, server_environment
 from tests.conftest import build_of, free_port
 from tests.memory import make_folder_in_memory
 from tests.shared import shared

@@ -17,11 +17,11 @@ from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, VectorIndexError
 from es_sbert.index.adopt import AdoptionReport, AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash, vector_value
 from es_sbert.index.index_summary import describe_index
-from es_sbert.index.serialization import vector_value
+from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.index.vector_meta import UNKNOWN_FINGERPRINT, ChunkRules, text_hash
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.tiny import WORDS, write_tiny_bert

@@ -18,7 +18,7 @@ from es_sbert.diagnostics.query_sets import LabelledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing
-from es_sbert.index.serialization import vector_value
+from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.search import SemanticIndex
 from tests.conftest import delete_index

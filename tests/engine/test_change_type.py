@@ -10,9 +10,15 @@ import pytest
 
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
-from es_sbert.index.change_index_type import ALLOWED_CHANGES, change_index_type, changed_index_options, force_merge
 from es_sbert.index.mapping import IndexType
-from es_sbert.index.vector_field import ensure_vector_field, read_vector_field
+from es_sbert.index.vector_field import (
+    ALLOWED_CHANGES,
+    change_index_type,
+    changed_index_options,
+    ensure_vector_field,
+    force_merge,
+    read_vector_field,
+)
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.engine.vectors import cosines, load, random_vectors
 

@@ -28,8 +28,7 @@ from es_sbert.gateway.search_log import (
     monthly_index,
 )
 from es_sbert.gateway.settings import Limits
-from es_sbert.index.mapping import index_body, mapping_addition
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, index_body, mapping_addition
 from es_sbert.mappings import read_body
 from tests.dashboards.checks import check_objects
 from tests.dashboards.import_api import ImportApi, serving

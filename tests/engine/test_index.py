@@ -13,9 +13,9 @@ import pytest
 
 from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.index.document_vectors import read_vector, vector_value
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
-from es_sbert.index.serialization import read_vector, vector_value
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field, read_vector_field
 from tests.engine.vectors import load, random_vectors
 

@@ -11,8 +11,8 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.index.document_vectors import DocumentMeta, document_hash, text_hash
 from es_sbert.index.text_template import MISSING
-from es_sbert.index.vector_meta import DocumentMeta, document_hash, text_hash
 from tests.engine.ingest_support import (
     contents,
     letters,

@@ -12,9 +12,8 @@ from es_sbert.diagnostics.index_size import size_report
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, EngineType, Json
-from es_sbert.index.change_index_type import change_index_type
-from es_sbert.index.serialization import read_stored_vectors
-from es_sbert.index.vector_field import read_vector_field
+from es_sbert.index.document_vectors import read_stored_vectors
+from es_sbert.index.vector_field import change_index_type, read_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl

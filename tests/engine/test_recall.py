@@ -14,9 +14,8 @@ from es_sbert.diagnostics.recall import RecallQueries, SearchSetting, measure_re
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.change_index_type import force_merge
 from es_sbert.index.mapping import IndexType
-from es_sbert.index.vector_field import VectorField, ensure_vector_field
+from es_sbert.index.vector_field import VectorField, ensure_vector_field, force_merge
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.engine.vectors import cosines, load, random_vectors
 

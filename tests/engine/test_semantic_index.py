@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UnsupportedEngine, UsageError
-from es_sbert.index.serialization import bulk_vector_value
+from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.search import SemanticIndex
 from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline
 from es_sbert.search.search_result import reciprocal_rank_fusion

@@ -9,10 +9,9 @@ import pytest
 from es_sbert.diagnostics.index_size import size_lines, size_report
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.errors import IndexMissing, UsageError
-from es_sbert.index.change_index_type import force_merge
+from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
-from es_sbert.index.serialization import vector_value
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field, force_merge
 from tests.conftest import ENGINES
 from tests.engine.vectors import load, random_vectors
 

@@ -17,9 +17,9 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.engines.rest import RestEngine
-from es_sbert.index.serialization import chunk_values
+from es_sbert.index.document_vectors import chunk_values
+from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
-from es_sbert.index.vector_meta import ChunkRules
 from es_sbert.search.search_scope import choose_method, choose_oversample
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score, search_body, vector_clause
 from tests.engine.vectors import cosines, load, random_vectors

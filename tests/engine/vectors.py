@@ -9,7 +9,7 @@ import orjson
 
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import Engine, Json
-from es_sbert.index.serialization import vector_value
+from es_sbert.index.document_vectors import vector_value
 
 
 def random_vectors(count: int, dimensions: int, seed: int = 0) -> Vectors:

@@ -17,8 +17,7 @@ from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.search_log import QueryTextPolicy, SearchLogSettings, monthly_index
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from es_sbert.index.mapping import index_body
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.engine.ingest_support import open_engine
 from tests.gateway.async_search import async_search_before
 from tests.gateway.serving import served

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from es_sbert.bundle.bundle import open_encoder_bundle
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta
 from tests.gateway.echo import HEAD, Echo, Received, is_question
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway

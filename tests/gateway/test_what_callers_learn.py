@@ -19,9 +19,8 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from es_sbert.index.mapping import index_body
+from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.index.vector_field import ensure_vector_field
-from es_sbert.index.vector_meta import VectorFieldMeta
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served

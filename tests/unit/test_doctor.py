@@ -15,7 +15,7 @@ from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.engines.protocol import IndexState
 from es_sbert.errors import UsageError
 from es_sbert.index.index_summary import FieldSummary
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta
 
 GB = 10**9
 MARK = "cluster.routing.allocation.disk.watermark"

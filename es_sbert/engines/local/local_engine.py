@@ -27,14 +27,15 @@ from es_sbert.engines.local.engine_home import (
 )
 from es_sbert.engines.local.engine_install import find_maven, install
 from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.server_configuration import (
+from es_sbert.engines.local.server_process import (
     LOOPBACK,
+    Account,
     check_heap,
     data_version,
     prepare_work_folder,
+    server_account,
     server_environment,
 )
-from es_sbert.engines.local.server_process import Account, server_account
 from es_sbert.errors import LocalEngineError
 from es_sbert.filesystem import file_lock
 

@@ -13,7 +13,7 @@ from es_sbert.gateway.embedding.trusted_models import REGISTER_HINT, TrustedMode
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings, public_name
 from es_sbert.gateway.throttled_log import ThrottledLog
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta
 
 logger = logging.getLogger(__name__)
 

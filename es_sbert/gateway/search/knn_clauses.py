@@ -10,8 +10,8 @@ from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import IndexGroup, ResolvedField
 from es_sbert.gateway.search.semantic_query import SemanticQuery
+from es_sbert.index.document_vectors import QueryVector, to_float_list
 from es_sbert.index.mapping import chunk_inner_hits, vector_path
-from es_sbert.index.serialization import QueryVector, to_float_list
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_scope import choose_method, choose_oversample
 from es_sbert.search.vector_query import MAX_K, VectorQuery, vector_clause

@@ -23,8 +23,8 @@ from es_sbert.gateway.search.compound_queries import (
 from es_sbert.gateway.search.full_text_queries import HybridDetector, split_virtual_fields
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, highlight_clause, semantic_clause
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
+from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import has_vector_query
-from es_sbert.index.serialization import QueryVector
 from es_sbert.search.vector_query import MAX_K
 
 # What hits must match beside a query by meaning; None where the engine keeps k of all shards by itself.

@@ -25,7 +25,7 @@ from es_sbert.gateway.search.search_body import request_defined_fields, rewrite_
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.search.top_k_cutoff import CutoffCosines, TopKCutoff, cutoff_key
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.serialization import to_float_list
+from es_sbert.index.document_vectors import to_float_list
 from es_sbert.search.vector_query import check_query_vector
 
 NO_VECTORS_HINT = (

@@ -19,8 +19,8 @@ from es_sbert.gateway.search.knn_clauses import CandidateCounts, semantic_clause
 from es_sbert.gateway.search.query_rewriter import Filters
 from es_sbert.gateway.search.rewrite_context import RewriteContext
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
+from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import IndexType
-from es_sbert.index.serialization import QueryVector
 from es_sbert.search.search_scope import choose_oversample
 from es_sbert.search.vector_query import SearchMethod, cosine_from_score
 

@@ -33,8 +33,8 @@ from es_sbert.gateway.search.semantic_query import parse_query_text
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.ui.facets import choose_facets, facet_fields, survey_body
 from es_sbert.gateway.ui.searchable_indices import FILTER_PATH, hidden_fields, list_searchable_indices
+from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import CHUNK_VECTOR, vector_path
-from es_sbert.index.serialization import read_vector
 from es_sbert.search.search_request import HIGHLIGHT_LIMITS, exclude_document, mean_direction
 from es_sbert.search.vector_query import VectorQuery
 

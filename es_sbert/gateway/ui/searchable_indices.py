@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.mapping import vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_meta import VectorFieldMeta, document_meta_field
 
 # Of `GET /_all`: what `catalogue` reads.
 FILTER_PATH = "filter_path=*.aliases,*.mappings._meta.es_sbert"

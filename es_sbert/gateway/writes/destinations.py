@@ -18,9 +18,8 @@ from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.gateway.writes.errors import log_detail
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
-from es_sbert.index.mapping import vector_fields
+from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_meta import VectorFieldMeta
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,14 @@ from es_sbert.index.document_vectors import (
     EmbeddingTarget,
     EmbeddingTargets,
     VectorFieldValue,
+    append_members,
+    document_hash,
+    is_vector_current,
     raw_document_meta,
     read_document_meta,
     vector_members,
 )
-from es_sbert.index.serialization import append_members
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
-from es_sbert.index.vector_meta import document_hash, is_vector_current
 from es_sbert.io.json_lines import depth_problem, parse_json_line
 
 # Index and id of a document, as an item calls them.

@@ -25,7 +25,7 @@ from es_sbert.index.document_vectors import (
     VectorFieldValue,
     build_field_value,
 )
-from es_sbert.index.vector_meta import ChunkRules
+from es_sbert.index.mapping import ChunkRules
 
 _PROMPT_KIND: PromptKind = "document"
 # Of the texts that may wait, the share of one request: the others have room too.

@@ -19,7 +19,7 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.writes.bulk_items import BulkItem
-from es_sbert.index.serialization import bulk_bodies
+from es_sbert.index.document_vectors import bulk_bodies
 
 # Bytes of an item's result, about.
 _RESULT_BYTES = 200

@@ -23,7 +23,7 @@ from es_sbert.encoder.embeddings import EncoderInfo
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.engines.protocol import PointInTimeSlice
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
-from es_sbert.index.vector_meta import ChunkRules
+from es_sbert.index.mapping import ChunkRules
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.distributed.coordinator import RemoteCheckpoint, start_coordinator
 from es_sbert.ingest.distributed.ray_cluster import (

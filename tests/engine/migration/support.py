@@ -15,7 +15,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, EngineType, Json
-from es_sbert.index.serialization import read_vector
+from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.vector_field import ensure_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load

@@ -18,9 +18,9 @@ from es_sbert.index.load_settings import apply_load_settings, unrestored_setting
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.migration.alias_swap import drop_old_index, roll_back
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
 from es_sbert.migration.prepare_migration import new_index_name
-from es_sbert.migration.rollback import drop, roll_back
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
 
@@ -56,13 +56,13 @@ def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
     # The old index is as it was, and stands until it is dropped.
     assert place.contents(place.index) == before
     assert engine.get_aliases(place.index)[place.index] == {}
-    assert drop(engine, place.alias, lambda leaving: False) is None
+    assert drop_old_index(engine, place.alias, lambda leaving: False) is None
     asked = []
-    assert drop(engine, place.alias, lambda leaving: not asked.append(leaving)) == place.index
+    assert drop_old_index(engine, place.alias, lambda leaving: not asked.append(leaving)) == place.index
     assert (asked[0].index, asked[0].documents) == (place.index, COUNT)
     assert engine.get_index(place.index) is None
     with pytest.raises(IndexMismatch, match="no migration has made"):
-        drop(engine, place.alias, lambda leaving: True)
+        drop_old_index(engine, place.alias, lambda leaving: True)
     with pytest.raises(IndexMismatch, match="already"):
         place.migrate(second)
 

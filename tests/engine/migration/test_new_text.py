@@ -7,12 +7,12 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.serialization import read_vector
+from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.io.json_lines import dump_object
-from es_sbert.migration.rollback import roll_back
+from es_sbert.migration.alias_swap import roll_back
 from tests.engine.ingest_support import same_vectors
 from tests.engine.migration.support import COUNT, Overheard, Place
 

@@ -16,7 +16,7 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch
-from es_sbert.migration.rollback import drop
+from es_sbert.migration.alias_swap import drop_old_index
 from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.migration.support import Overheard, Place, make_place, text_of
@@ -37,7 +37,7 @@ def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
         result = place.migrate(second)
         # The old index still stands: both may go on with it.
         assert by_encoder.search("a man plays", k=3).hits[0].index == place.index
-        drop(place.engine, place.alias, lambda leaving: True)
+        drop_old_index(place.engine, place.alias, lambda leaving: True)
         hits = by_mapping.search("a man plays", k=3).hits
         assert hits[0].index == result.target
         assert by_document.like(id, k=1).hits[0].index == result.target
@@ -97,7 +97,7 @@ def test_searches_go_on_all_the_time_and_never_mix_models(
             wait_until(
                 lambda: bool(errors) or {hit.index for _, found in answers[-8:] for hit in found} == {result.target}
             )
-            drop(engine, place.alias, lambda leaving: True)
+            drop_old_index(engine, place.alias, lambda leaving: True)
             after = len(answers)
             wait_until(lambda: len(answers) >= after + 40 or bool(errors))
         finally:

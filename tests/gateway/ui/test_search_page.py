@@ -14,8 +14,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.protocol import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.mapping import index_body
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta, index_body
 from es_sbert.search import SemanticIndex
 from tests.gateway.articles import MEANT, QUERY
 from tests.gateway.serving import served

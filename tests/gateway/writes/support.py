@@ -10,9 +10,8 @@ import orjson
 
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.mapping import index_body
-from es_sbert.index.serialization import read_vector
-from es_sbert.index.vector_meta import VectorFieldMeta, text_hash
+from es_sbert.index.document_vectors import read_vector, text_hash
+from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.engine.ingest_support import open_engine, sentences
 
 # Two vector fields: one of the text, one of passages of a longer text.

@@ -15,7 +15,7 @@ from opensearchpy import OpenSearch
 from opensearchpy import helpers as opensearch_helpers
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.vector_meta import text_hash
+from es_sbert.index.document_vectors import text_hash
 from tests.engine.ingest_support import contents, load, same_vectors, write_jsonl
 from tests.gateway.writes.support import (
     FIELDS,

@@ -11,8 +11,8 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import EngineType
+from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.mapping import index_body
-from es_sbert.index.vector_meta import text_hash
 from tests.engine.ingest_support import contents, open_engine
 from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, of_model
 

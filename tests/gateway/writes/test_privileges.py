@@ -15,8 +15,8 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings
-from es_sbert.index.mapping import index_body
-from es_sbert.index.vector_meta import VectorFieldMeta, text_hash
+from es_sbert.index.document_vectors import text_hash
+from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.vector_meta import text_hash
+from es_sbert.index.document_vectors import text_hash
 from tests.engine.ingest_support import contents, load
 from tests.gateway.writes.support import JSON, assert_vector, bulk_lines
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.index.vector_meta import text_hash
+from es_sbert.index.document_vectors import text_hash
 from tests.engine.ingest_support import contents, same_vectors
 from tests.gateway.echo import Echo, Received
 from tests.gateway.serving import gateway

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from es_sbert.dashboards.build_dashboards import load_dashboard_objects, reports_view, search_dashboard_objects
 from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from tests.dashboards.checks import check_objects
 
 GOLDEN = Path(__file__).parents[1] / "golden/dashboards"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.index_admin import quote_index_name
 from es_sbert.engines.protocol import EngineType
+from es_sbert.engines.rest import quote_index_name
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import check_field_name
 from es_sbert.ingest.dead_letters import safe_file_name

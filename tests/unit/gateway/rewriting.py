@@ -17,8 +17,8 @@ from es_sbert.gateway.search.query_rewriter import Filters, QueryRewriter, Vecto
 from es_sbert.gateway.search.search_body import request_defined_fields, rewrite_body
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import Limits, SemanticSettings
-from es_sbert.index.serialization import to_float_list
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
+from es_sbert.index.document_vectors import to_float_list
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 
 
 def vector_field(**changed: Any) -> VectorFieldMeta:

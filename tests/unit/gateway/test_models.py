@@ -26,7 +26,7 @@ from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFou
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings, ModelSettings
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta
 from tests.tiny import write_tiny_bert
 
 

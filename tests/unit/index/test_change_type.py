@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.index.change_index_type import ALLOWED_CHANGES, changed_index_options
 from es_sbert.index.mapping import IndexType
+from es_sbert.index.vector_field import ALLOWED_CHANGES, changed_index_options
 
 
 def test_every_type_has_its_changes_and_none_leads_back() -> None:

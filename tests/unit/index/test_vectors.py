@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import EngineInfo, EngineType
-from es_sbert.index.serialization import read_vector, to_float_list, vector_value
+from es_sbert.index.document_vectors import read_vector, to_float_list, vector_value
 
 ES95 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
 ES93 = EngineInfo(EngineType.ELASTICSEARCH, (9, 3, 0), "http://localhost:9200")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from es_sbert.index.document_vectors import EmbeddingTarget
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 
 
 def target(

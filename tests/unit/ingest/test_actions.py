@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import EngineInfo, EngineType
-from es_sbert.index.document_vectors import VectorFieldValue
-from es_sbert.index.serialization import bulk_bodies, chunk_values, vector_value
-from es_sbert.index.vector_meta import DocumentMeta
+from es_sbert.index.document_vectors import DocumentMeta, VectorFieldValue, bulk_bodies, chunk_values, vector_value
 from es_sbert.ingest.documents import Document, DocumentAction, index_action, split_in_half, update_action
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.records import Origin

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.index.vector_meta import document_hash
+from es_sbert.index.document_vectors import document_hash
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.documents import Document, DocumentRules, document_windows, read_documents

@@ -8,8 +8,8 @@ import pytest
 
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import kept_targets, target_texts
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 from es_sbert.ingest.load_plan import IngestSettings, plan_fields
 from tests.unit.ingest.support import target
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch
-from es_sbert.index.mapping import mapping_addition
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta, mapping_addition
 from es_sbert.migration.alias_swap import replace_index_actions, swap_actions
 from es_sbert.migration.document_copy import copy_write, delete_write, late_copy_write
 from es_sbert.migration.migration_state import (

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 from es_sbert.search.search_result import Hit, HybridHit, Passage, ResponseReader
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery

@@ -4,8 +4,7 @@ import pytest
 
 from es_sbert.engines.protocol import EngineType
 from es_sbert.errors import UsageError
-from es_sbert.index.mapping import IndexType
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import IndexType, VectorFieldMeta
 from es_sbert.search.search_scope import choose_method, choose_oversample
 from es_sbert.search.vector_query import SearchMethod
 

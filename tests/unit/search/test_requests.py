@@ -10,9 +10,8 @@ import pytest
 
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
-from es_sbert.index.mapping import IndexType
+from es_sbert.index.mapping import ChunkRules, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 from es_sbert.search.hybrid_search import (
     Fusion,
     FusionWeights,

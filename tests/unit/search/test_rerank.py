@@ -17,8 +17,8 @@ from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
 from es_sbert.exporters.export import export_reranker
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 from es_sbert.search.rerank import MAX_WINDOW, hit_text_reader, rerank, rerank_order, scope_text_reader
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.search_scope import SearchScope

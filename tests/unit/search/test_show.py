@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from es_sbert.engines.protocol import EngineType, Json
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.search.search_output import console_request, hit_list, select_fields, snippet
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body

@@ -25,8 +25,7 @@ from es_sbert.gateway.writes.document_changes import (
 )
 from es_sbert.gateway.writes.document_embedder import EmbeddedText
 from es_sbert.gateway.writes.prepare_items import PreparedItems, add_vectors, detect_vector_changes, parse_items
-from es_sbert.index.document_vectors import ChunkedText, EmbeddingTargets
-from es_sbert.index.vector_meta import DocumentMeta, document_hash, text_hash
+from es_sbert.index.document_vectors import ChunkedText, DocumentMeta, EmbeddingTargets, document_hash, text_hash
 from tests.unit.gateway.writes.reading import read_bulk
 from tests.unit.ingest.support import target
 

@@ -8,9 +8,9 @@ from itertools import takewhile
 import pytest
 
 from es_sbert.config import DEFAULT_URL
+from es_sbert.engines.error_mapping import MODULES
 from es_sbert.engines.local import ENGINES, find_build
 from es_sbert.engines.local.engine_builds import SONARQUBE_MODULES
-from es_sbert.engines.missing_features import MODULES
 from es_sbert.errors import LocalEngineError
 from tests.docs import PAGES
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.engines.error_mapping import connection_error, response_error, root_cause
-from es_sbert.engines.missing_features import MODULES, servers_with_module
+from es_sbert.engines.error_mapping import MODULES, connection_error, response_error, root_cause, servers_with_module
 from es_sbert.errors import AccessDenied, EsSbertError, FeatureMissing, IndexMissing, RequestFailed
 
 URL = "http://localhost:9200"

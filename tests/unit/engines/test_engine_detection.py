@@ -12,8 +12,7 @@ import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.connect import connect
-from es_sbert.engines.engine_detection import _parse_version
+from es_sbert.engines.connect import _parse_version, connect
 from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed, UnsupportedEngine
 
 Serve = Callable[..., str]

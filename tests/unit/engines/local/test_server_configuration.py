@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from es_sbert.engines.local import ENGINES
-from es_sbert.engines.local.server_configuration import (
+from es_sbert.engines.local.server_process import (
     check_heap,
     data_version,
     prepare_work_folder,

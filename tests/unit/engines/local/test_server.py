@@ -14,10 +14,10 @@ import pytest
 
 from es_sbert.engines.local import ENGINES, purge_stopped, running_engines, start_engine
 from es_sbert.engines.local.engine_home import EngineHome, write_state
-from es_sbert.engines.local.server_configuration import settings_file
+from es_sbert.engines.local.server_process import settings_file
 from es_sbert.errors import LocalEngineError, UsageError
 from tests.conftest import free_port
-from tests.unit.local.test_state import engine
+from tests.unit.engines.local.test_state import engine
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from es_sbert.index.adopt import AdoptionReport, adoption_lines
 from es_sbert.index.adopt_metadata import MetadataCounts
 from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, TextVariant
-from es_sbert.index.vector_meta import VectorFieldMeta
+from es_sbert.index.mapping import VectorFieldMeta
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "adoption"
 META = VectorFieldMeta(

@@ -10,7 +10,9 @@ from es_sbert.engines.protocol import EngineType
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import (
     OPENSEARCH_TYPES,
+    ChunkRules,
     IndexType,
+    VectorFieldMeta,
     check_field_name,
     index_body,
     is_in_source,
@@ -20,7 +22,6 @@ from es_sbert.index.mapping import (
     merge_field_meta,
     vector_fields,
 )
-from es_sbert.index.vector_meta import ChunkRules, VectorFieldMeta
 from tests.unit.golden import assert_golden
 
 
