@@ -26,7 +26,7 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
-from es_sbert.evaluation.retrieval_metrics import Run, measure_run
+from es_sbert.evaluation.retrieval import Run, measure_run
 from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.evaluation.task_files import read_beir_folder
 from es_sbert.ingest.load import LocalRunner, run_load

@@ -11,16 +11,9 @@ from numpy.typing import NDArray
 from benchmarks.common import table
 from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells
-from es_sbert.evaluation.argument_similarity import (
-    FOLDS,
-    TOPIC_FOLDS,
-    cross_validate,
-    grades,
-    random_splits,
-    topic_splits,
-)
 from es_sbert.evaluation.evaluated_models import close_model, open_model
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
+from es_sbert.evaluation.probing import ARGUMENT_FOLDS, TOPIC_FOLDS, cross_validate, grades, random_splits, topic_splits
 from es_sbert.evaluation.task_data import EvaluationTask
 from es_sbert.evaluation.task_files import read_folder
 
@@ -31,7 +24,7 @@ NOTE = (
     "of the rows can. Across topics: 4 folds of 7 topics that training has not seen. Tuned rows: {epochs} of cosine "
     "regression (cross-encoder: binary cross-entropy) a fold, learning rate 5e-5, batch 16."
 )
-PARTS = {"no training": "no training", "10 folds": f"{FOLDS} folds", "across topics": "across topics"}
+PARTS = {"no training": "no training", "10 folds": f"{ARGUMENT_FOLDS} folds", "across topics": "across topics"}
 
 
 def make(lab: Lab) -> str:

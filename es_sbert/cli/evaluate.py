@@ -135,8 +135,7 @@ def evaluate(
     require_extra("train", "ir_measures", "scipy", "sklearn", "yaml")
     from es_sbert import evaluation
     from es_sbert.evaluation.evaluated_models import close_model, open_model
-    from es_sbert.evaluation.evaluation_report import text_table
-    from es_sbert.evaluation.model_card import model_card, read_training_record, write_card
+    from es_sbert.evaluation.evaluation_report import model_card, read_training_record, text_table, write_card
     from es_sbert.evaluation.task_data import EvaluationTask
     from es_sbert.evaluation.task_files import read_task_data
 

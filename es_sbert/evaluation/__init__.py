@@ -82,7 +82,7 @@ def evaluate(
         if index is None:
             return run_task(opened, task, data, settings=settings, progress=report)
         from es_sbert.config import EngineSettings
-        from es_sbert.evaluation.index_retrieval import evaluate_index, single_collection
+        from es_sbert.evaluation.retrieval import evaluate_index, single_collection
 
         return evaluate_index(
             opened,

@@ -1,14 +1,23 @@
-"""The results of one task: a text table, Markdown tables, JSON."""
+"""Evaluation results as text tables, JSON, and Markdown model cards.
+
+A card's front matter follows https://huggingface.co/docs/hub/model-cards.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
 
 import orjson
+import yaml
+from pydantic import BaseModel, ValidationError
 
+from es_sbert.errors import BundleInvalid, OutputError
 from es_sbert.evaluation.task_data import EvaluationTask
 
 # What the figures come from.
@@ -137,3 +146,169 @@ def _group_by_metrics(rows: Sequence[ReportRow]) -> list[tuple[ReportRow, ...]]:
     for row in rows:
         groups.setdefault((row.unit, *row.figures), []).append(row)
     return [tuple(group) for group in groups.values()]
+
+
+TRAINING_RECORD = "training.json"
+_HUB_TASKS = {
+    EvaluationTask.STS: "semantic-similarity",
+    EvaluationTask.TRIPLET: "triplet",
+    EvaluationTask.ARGUMENT: "semantic-similarity",
+    EvaluationTask.TRANSFER: "text-classification",
+    EvaluationTask.DUPLICATES: "binary-classification",
+    EvaluationTask.RETRIEVAL: "information-retrieval",
+}
+_TITLES = {
+    EvaluationTask.STS: "Semantic textual similarity",
+    EvaluationTask.TRIPLET: "Triplets",
+    EvaluationTask.ARGUMENT: "Argument similarity",
+    EvaluationTask.TRANSFER: "SentEval",
+    EvaluationTask.DUPLICATES: "Duplicates",
+    EvaluationTask.RETRIEVAL: "Retrieval",
+}
+
+
+class StageRecord(BaseModel):
+    """How a stage of the training went."""
+
+    name: str
+    examples: int
+    steps: int
+    start_dev: float | None = None
+    best_dev: float | None = None
+    best_step: int | None = None
+
+
+class FinalScoresRecord(BaseModel):
+    """Scores on a test set that chose nothing: before and after the training."""
+
+    name: str
+    start: float | None = None
+    trained: float
+
+
+class TrainingRecord(BaseModel):
+    """`training.json` in the folder of a model that was trained here; what else stands in it is not shown.
+
+    Attributes:
+        recipe: The recipe, without what is by default.
+        data: Path → SHA-256 of every file that was read.
+        stages: In order.
+        test: Scores on the recipe's test set, if it has one.
+        versions: Package → version.
+    """
+
+    recipe: dict[str, Any]
+    data: dict[str, str] = {}
+    stages: list[StageRecord] = []
+    test: FinalScoresRecord | None = None
+    versions: dict[str, str] = {}
+
+
+def read_training_record(folder: Path) -> TrainingRecord | None:
+    """How a model was trained; None for a model that was not trained here.
+
+    Raises:
+        BundleInvalid: the record is broken.
+    """
+    path = folder / TRAINING_RECORD
+    if not path.exists():
+        return None
+    try:
+        return TrainingRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
+        reason = f"{error.error_count()} fields are wrong" if isinstance(error, ValidationError) else str(error)
+        raise BundleInvalid(
+            f"{path} cannot be read: {reason}", "Remove it, or copy it again from where the model was trained."
+        ) from error
+
+
+def model_card(name: str, reports: Sequence[EvaluationReport], training: TrainingRecord | None = None) -> str:
+    """The card as Markdown.
+
+    Args:
+        name: The model's name.
+        reports: Each task's figures get a section.
+        training: How it was trained, if it was trained here.
+    """
+    described = (training.recipe.get("description") or "") if training else ""
+    sections = [
+        f"---\n{yaml.safe_dump(_front_matter(name, reports), sort_keys=False, allow_unicode=True)}---",
+        f"# {name}",
+        *([str(described)] if described else []),
+        *(["## Results\nMeasures are × 100, thresholds are similarities."] if reports else []),
+        *(_results_section(report) for report in reports),
+        *(_training_sections(training) if training else []),
+        *([f"Measured with {_format_versions(reports[0].versions)}."] if reports else []),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def write_card(path: Path, card: str) -> None:
+    """Write a card.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    try:
+        path.write_text(card, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}", "Choose another --card.") from error
+
+
+def _front_matter(name: str, reports: Sequence[EvaluationReport]) -> dict[str, Any]:
+    results = [
+        {
+            "task": {"type": _HUB_TASKS[report.task], "name": _TITLES[report.task]},
+            "dataset": {"name": row.data if row.part == "all" else f"{row.data} ({row.part})", "type": row.data},
+            "metrics": [
+                {"type": figure, "name": metric_label(figure), "value": round(value, 4)}
+                for figure, value in row.figures.items()
+            ],
+        }
+        for report in reports
+        for row in report.rows
+    ]
+    about = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction"],
+    }
+    return about | ({"model-index": [{"name": name, "results": results}]} if results else {})
+
+
+def _results_section(report: EvaluationReport) -> str:
+    settings = ", ".join(f"{key} {value}" for key, value in report.settings.items() if value is not None)
+    measured = f"Measured: {report.model}{f' ({settings})' if settings else ''}."
+    return f"### {_TITLES[report.task]}\n{measured}\n\n{markdown_tables(report)}"
+
+
+def _training_sections(record: TrainingRecord) -> list[str]:
+    recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
+    sections = [f"## Training\nTrained by `es-sbert train` with this recipe:\n\n```yaml\n{recipe}```"]
+    if record.stages:
+        columns = ("stage", "examples", "steps", "dev score at the start", "best dev score", "at step")
+        sections.append(_markdown_table(columns, [_stage_cells(stage) for stage in record.stages]))
+    if record.test:
+        start = "" if record.test.start is None else f"{record.test.start:.2f} before the training, "
+        sections.append(f"{record.test.name}: {start}{record.test.trained:.2f} after it.")
+    if record.data:
+        rows = [(file, f"`{sha256}`") for file, sha256 in record.data.items()]
+        sections.append("### Training data\n" + _markdown_table(("file", "SHA-256"), rows))
+    if record.versions:
+        sections.append(f"Trained with {_format_versions(record.versions)}.")
+    return sections
+
+
+def _format_versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {number}" for package, number in versions.items())
+
+
+def _stage_cells(stage: StageRecord) -> list[str]:
+    start, best = ("–" if score is None else f"{score:.2f}" for score in (stage.start_dev, stage.best_dev))
+    step = "–" if stage.best_step is None else f"{stage.best_step:,}"
+    return [stage.name, f"{stage.examples:,}", f"{stage.steps:,}", start, best, step]
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

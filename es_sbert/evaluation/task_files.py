@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation.argument_similarity import GRADES
+from es_sbert.evaluation.probing import GRADES
 from es_sbert.evaluation.task_data import (
     ArgumentPairs,
     ClassificationData,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation import argument_similarity, retrieval_metrics
+from es_sbert.evaluation import probing, retrieval
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
 from es_sbert.evaluation.pair_metrics import (
@@ -24,7 +24,8 @@ from es_sbert.evaluation.pair_metrics import (
     subset_rows,
     triplet_accuracy,
 )
-from es_sbert.evaluation.senteval import FOLDS, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
+from es_sbert.evaluation.probing import FOLDS, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
+from es_sbert.evaluation.retrieval import retrieval_row
 from es_sbert.evaluation.task_data import (
     ArgumentPairs,
     ClassificationData,
@@ -126,7 +127,7 @@ def _evaluate_sts(model: SentenceEmbedder | PairScorer, data: StsPairs) -> list[
 
 def _evaluate_argument(model: SentenceEmbedder | PairScorer, data: ArgumentPairs) -> list[ReportRow]:
     """Similarity without training; for sentence vectors also a regression on them, in folds and across topics."""
-    gold = argument_similarity.grades(data.labels)  # (pairs,)
+    gold = probing.grades(data.labels)  # (pairs,)
 
     def row(part: str, correlation: Correlation) -> ReportRow:
         return ReportRow(data.name, part, len(gold), "pairs", _correlation_metrics(correlation))
@@ -135,13 +136,13 @@ def _evaluate_argument(model: SentenceEmbedder | PairScorer, data: ArgumentPairs
         return [row("no training", correlate(model.score(data.first, data.second), gold))]
     first, second = embed_columns(model, data.first, data.second)
     cosines = paired_similarity(Similarity.COSINE, first, second)  # (pairs,)
-    regression = argument_similarity.fit_svr(pair_features(first, second), gold)
-    in_folds = argument_similarity.cross_validate(argument_similarity.random_splits(data.labels), gold, regression)
-    across_topics = argument_similarity.cross_validate(argument_similarity.topic_splits(data.topics), gold, regression)
+    regression = probing.fit_svr(pair_features(first, second), gold)
+    in_folds = probing.cross_validate(probing.random_splits(data.labels), gold, regression)
+    across_topics = probing.cross_validate(probing.topic_splits(data.topics), gold, regression)
     return [
         row("no training", correlate(cosines, gold)),
-        row(f"SVR on the vectors, {argument_similarity.FOLDS} folds", in_folds.mean),
-        row(f"SVR on the vectors, across topics in {argument_similarity.TOPIC_FOLDS} folds", across_topics.mean),
+        row(f"SVR on the vectors, {probing.ARGUMENT_FOLDS} folds", in_folds.mean),
+        row(f"SVR on the vectors, across topics in {probing.TOPIC_FOLDS} folds", across_topics.mean),
     ]
 
 
@@ -178,7 +179,7 @@ def _evaluate_senteval(model: SentenceEmbedder, data: ClassificationData) -> Rep
     return ReportRow(data.name, part, size, "examples", figures | f1)
 
 
-def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> retrieval_metrics.Run:
+def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> retrieval.Run:
     """The nearest documents to each query by exact cosine, queries that are documents left out of their own answers."""
     queries, documents = list(data.queries), list(data.documents)
     (questions,) = embed_columns(model, list(data.queries.values()), kind="query")
@@ -186,14 +187,7 @@ def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> retrieval_
     place = {document: row for row, document in enumerate(documents)}
     own = [data.own(query) for query in queries]
     rows = np.array([-1 if document is None else place[document] for document in own], dtype=np.int64)  # (queries,)
-    return retrieval_metrics.rank_documents(questions, queries, corpus, documents, own=rows)
-
-
-def retrieval_row(data: RetrievalCollection, run: retrieval_metrics.Run, part: str) -> ReportRow:
-    """Figures of a ranking of a collection."""
-    result = retrieval_metrics.measure_run(run, data.judgements)
-    figures = {"ndcg@10": result.ndcg, "mrr@10": result.mrr, "map@100": result.map, "recall@100": result.recall}
-    return ReportRow(data.name, part, len(data.queries), "queries", figures)
+    return retrieval.rank_documents(questions, queries, corpus, documents, own=rows)
 
 
 def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: PromptKind | None = None) -> list[Vectors]:

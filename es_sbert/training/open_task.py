@@ -10,15 +10,13 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.attention_mask import skip_mask_check
 from es_sbert.networks.cross_encoder import CrossEncoder
-from es_sbert.training.bi_encoder_task import BiEncoderTask
+from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.initial_model import open_initial_model
-from es_sbert.training.objectives.losses import build_objective, objective_schema
-from es_sbert.training.objectives.objective import Objective
+from es_sbert.training.objectives.losses import Objective, build_objective, objective_schema
 from es_sbert.training.objectives.settings import ObjectiveSpec
 from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask
 from es_sbert.training.recipe import LoraSpec, ModelKind, ModelSpec, StageSpec
-from es_sbert.training.training_task import TrainingTask
 
 
 def open_task(

@@ -16,7 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from es_sbert.bundle.bundle import hash_file
 from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME
 from es_sbert.errors import CheckpointInvalid, UsageError
-from es_sbert.evaluation.model_card import TRAINING_RECORD
+from es_sbert.evaluation.evaluation_report import TRAINING_RECORD
 from es_sbert.filesystem import file_lock
 from es_sbert.training.recipe import Recipe
 from es_sbert.training.training_device import NumberFormat

@@ -1,17 +1,11 @@
-"""transformers' Trainer for training tasks: mixed data sets, exact resume, errors with a remedy.
-
-It also compiles the transformer (`torch.compile`) where the recipe asks for it, and stops at a loss that is not finite
-without synchronising with the GPU at every step.
-"""
+"""transformers' Trainer for training tasks: mixed data sets, dev scores, exact resume, errors with a remedy."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,19 +15,110 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
-from es_sbert.errors import TrainingError, error_summary
+from es_sbert.errors import RecipeInvalid, TrainingError, error_summary
+from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
+from es_sbert.evaluation.pair_metrics import (
+    Similarity,
+    correlate,
+    duplicates,
+    paired_similarity,
+    triplet_accuracy,
+    unit_rows,
+)
 from es_sbert.networks.siamese_encoder import eval_mode
-from es_sbert.training.data.examples import Examples
+from es_sbert.training.bi_encoder_task import TrainingTask
+from es_sbert.training.data.examples import DevData, Examples
 from es_sbert.training.data.sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
-from es_sbert.training.recipe import StageSpec
+from es_sbert.training.objectives.settings import ObjectiveSpec, TripletDistance, TripletSpec
+from es_sbert.training.recipe import DevSpec, StageSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
 from es_sbert.training.training_errors import (
-    check_loss_finite,
+    LossCheck,
     check_model_finite,
     translate_disk_errors,
     translate_out_of_memory,
 )
-from es_sbert.training.training_task import TrainingTask
+
+_METRIC_NAMES = {
+    "sts": "Spearman's ρ × 100",
+    "triplet": "accuracy × 100",
+    "pairs": "reciprocal rank × 100",
+    "duplicates": "average precision × 100",
+}
+
+# Anchors whose positives are ranked at a time: (block, positives) cosines are held.
+_ANCHOR_BLOCK = 1024
+
+
+def dev_name(spec: DevSpec, data: Literal["dev", "test"] = "dev") -> str:
+    """What the score on a set of data is, for people."""
+    return f"{data} {_METRIC_NAMES[spec.task]}"
+
+
+def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Similarity = Similarity.COSINE) -> float:
+    """Measure a model on dev data, × 100.
+
+    Args:
+        model: What is trained, as it is.
+        data: The dev data.
+        distance: What triplets are measured by.
+
+    Raises:
+        RecipeInvalid: a cross- or poly-encoder with a task that needs sentence vectors.
+        ModelError: the model gives values that are not finite.
+    """
+    if isinstance(model, SentenceEmbedder):
+        return _score_vectors([model.embed(texts) for texts in data.texts], data, distance)
+    if data.task not in ("sts", "duplicates"):
+        raise RecipeInvalid(
+            f"dev.task {data.task} needs sentence vectors, which a cross- or poly-encoder does not give",
+            "Use dev.task: sts or duplicates.",
+        )
+    return _score_pairs(model.score(*data.texts), data)
+
+
+def _score_vectors(vectors: list[NDArray[np.float32]], data: DevData, distance: Similarity) -> float:
+    if data.task == "triplet":
+        return triplet_accuracy(*vectors)[distance]
+    if data.task == "pairs":
+        return reciprocal_rank(*vectors)
+    return _score_pairs(paired_similarity(Similarity.COSINE, *vectors), data)
+
+
+def _score_pairs(scores: NDArray[np.floating], data: DevData) -> float:
+    assert data.gold is not None, "read_dev gives labels for these tasks"
+    if data.task == "sts":
+        return correlate(scores, data.gold.astype(np.float64)).spearman
+    return duplicates(scores, data.gold.astype(np.int64)).average_precision
+
+
+def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]) -> float:
+    """Mean reciprocal rank × 100 of each anchor's own positive among all positives by cosine.
+
+    A tie counts against the model: a positive stands behind all that are as close.
+
+    Args:
+        anchors, positives: *Shape:* ``(pairs, dimensions)``.
+    """
+    first, second = unit_rows(anchors.astype(np.float64)), unit_rows(positives.astype(np.float64))
+    total = 0.0
+    for start in range(0, len(first), _ANCHOR_BLOCK):
+        cosines = first[start : start + _ANCHOR_BLOCK] @ second.T  # (block, pairs)
+        own = cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))]  # (block,)
+        total += float((1 / (cosines >= own[:, None]).sum(axis=1)).sum())
+    return 100 * total / len(first)
+
+
+def triplet_distance(objectives: Iterable[ObjectiveSpec]) -> Similarity:
+    """What a stage's dev triplets are measured by: the distance that all its triplets are trained by, else cosine."""
+    distances = {objective.distance for objective in objectives if isinstance(objective, TripletSpec)}
+    if len(distances) != 1:
+        return Similarity.COSINE
+    return {
+        TripletDistance.EUCLIDEAN: Similarity.EUCLIDEAN,
+        TripletDistance.MANHATTAN: Similarity.MANHATTAN,
+        TripletDistance.COSINE: Similarity.COSINE,
+    }[distances.pop()]
 
 
 def compile_transformer(encoder: nn.Module, backend: str = "inductor") -> None:
@@ -87,89 +172,6 @@ def translate_compiler_errors(*, compiled: bool) -> Iterator[None]:
             "Install a C++ compiler (g++), which torch calls on GPUs too, or set compile: false and start anew in "
             "another folder.",
         ) from error
-
-
-# Batches between a loss and the look at it on a GPU. The host may run ahead of the GPU by so many.
-CHECK_DELAY = 8
-
-
-@dataclass(frozen=True)
-class _PendingLoss:
-    """A loss on its way to the host.
-
-    Attributes:
-        value: *Shape:* ``()``, page-locked memory that receives it.
-        event: Has passed on the GPU when `value` is there; None on a CPU.
-        step, examples, rows: What it is the loss of.
-    """
-
-    value: Tensor
-    event: Any
-    step: int
-    examples: Examples
-    rows: NDArray[np.int64]
-
-
-class LossCheck:
-    """Looks at the loss of every batch, in order.
-
-    On a CPU a loss is looked at as soon as it is computed, before it reaches the weights. On a GPU the host would have
-    to wait for it, and the GPU would then wait for the host. So each loss is copied into page-locked memory, which does
-    not block, and looked at some batches later; by then it has long arrived. `finish` looks at the rest: before the
-    weights are measured or saved, and before a loss is logged.
-
-    All processes of a run look at the same loss at the same step, so that all stop together.
-
-    Args:
-        device: Where losses are computed.
-        delay: Batches between a loss and the look at it; 0: look at once.
-    """
-
-    def __init__(self, device: torch.device, delay: int | None = None) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._delay = (CHECK_DELAY if self._on_gpu else 0) if delay is None else delay
-        self._places = torch.zeros(self._delay + 1, pin_memory=self._on_gpu)  # (delay + 1,) float32
-        self._added = 0
-        self._pending: deque[_PendingLoss] = deque()
-
-    def add(self, loss: Tensor, step: int, examples: Examples, rows: NDArray[np.int64]) -> None:
-        """Take note of a loss and look at the one of `delay` batches ago.
-
-        Args:
-            loss: A scalar.
-            step: Of the optimiser, from 1.
-            examples: The data set of the batch.
-            rows: Its examples, *shape* ``(batch,)``.
-
-        Raises:
-            TrainingDiverged: a loss is not finite; with its step and its batch.
-        """
-        place = self._places[self._added % len(self._places)]
-        self._added += 1
-        place.copy_(loss.detach(), non_blocking=True)
-        event = None
-        if self._on_gpu:
-            event = torch.cuda.Event()
-            event.record()
-        self._pending.append(_PendingLoss(place, event, step, examples, rows))
-        while len(self._pending) > self._delay:
-            self._look()
-
-    def finish(self) -> None:
-        """Look at every loss that has not been looked at.
-
-        Raises:
-            TrainingDiverged: one is not finite.
-        """
-        while self._pending:
-            self._look()
-
-    def _look(self) -> None:
-        pending = self._pending.popleft()
-        if pending.event is not None:
-            pending.event.synchronize()
-        # By way of numpy: this is memory of the host, whatever torch would do to read a tensor.
-        check_loss_finite(float(pending.value.numpy()), pending.step, pending.examples, pending.rows)
 
 
 # Examples that a model is tried on before it is measured or saved.

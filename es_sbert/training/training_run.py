@@ -22,18 +22,17 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model_reader import read_sentence_model
 from es_sbert.errors import ModelNotFound, RecipeInvalid, SourceError
-from es_sbert.evaluation.model_card import TRAINING_RECORD, TrainingRecord, model_card
+from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, TrainingRecord, model_card
 from es_sbert.exporters.export import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.training.augmentation import add_teacher_labels, mine_neighbour_pairs
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.data.read_examples import DevData, read_dev, read_examples
-from es_sbert.training.dev_score import dev_name, dev_score, triplet_distance
+from es_sbert.training.data.examples import DevData, Examples, read_dev, read_examples
 from es_sbert.training.objectives.losses import objective_schema
 from es_sbert.training.objectives.settings import MarginDistillationSpec
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, hash_model, hash_source, write_json
+from es_sbert.training.trainer import dev_name, dev_score, triplet_distance
 from es_sbert.training.training_device import (
     TrainingPrecision,
     choose_training_device,

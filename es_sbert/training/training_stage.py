@@ -24,16 +24,14 @@ from es_sbert.training.callbacks import (
     course,
 )
 from es_sbert.training.data.epoch_plan import EpochPlan, PlannedDataset, batch_count, number_texts
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.data.read_examples import DevData
+from es_sbert.training.data.examples import DevData, Examples
 from es_sbert.training.data.sampler import MixedBatchSampler
-from es_sbert.training.dev_score import dev_name, dev_score, triplet_distance
 from es_sbert.training.objectives.losses import objective_schema
 from es_sbert.training.objectives.settings import ObjectiveSpec
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_incomplete_checkpoints, write_json
-from es_sbert.training.trainer import TaskTrainer, compile_transformer
+from es_sbert.training.trainer import TaskTrainer, compile_transformer, dev_name, dev_score, triplet_distance
 from es_sbert.training.training_device import NumberFormat, TrainingPrecision, float32_matmul_precision
 from es_sbert.training.training_errors import translate_disk_errors
 

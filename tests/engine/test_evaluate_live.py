@@ -11,9 +11,9 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder
-from es_sbert.evaluation.index_retrieval import evaluate_index
+from es_sbert.evaluation.retrieval import evaluate_index, retrieval_row
 from es_sbert.evaluation.task_data import RetrievalCollection
-from es_sbert.evaluation.task_runner import memory_run, retrieval_row
+from es_sbert.evaluation.task_runner import memory_run
 from tests.tiny import write_tiny_bert
 
 _SUBJECTS = ("a man", "the man", "a cat", "the cat", "the guitar")

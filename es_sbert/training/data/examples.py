@@ -1,13 +1,19 @@
-"""Examples of a data set, and the columns and labels that an objective needs. No torch."""
+"""Training and dev data: read, and checked row by row before training starts. No torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from es_sbert.errors import RecipeInvalid, SourceError
+from es_sbert.io.tables import RowErrors, Table, read_table
+from es_sbert.training.recipe import DataSpec, DevSpec
 
 
 class LabelKind(StrEnum):
@@ -78,3 +84,259 @@ class Examples:
         rows = slice(start, None if count is None else start + count)
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, texts=tuple(column[rows] for column in self.texts), labels=labels, lines=self.lines[rows])
+
+
+# Labels have a role of their own; vectors come from a teacher, never from a file.
+_LABEL_ROLES = {LabelKind.SCORE: "score", LabelKind.CLASS: "class"}
+
+
+@dataclass(frozen=True)
+class AssignedColumns:
+    """Columns of a file by what they are for.
+
+    Attributes:
+        texts: In the order of the objective's roles.
+        label: Scores or classes; None where the data has none.
+    """
+
+    texts: tuple[str, ...]
+    label: str | None
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every column that is read, each once."""
+        return tuple(dict.fromkeys((*self.texts, *([self.label] if self.label else []))))
+
+
+def assign_columns(name: str, columns: Mapping[str, str | tuple[str, ...]], shape: ExampleSchema) -> AssignedColumns:
+    """Check a recipe's mapping of roles to columns against what an objective needs.
+
+    Args:
+        name: Of the data set, for messages.
+        columns: Role → column; several for the last role of a shape that repeats it.
+        shape: What the objective needs.
+
+    Raises:
+        RecipeInvalid: a role is unknown or lacks its column, or has several where one is needed.
+    """
+    label_role = None if shape.taught else _LABEL_ROLES.get(shape.label)
+    roles = (*shape.roles, *([label_role] if label_role else []))
+    optional = shape.roles[-1] if shape.repeats_last else None
+    missing = [role for role in roles if role not in columns and role != optional]
+    unknown = [role for role in columns if role not in roles]
+    if missing or unknown:
+        wrong = [f"no column for {', '.join(missing)}"] if missing else []
+        wrong += [f"no such role as {', '.join(unknown)}"] if unknown else []
+        needed = ", ".join(f"{role} (any number of columns)" if role == optional else role for role in roles)
+        raise RecipeInvalid(f"{name}: {' and '.join(wrong)}", f"Its objective has these roles: {needed}.")
+    several = [role for role, given in columns.items() if not isinstance(given, str) and role != optional]
+    if several:
+        raise RecipeInvalid(
+            f"{name}: {', '.join(several)} has a list of columns", f"Name one column for {', '.join(several)}."
+        )
+    texts = [column for role in shape.roles for column in _as_tuple(columns.get(role, ()))]
+    return AssignedColumns(tuple(texts), str(columns[label_role]) if label_role else None)
+
+
+def _as_tuple(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else given
+
+
+def check_negatives(texts: Sequence[Sequence[str]], lines: NDArray[np.int64], problems: RowErrors) -> None:
+    """Note the rows whose negative is the anchor itself, or a positive of the same anchor in any row.
+
+    Texts that differ in white space only count as equal.
+
+    Args:
+        texts: Columns: anchors, positives, then any number of columns of negatives.
+        lines: *Shape:* ``(rows,)``, for messages.
+        problems: Takes the rows.
+    """
+    anchors, positives, *negatives = ([" ".join(text.split()) for text in column] for column in texts)
+    right: dict[tuple[str, str], int] = {}  # (anchor, positive) → the first line that says so
+    for line, pair in zip(lines.tolist(), zip(anchors, positives, strict=True), strict=True):
+        right.setdefault(pair, line)
+    for column in negatives:
+        for line, anchor, negative in zip(lines.tolist(), anchors, column, strict=True):
+            if negative == anchor:
+                problems.add(line, "the negative is the anchor itself")
+            elif (said := right.get((anchor, negative))) is not None:
+                where = "" if said == line else f" of the same anchor in line {said}"
+                problems.add(line, f"the negative is the positive{where}")
+
+
+_ROWS_REMEDY = "Mend these rows or leave them out; `columns` in the recipe says which column is read as what."
+
+
+def read_examples(spec: DataSpec, shape: ExampleSchema, data_folder: Path) -> Examples:
+    """Read a data set of a recipe and check every row.
+
+    Args:
+        spec: The data set; a relative path counts from `data_folder`.
+        shape: What its objective needs.
+        data_folder: The data folder of the run.
+
+    Returns:
+        The examples, at least one. Scores are mapped linearly from the data's range to the objective's.
+
+    Raises:
+        RecipeInvalid: a role is unknown or has no column, or the range of scores is empty.
+        SourceError: the file cannot be read, or rows have an empty side, an unknown class, a score that is no
+            number or out of range, or a negative that is a right answer; with the file and the first such lines.
+        UsageError: the library that reads the format is not installed.
+    """
+    name = spec.name or Path(spec.path).name
+    unknown = sorted(set(spec.prompts) - set(shape.roles))
+    if unknown:
+        raise RecipeInvalid(
+            f"{name}: there is no role {', '.join(unknown)} to put a prompt in front of",
+            f"The roles of texts are: {', '.join(shape.roles)}.",
+        )
+    return read_with_schema(
+        name,
+        data_folder / spec.path,
+        spec.columns,
+        shape,
+        score_range=spec.score_range,
+        skip=spec.skip,
+        limit=spec.limit,
+    )
+
+
+def read_with_schema(
+    name: str,
+    path: Path,
+    columns: Mapping[str, str | tuple[str, ...]],
+    shape: ExampleSchema,
+    *,
+    score_range: tuple[float, float] | None = None,
+    skip: int = 0,
+    limit: int | None = None,
+) -> Examples:
+    """Read the columns of a shape and check every row.
+
+    Args:
+        name: Of the data set, for messages.
+        path: File or folder.
+        columns: Role → column; several for the last role of a shape that repeats it.
+        shape: What is needed.
+        score_range: Lowest and highest gold score of the data; None: those of the shape, if it has any.
+        skip: Leave out the first so many rows (they are read and checked).
+        limit: Take only so many.
+
+    Raises:
+        RecipeInvalid, SourceError, UsageError: as for `read_examples`.
+    """
+    assigned = assign_columns(name, columns, shape)
+    given = score_range or shape.score_range
+    if given is not None and not given[0] < given[1]:
+        raise RecipeInvalid(
+            f"{name}: score_range {list(given)} is empty", "Give the lowest and the highest score, in this order."
+        )
+    table = read_table(path, assigned.all, limit=None if limit is None else skip + limit)
+    problems = table.problems()
+    texts = tuple(table.texts(column, problems) for column in assigned.texts)
+    labels = _labels(table, assigned, shape, given, problems)
+    problems.check(_ROWS_REMEDY)
+    if shape.label is LabelKind.NONE and "negative" in shape.roles:
+        check_negatives(texts, table.lines, problems)
+        problems.check("Leave these rows out, or give them other negatives.")
+    examples = Examples(name=name, path=path, texts=texts, labels=labels, lines=table.lines).part(skip, limit)
+    if not len(examples):
+        raise SourceError(f"{path} has {len(texts[0])} examples, and skip: {skip} leaves none", "Lower skip.")
+    return examples
+
+
+def _labels(
+    table: Table, columns: AssignedColumns, shape: ExampleSchema, given: tuple[float, float] | None, problems: RowErrors
+) -> NDArray[np.float32] | NDArray[np.int64] | None:
+    if columns.label is None:
+        return None
+    if shape.label is LabelKind.CLASS:
+        return _classes(table, columns.label, shape.classes, problems)
+    scores = table.floats(columns.label, problems)  # (rows,)
+    if given is not None:
+        low, high = given
+        # A score that is no number is NaN here, noted already, and neither below nor above.
+        for row in np.flatnonzero((scores < low) | (scores > high)):
+            reason = f"{columns.label} is {scores[row]:g}, outside {low:g} to {high:g}"
+            problems.add(int(table.lines[row]), f"{reason} (score_range in the recipe)")
+        if shape.score_range is not None:
+            bottom, top = shape.score_range
+            scores = bottom + (scores - low) / (high - low) * (top - bottom)
+    return scores.astype(np.float32)
+
+
+def _classes(table: Table, column: str, classes: tuple[str, ...], problems: RowErrors) -> NDArray[np.int64]:
+    """Numbers of the classes, *shape* ``(rows,)``; −1 where a label is none of them."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    found = np.array([numbers.get(_class_name(value), -1) for value in table.columns[column]], dtype=np.int64)
+    for row in np.flatnonzero(found < 0):
+        value = table.columns[column][row]
+        problems.add(int(table.lines[row]), f"{column} is {value!r}, not one of {', '.join(classes)}")
+    return found
+
+
+def _class_name(value: object) -> str:
+    # JSON, Parquet and datasets folders hold numbers where the classes are called 0, 1, 2; false and true are 0 and 1.
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if isinstance(value, int) else ""
+
+
+_DEV_SCHEMAS = {
+    "sts": ExampleSchema(("sentence1", "sentence2"), LabelKind.SCORE),
+    "triplet": ExampleSchema(("anchor", "positive", "negative")),
+    "pairs": ExampleSchema(("anchor", "positive")),
+    "duplicates": ExampleSchema(("sentence1", "sentence2"), LabelKind.CLASS, classes=("0", "1")),
+}
+
+
+@dataclass(frozen=True)
+class DevData:
+    """Texts and gold labels of a dev set.
+
+    Attributes:
+        task: What is measured on them.
+        texts: One list for each role of the task, all of one length.
+        gold: Scores (`sts`, float32) or classes (`duplicates`, int64) of *shape* ``(examples,)``; None for the
+            tasks whose columns say which text is right.
+    """
+
+    task: Literal["sts", "triplet", "pairs", "duplicates"]
+    texts: tuple[list[str], ...]
+    gold: NDArray[np.float32] | NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.texts[0])
+
+
+def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
+    """Read a stage's dev set and check every row.
+
+    Args:
+        spec: The dev set; a relative path counts from `data_folder`.
+        data_folder: The data folder of the run.
+
+    Raises:
+        RecipeInvalid: a role of the task is unknown or has no column.
+        SourceError: the file or a row is bad, as for training data, or all gold labels or positives are the same.
+        UsageError: the library that reads the format is not installed.
+    """
+    path = data_folder / spec.path
+    examples = read_with_schema(
+        f"dev ({path.name})", path, spec.columns, _DEV_SCHEMAS[spec.task], skip=spec.skip, limit=spec.limit
+    )
+    gold = examples.labels
+    if gold is not None and np.all(gold == gold[0]):
+        # Neither a rank correlation nor a precision is defined then: no checkpoint could be called the best.
+        raise SourceError(
+            f"{path}: all {len(examples)} gold labels are {gold[0]:g}, which tells no checkpoint from another",
+            "Name another dev set, or raise its limit.",
+        )
+    if spec.task == "pairs" and len(set(examples.texts[1])) == 1:
+        raise SourceError(
+            f"{path}: all {len(examples)} positives are one text, which is always the first among them",
+            "Name another dev set, or raise its limit.",
+        )
+    return DevData(spec.task, examples.texts, gold)

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError
-from es_sbert.evaluation.argument_similarity import (
+from es_sbert.evaluation.probing import (
     FoldRows,
     FoldSplit,
     cross_validate,

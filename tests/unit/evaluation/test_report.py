@@ -9,8 +9,17 @@ import pytest
 import yaml
 
 from es_sbert.errors import BundleInvalid, OutputError
-from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow, markdown_tables, text_table, versions
-from es_sbert.evaluation.model_card import TrainingRecord, model_card, read_training_record, write_card
+from es_sbert.evaluation.evaluation_report import (
+    EvaluationReport,
+    ReportRow,
+    TrainingRecord,
+    markdown_tables,
+    model_card,
+    read_training_record,
+    text_table,
+    versions,
+    write_card,
+)
 from es_sbert.evaluation.task_data import EvaluationTask
 
 STS = EvaluationReport(

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from es_sbert.errors import ModelError, SourceError
-from es_sbert.evaluation import retrieval_metrics
-from es_sbert.evaluation.retrieval_metrics import measure_run, rank_documents, search_exact
+from es_sbert.evaluation import retrieval
+from es_sbert.evaluation.retrieval import measure_run, rank_documents, search_exact
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 
@@ -40,8 +40,8 @@ def test_equal_to_brute_force_in_any_blocks(
     questions = random.integers(-2, 3, (queries, 4)).astype(np.float32)
     own = random.integers(-1, documents, queries) if excludes else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retrieval_metrics, "_QUERIES", query_block)
-        patch.setattr(retrieval_metrics, "_DOCUMENTS", document_block)
+        patch.setattr(retrieval, "_QUERIES", query_block)
+        patch.setattr(retrieval, "_DOCUMENTS", document_block)
         rows, cosines = search_exact(questions, corpus, k, own)
     expected = brute_force(questions, corpus, k, own)
     assert [[row for row in found if row >= 0] for found in rows.tolist()] == expected

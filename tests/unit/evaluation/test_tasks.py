@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.evaluation.argument_similarity import GRADES
 from es_sbert.evaluation.evaluation_report import ReportRow
+from es_sbert.evaluation.probing import GRADES
 from es_sbert.evaluation.task_data import (
     ArgumentPairs,
     ClassificationData,

@@ -6,8 +6,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 from es_sbert.errors import ModelError, SourceError
-from es_sbert.evaluation import senteval
-from es_sbert.evaluation.senteval import PENALTIES, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
+from es_sbert.evaluation import probing
+from es_sbert.evaluation.probing import PENALTIES, LabelledFeatures, evaluate_in_folds, evaluate_split, pair_features
 
 
 def examples(count: int, seed: int, *, shift: float = 1.0, classes: int = 2, length: float = 1.0) -> LabelledFeatures:
@@ -69,15 +69,15 @@ def test_cross_validation_of_noise_is_chance() -> None:
 def test_every_fold_is_classified_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     data = examples(40, 6)
     seen: list[tuple[int, int]] = []
-    whole = senteval.evaluate_split
+    whole = probing.evaluate_split
 
-    def watched(train: LabelledFeatures, test: LabelledFeatures, **options: int) -> senteval.SentEvalResult:
+    def watched(train: LabelledFeatures, test: LabelledFeatures, **options: int) -> probing.SentEvalResult:
         rows = {row.tobytes() for row in train.features}
         assert not any(row.tobytes() in rows for row in test.features)
         seen.append((len(train.classes), len(test.classes)))
         return whole(train, test, **options)
 
-    monkeypatch.setattr(senteval, "evaluate_split", watched)
+    monkeypatch.setattr(probing, "evaluate_split", watched)
     evaluate_in_folds(data, folds=4)
     assert seen == [(30, 10)] * 4
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from es_sbert.cli.main import main as es_sbert
 from es_sbert.networks.attention_mask import skip_mask_check
 from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
-from es_sbert.training.bi_encoder_task import BiEncoderTask
+from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.objectives.losses import build_objective
 from es_sbert.training.objectives.settings import (
@@ -28,7 +28,6 @@ from es_sbert.training.objectives.settings import (
 )
 from es_sbert.training.pair_tasks import PolyEncoderTask
 from es_sbert.training.recipe import ModelKind, ModelSpec
-from es_sbert.training.training_task import TrainingTask
 from tests.unit.training.device_reads import DeviceReads
 
 OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {

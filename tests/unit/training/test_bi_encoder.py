@@ -10,8 +10,7 @@ from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
 from es_sbert.training import bi_encoder_task
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.losses import build_objective
-from es_sbert.training.objectives.objective import Objective
+from es_sbert.training.objectives.losses import Objective, build_objective
 from es_sbert.training.objectives.settings import InBatchSpec, RegressionSpec, SoftmaxSpec
 from tests.unit.training.support import STILL, write_model
 

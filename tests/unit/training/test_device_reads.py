@@ -27,7 +27,8 @@ from es_sbert.training.objectives.settings import (
 )
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import DataSpec, ModelKind, ModelSpec, StageSpec, load_recipe
-from es_sbert.training.trainer import LossCheck, TaskTrainer
+from es_sbert.training.trainer import TaskTrainer
+from es_sbert.training.training_errors import LossCheck
 from es_sbert.training.training_run import train
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
 from tests.unit.training.device_reads import CardWaits, DeviceReads, StepReads

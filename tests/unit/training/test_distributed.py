@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from es_sbert.training.distributed import gather, processes, rows_before
+from es_sbert.training.training_device import gather, processes, rows_before
 from tests.unit.training import gradients
 from tests.unit.training.support import STILL, recipe, train_here, write_model, write_pairs, write_recipe
 

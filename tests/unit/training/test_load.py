@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.training.data.read_examples import assign_columns
+from es_sbert.training.data.examples import assign_columns
 from es_sbert.training.objectives.losses import objective_schema
 from es_sbert.training.recipe import Recipe, load_recipe, parse_overrides, shipped_recipes
 from tests.unit.training.support import recipe, write_recipe

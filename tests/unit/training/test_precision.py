@@ -86,7 +86,8 @@ def test_a_run_goes_on_in_the_precision_that_it_began_with(
     path = write_recipe(folder, settings)
     with monkeypatch.context() as card, cut_at(2):
         card.setattr(
-            "es_sbert.training.training_run.choose_precision", lambda *_, **__: TrainingPrecision("bf16", tf32=False)
+            "es_sbert.training.training_run.choose_training_precision",
+            lambda *_, **__: TrainingPrecision("bf16", tf32=False),
         )
         train_here(path, folder / "out")
     assert train_here(path, folder / "out", resume=True).precision == "bf16"

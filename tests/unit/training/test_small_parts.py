@@ -12,9 +12,8 @@ from es_sbert.cli.train import train_summary
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.pair_metrics import Similarity
 from es_sbert.training.callbacks import checkpoint_steps, course, is_out_of_patience, metrics_csv, plot_metrics
-from es_sbert.training.data.read_examples import DevData
+from es_sbert.training.data.examples import DevData
 from es_sbert.training.data.token_columns import TokenColumn
-from es_sbert.training.dev_score import dev_score, reciprocal_rank, triplet_distance
 from es_sbert.training.objectives.settings import RegressionSpec, TripletDistance, TripletSpec
 from es_sbert.training.run_folder import (
     last_complete_checkpoint,
@@ -22,6 +21,7 @@ from es_sbert.training.run_folder import (
     remove_checkpoints,
     remove_incomplete_checkpoints,
 )
+from es_sbert.training.trainer import dev_score, reciprocal_rank, triplet_distance
 from es_sbert.training.training_run import FinalScores, TrainingResult
 from es_sbert.training.training_stage import StageResult, log_interval
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from es_sbert.training.data.deduplicate import balance_batches, batch_without_duplicates
-from es_sbert.training.data.epoch_plan import number_texts, plan_batches
+from es_sbert.training.data.epoch_plan import balance_batches, batch_without_duplicates, number_texts, plan_batches
 from es_sbert.training.data.examples import Examples
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=200).map(lambda values: np.array(values, dtype=np.int64))

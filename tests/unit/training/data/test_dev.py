@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.training.data.read_examples import read_dev
+from es_sbert.training.data.examples import read_dev
 from es_sbert.training.recipe import DevSpec
 
 PAIRS = {"sentence1": "a", "sentence2": "b"}

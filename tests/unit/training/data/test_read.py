@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.training.data.examples import ExampleSchema, LabelKind
-from es_sbert.training.data.read_examples import read_examples
+from es_sbert.training.data.examples import ExampleSchema, LabelKind, read_examples
 from es_sbert.training.recipe import DataSpec
 
 PAIRS = ("sentence1", "sentence2")

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from es_sbert.training.data.examples import LabelKind
-from es_sbert.training.objectives.objective import Objective
+from es_sbert.training.objectives.losses import Objective
 from es_sbert.training.objectives.settings import ObjectiveSpec
 
 BATCH, DIMENSIONS = 8, 12

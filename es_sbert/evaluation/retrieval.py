@@ -1,0 +1,283 @@
+"""Evaluate retrieval: nDCG, MRR, MAP and recall of exact search in memory, or of an index with its kNN graph.
+
+ir-measures computes the metrics, with the definitions of trec_eval. `evaluate_index` is the only code of `evaluation`
+that connects to an engine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import orjson
+from ir_measures import AP, RR, R, nDCG
+from numpy.typing import NDArray
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine
+from es_sbert.errors import EngineError, IndexMismatch, SourceError, UsageError
+from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder
+from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
+from es_sbert.evaluation.pair_metrics import (
+    check_finite,
+)
+from es_sbert.evaluation.task_data import (
+    EvaluationTask,
+    RetrievalCollection,
+    TaskData,
+)
+from es_sbert.index.mapping import has_vector_query
+from es_sbert.index.vector_field import read_vector_field
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+from es_sbert.search.semantic_index import SemanticIndex
+
+
+def retrieval_row(data: RetrievalCollection, run: Run, part: str) -> ReportRow:
+    """Figures of a ranking of a collection."""
+    result = measure_run(run, data.judgements)
+    figures = {"ndcg@10": result.ndcg, "mrr@10": result.mrr, "map@100": result.map, "recall@100": result.recall}
+    return ReportRow(data.name, part, len(data.queries), "queries", figures)
+
+
+DEPTH = 100
+_MEASURES = {"ndcg@10": nDCG @ 10, "mrr@10": RR @ 10, "map@100": AP @ DEPTH, "recall@100": R @ DEPTH}
+# Scores held at once: 64 queries by 65,536 documents are 16 MB.
+_QUERIES, _DOCUMENTS = 64, 1 << 16
+
+Run = dict[str, dict[str, float]]  # query → document → score
+Judgements = Mapping[str, Mapping[str, int]]  # query → document → grade; 0 is not relevant
+
+
+@dataclass(frozen=True)
+class RetrievalMetrics:
+    """Means over the judged queries, × 100.
+
+    Attributes:
+        ndcg: nDCG@10 with the grades as gains.
+        mrr: Reciprocal rank of the first relevant document among the first 10.
+        map: Average precision over the first 100 documents, divided by all relevant ones.
+        recall: Share of relevant documents among the first 100.
+    """
+
+    ndcg: float
+    mrr: float
+    map: float
+    recall: float
+
+
+def measure_run(run: Run, judgements: Judgements) -> RetrievalMetrics:
+    """Figures of a ranking.
+
+    Args:
+        run: For every judged query the documents found, with scores; a query without documents is `{}`. Equal scores
+            rank in the order given.
+        judgements: Judged queries, each with at least one relevant document.
+
+    Raises:
+        SourceError: no query has a relevant document.
+    """
+    judged = {query: dict(grades) for query, grades in judgements.items() if any(g > 0 for g in grades.values())}
+    if not judged:
+        raise SourceError("no query has a relevant document", "Give judgements with grades above 0.")
+    values = ir_measures.calc_aggregate(
+        list(_MEASURES.values()), judged, {query: _break_ties(run[query]) for query in judged}
+    )
+    return RetrievalMetrics(*(100 * float(values[each]) for each in _MEASURES.values()))
+
+
+def _break_ties(found: Mapping[str, float]) -> dict[str, float]:
+    """Documents with scores that no two share: the tools behind ir-measures order equal ones each in its own way."""
+    ranked = sorted(found, key=lambda document: found[document], reverse=True)  # equal ones stay as they are
+    return {document: -float(place) for place, document in enumerate(ranked)}
+
+
+def search_exact(
+    queries: NDArray[np.float32], documents: NDArray[np.float32], k: int, own: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k documents of the largest cosine for each query, exactly, in memory bounded by blocks.
+
+    Args:
+        queries: *Shape:* ``(queries, dimensions)``.
+        documents: *Shape:* ``(documents, dimensions)``.
+        k: At most so many.
+        own: *Shape:* ``(queries,)``: the document that is the query itself and is left out; −1 for none.
+
+    Returns:
+        Rows of documents and their cosines, *shape* ``(queries, at most k)`` each, best first; equal cosines in the
+        order of the documents. Where fewer are left, the rows end with −1 and −∞.
+
+    Raises:
+        ModelError: a value is not a finite number.
+    """
+    check_finite(queries, documents)
+    width = min(k, len(documents))
+    rows = np.full((len(queries), width), -1, dtype=np.int64)  # (queries, k)
+    cosines = np.full((len(queries), width), -np.inf, dtype=np.float32)  # (queries, k)
+    for first in range(0, len(documents), _DOCUMENTS):
+        block = _normalize(documents[first : first + _DOCUMENTS])  # (block, dimensions)
+        for begin in range(0, len(queries), _QUERIES):
+            some = slice(begin, begin + _QUERIES)
+            scores = _normalize(queries[some]) @ block.T  # (some queries, block)
+            if own is not None:
+                here = np.flatnonzero((own[some] >= first) & (own[some] < first + len(block)))
+                scores[here, own[some][here] - first] = -np.inf
+            best = _top_k(scores, width)  # (some queries, at most k)
+            # What was found before comes first, so that a stable sort keeps the order of the documents.
+            merged = np.hstack([cosines[some], np.take_along_axis(scores, best, axis=1)])
+            places = np.hstack([rows[some], first + best])
+            order = np.argsort(-merged, axis=1, kind="stable")[:, :width]
+            cosines[some] = np.take_along_axis(merged, order, axis=1)
+            rows[some] = np.take_along_axis(places, order, axis=1)
+    rows[np.isneginf(cosines)] = -1
+    return rows, cosines
+
+
+def rank_documents(
+    queries: NDArray[np.float32],
+    query_ids: Sequence[str],
+    documents: NDArray[np.float32],
+    document_ids: Sequence[str],
+    *,
+    own: NDArray[np.int64] | None = None,
+    k: int = DEPTH,
+) -> Run:
+    """As `search`, as a run: query id → document id → cosine."""
+    rows, cosines = search_exact(queries, documents, k, own)
+    return {
+        query: {document_ids[row]: float(cosine) for row, cosine in zip(found, scores, strict=True) if row >= 0}
+        for query, found, scores in zip(query_ids, rows.tolist(), cosines.tolist(), strict=True)
+    }
+
+
+def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Columns of the k largest values of each row, best first, equal ones by column. *Shape:* ``(rows, at most k)``."""
+    if k < scores.shape[1]:
+        # Only what is at least the k-th largest value is sorted; ties with it are cut by the sort, by column.
+        least = np.partition(scores, -k, axis=1)[:, -k]  # (rows,)
+        result = np.empty((len(scores), k), dtype=np.int64)
+        for row, bound in enumerate(least):
+            columns = np.flatnonzero(scores[row] >= bound)
+            result[row] = columns[np.argsort(-scores[row, columns], kind="stable")[:k]]
+        return result
+    return np.argsort(-scores, axis=1, kind="stable")
+
+
+def _normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of unit length, *shape* ``(rows, dimensions)``; zeros stay zeros."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)
+
+
+def single_collection(data: Sequence[TaskData]) -> RetrievalCollection:
+    """The only data set, which must be a test collection.
+
+    Raises:
+        UsageError: there are several, or none.
+    """
+    if len(data) != 1 or not isinstance(data[0], RetrievalCollection):
+        raise UsageError(
+            f"one index holds one collection, and there are {len(data)}: {', '.join(each.name for each in data)}",
+            "Name the folder of one: --data FOLDER/retrieval/NAME.",
+        )
+    return data[0]
+
+
+def evaluate_index(
+    model: SentenceEmbedder | PairScorer,
+    data: RetrievalCollection,
+    index: str,
+    engine: EngineSettings,
+    *,
+    vector_field: str,
+    settings: Mapping[str, str | int | float | None] | None = None,
+    progress: Callable[[str], None] = lambda message: None,
+) -> EvaluationReport:
+    """Evaluate retrieval from an index. A missing index is created, loaded with the documents, and kept.
+
+    Args:
+        model: A sentence encoder on onnxruntime, as ingest and search run it.
+        data: The collection; its document ids are the ids in the index.
+        index: Index or alias.
+        engine: Address and credentials.
+        vector_field: Field that holds the vectors.
+        settings: Settings to record in the report.
+        progress: Called with progress messages.
+
+    Raises:
+        UsageError: the model does not run on onnxruntime.
+        IndexMismatch: the index holds other documents, or vectors of another model.
+        EngineError: the engine failed or rejected a document.
+        OutputError: the disk is full.
+    """
+    if not isinstance(model, OnnxEmbedder):
+        raise UsageError(
+            f"{model.name} does not run on onnxruntime, as models of an index do",
+            "Measure it in memory (leave --index out), or export it: es-sbert export.",
+        )
+    with closing(connect(engine)) as opened:
+        if opened.get_index(index) is None:
+            progress(f"{data.name}: loading {len(data.documents):,} documents into {index}, which is kept")
+            _load_collection(opened, model.encoder, index, data, vector_field)
+        field = read_vector_field(opened, index, vector_field)
+        found = opened.count(index, has_vector_query(field.name, field.meta))
+        if found != len(data.documents):
+            raise IndexMismatch(
+                f"{index} has vectors of {found:,} documents, {data.name} has {len(data.documents):,}",
+                "Name the index that holds this data, or a new one, which is then loaded.",
+            )
+        progress(f"{data.name}: {len(data.queries):,} queries to {index}")
+        with SemanticIndex(index, opened, encoder=model.encoder, vector_field=vector_field) as semantic:
+            ranked = _search_queries(semantic, data)
+            kind = semantic.field.meta.index_type
+        row = retrieval_row(data, ranked, f"{opened.info.label}, {kind}")
+    return EvaluationReport(EvaluationTask.RETRIEVAL, model.name, (row,), dict(settings or {}))
+
+
+def _load_collection(
+    engine: Engine, encoder: Encoder, index: str, data: RetrievalCollection, vector_field: str
+) -> None:
+    """Fill a new index by the ingest pipeline."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, dead = Path(folder) / "corpus.jsonl", Path(folder) / "dead-letters.jsonl"
+        with file.open("wb") as out:
+            for identifier, text in data.documents.items():
+                out.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
+        wanted = IngestSettings(
+            index=index,
+            files=(str(file),),
+            id_field="id",
+            text_fields=("text",),
+            vector_field=vector_field,
+            dead_letters=dead,
+        )
+        summary = run_load(engine, LocalRunner(encoder), plan_load(engine, wanted), LoadControl(), SilentMeter())
+        if summary.indexed != len(data.documents):
+            letters = dead.read_bytes().splitlines() if dead.exists() else []
+            reason = f": {orjson.loads(letters[0])['reason']}" if letters else ""
+            raise EngineError(
+                f"{index} took {summary.indexed:,} of {len(data.documents):,} documents{reason}",
+                "Mend the documents, remove the index and run again.",
+            )
+    engine.refresh(index)
+
+
+def _search_queries(semantic: SemanticIndex, data: RetrievalCollection) -> Run:
+    """One search for each query; one hit more than measured, since a query may find itself."""
+    ids = list(data.queries)
+    vectors = semantic.encoder.encode(list(data.queries.values()), "query")  # (queries, dimensions)
+    ranked: Run = {}
+    for query, vector in zip(ids, vectors, strict=True):
+        own = data.own(query)
+        hits = [hit for hit in semantic.search_vector(vector, DEPTH + 1) if hit.id != own]
+        ranked[query] = {hit.id: hit.cosine for hit in hits[:DEPTH]}
+    return ranked
