@@ -38,10 +38,8 @@ from es_sbert.gateway.proxy.engine_routes import (
 from es_sbert.gateway.proxy.forward import OutgoingRequest, forward
 from es_sbert.gateway.proxy.incoming_request import ClientDisconnected, DrainableReceive, IncomingRequest
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.incoming_search import PitResolver, TemplateRenderer
-from es_sbert.gateway.search.msearch import MsearchHandler, RankEvalHandler
-from es_sbert.gateway.search.rewrite_context import MODE_HEADER, check_mode
-from es_sbert.gateway.search.search import SearchHandler
+from es_sbert.gateway.search.incoming_search import MODE_HEADER, PitResolver, TemplateRenderer, check_mode
+from es_sbert.gateway.search.search_handlers import MsearchHandler, RankEvalHandler, SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import DeleteByQueryHandler, QueryLanguageHandler
 from es_sbert.gateway.search_log import SearchLog

@@ -21,14 +21,12 @@ from es_sbert.gateway.search.compound_queries import (
     strip_inner_hits,
 )
 from es_sbert.gateway.search.full_text_queries import HybridDetector, split_virtual_fields
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, highlight_clause, semantic_clause
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, Filters, highlight_clause, semantic_clause
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import has_vector_query
 from es_sbert.search.vector_query import MAX_K
 
-# What hits must match beside a query by meaning; None where the engine keeps k of all shards by itself.
-Filters = Sequence[Json] | None
 # A query by meaning → the vector of its text, *Shape:* ``(dimensions,)``, or the list that will hold it, and the least
 # cosine of a hit where that is known better than the query itself says.
 VectorLookup = Callable[[SemanticQuery, Filters], tuple[QueryVector, float | None]]

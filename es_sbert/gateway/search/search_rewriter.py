@@ -17,13 +17,24 @@ from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
+from es_sbert.gateway.proxy.forward import OutgoingRequest
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight
-from es_sbert.gateway.search.query_rewriter import Filters, QueryRewriter, VectorLookup
-from es_sbert.gateway.search.rewrite_context import RewriteContext, RewriteMode, SemanticBudget
+from es_sbert.gateway.search.incoming_search import (
+    MODE_HEADER,
+    ReceivedRequest,
+    RewriteContext,
+    RewriteMode,
+    SemanticBudget,
+    decompress_offloaded,
+    has_json_body,
+)
+from es_sbert.gateway.search.knn_clauses import CutoffCosines, Filters, TopKCutoff, cutoff_key
+from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
 from es_sbert.gateway.search.search_body import request_defined_fields, rewrite_body, strip_extensions
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
-from es_sbert.gateway.search.top_k_cutoff import CutoffCosines, TopKCutoff, cutoff_key
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.search.vector_query import check_query_vector
@@ -130,6 +141,24 @@ class SearchRewriter:
             # A name may be written with escapes.
             for mark in ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', meaning.virtual_field, "\\u")
         )
+
+    async def receive(self, incoming: IncomingRequest, to_utf8: Callable[[bytes], bytes] = to_utf8) -> ReceivedRequest:
+        """Read the body of a request.
+
+        Args:
+            to_utf8: Decodes the body.
+
+        Raises:
+            RequestTooLarge, BadRequest: the body is too large, or its content encoding is invalid.
+        """
+        raw = await incoming.body()
+        mode = self.mode(incoming.header(MODE_HEADER))
+        plain = None
+        if has_json_body(incoming) and mode is not RewriteMode.OFF:
+            plain = await decompress_offloaded(raw, incoming)
+        if plain is not None:
+            plain = await offload_if_large(len(plain), to_utf8, plain)
+        return ReceivedRequest(OutgoingRequest.same(incoming, raw), mode, plain)
 
     def mode(self, header: bytes) -> RewriteMode:
         """How a request wants to be understood.

@@ -19,8 +19,7 @@ from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
-from es_sbert.gateway.search.incoming_search import parse_search, receive_request
-from es_sbert.gateway.search.rewrite_context import RewriteContext, RewriteMode
+from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode, parse_search
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 
 
@@ -41,7 +40,7 @@ class DeleteByQueryHandler:
             BadRequest: its query asks by meaning.
             EsSbertError: the engine cannot be asked what its indices hold.
         """
-        there = await receive_request(incoming, self._understanding)
+        there = await self._understanding.receive(incoming)
         # Plain queries are never made hybrid here: more documents would match.
         if there.plain is None or not await self._understanding.maybe_semantic(
             there.plain + b" " + incoming.query, RewriteMode.ON
@@ -104,7 +103,7 @@ class QueryLanguageHandler:
             BadRequest: a part of it asks by meaning.
             EsSbertError: the engine cannot be asked what its indices hold.
         """
-        there = await receive_request(incoming, self._understanding)
+        there = await self._understanding.receive(incoming)
         if there.plain is None or not await self._understanding.maybe_semantic(there.plain, RewriteMode.ON):
             return there.same
         try:

@@ -26,8 +26,8 @@ from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.search.full_text_queries import semantic_weight
+from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, combine_filters, knn_clause
-from es_sbert.gateway.search.rewrite_context import RewriteContext, RewriteMode
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.semantic_query import parse_query_text
 from es_sbert.gateway.settings import GatewaySettings

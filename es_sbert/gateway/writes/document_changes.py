@@ -1,8 +1,12 @@
-"""Change detection: which vectors a written document gets, keeps or loses, and its bytes with the new ones."""
+"""Change detection: which vectors a written document gets, keeps or loses, and its bytes with the new ones.
+
+All other members of a document stay byte for byte as the client sent them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -11,7 +15,6 @@ from es_sbert.engines.protocol import Json
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson
 from es_sbert.gateway.proxy.json_bodies import parse_object as parse_plain_json
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
-from es_sbert.gateway.writes.json_splice import member_value, remove_members, replace_values
 from es_sbert.index.document_vectors import (
     EmbeddingTarget,
     EmbeddingTargets,
@@ -25,6 +28,89 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
 from es_sbert.io.json_lines import depth_problem, parse_json_line
+
+_WHITESPACE = " \t\r\n"
+# Only where a value ends is asked: numbers need not be understood, and may be longer than Python likes to read.
+_DECODER = json.JSONDecoder(strict=False, parse_float=len, parse_int=len, parse_constant=len)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonMember:
+    """Where a member stands in an object's text.
+
+    Attributes:
+        name: Its key.
+        start, value, end: Offsets of its key, of its value, and behind it.
+    """
+
+    name: str
+    start: int
+    value: int
+    end: int
+
+
+def object_members(text: str) -> list[JsonMember]:
+    """The members of an object, in order.
+
+    Args:
+        text: A valid JSON object.
+    """
+    found: list[JsonMember] = []
+    position = _skip_space(text, text.index("{") + 1)
+    while text[position] != "}":
+        name, end = _DECODER.raw_decode(text, position)
+        value = _skip_space(text, text.index(":", end) + 1)
+        _, end = _DECODER.raw_decode(text, value)
+        found.append(JsonMember(name, position, value, end))
+        position = _skip_space(text, end)
+        if text[position] == ",":
+            position = _skip_space(text, position + 1)
+    return found
+
+
+def member_value(source: bytes, name: str) -> bytes:
+    """The bytes of a member's value; of the last one, where the key stands several times.
+
+    Args:
+        source: A valid JSON object that has the member.
+    """
+    text = source.decode()
+    member = [member for member in object_members(text) if member.name == name][-1]
+    return text[member.value : member.end].encode()
+
+
+def remove_members(source: bytes, names: Container[str]) -> bytes:
+    """An object without some of its members.
+
+    Args:
+        source: A valid JSON object.
+    """
+    text = source.decode()
+    kept = [text[member.start : member.end] for member in object_members(text) if member.name not in names]
+    return ("{" + ",".join(kept) + "}").encode()
+
+
+def replace_values(source: bytes, values: Mapping[str, bytes]) -> bytes:
+    """An object with other values for some of its members.
+
+    Args:
+        source: A valid JSON object.
+    """
+    text = source.decode()
+    parts: list[str] = []
+    done = 0
+    for member in object_members(text):
+        if member.name in values:
+            parts += text[done : member.value], values[member.name].decode()
+            done = member.end
+    return "".join([*parts, text[done:]]).encode()
+
+
+def _skip_space(text: str, position: int) -> int:
+    while text[position] in _WHITESPACE:
+        position += 1
+    return position
+
 
 # Index and id of a document, as an item calls them.
 WriteKey = tuple[str, str]

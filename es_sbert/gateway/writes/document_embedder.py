@@ -17,7 +17,7 @@ from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
-from es_sbert.gateway.writes.errors import public_model_error
+from es_sbert.gateway.errors import public_model_error
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingProvenance,

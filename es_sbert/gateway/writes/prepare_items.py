@@ -16,6 +16,7 @@ from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.gateway.callers import credential_headers
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
+from es_sbert.gateway.errors import UnknownTextError, log_detail, public_mapping_error
 from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
 from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
@@ -32,7 +33,6 @@ from es_sbert.gateway.writes.document_changes import (
     previous_documents,
 )
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder, EmbeddedText
-from es_sbert.gateway.writes.errors import UnknownTextError, log_detail, public_mapping_error
 from es_sbert.index.document_vectors import EmbeddingProvenance, EmbeddingTarget, VectorFieldValue
 
 logger = logging.getLogger(__name__)

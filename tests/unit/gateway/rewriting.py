@@ -13,7 +13,8 @@ from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight
-from es_sbert.gateway.search.query_rewriter import Filters, QueryRewriter, VectorLookup
+from es_sbert.gateway.search.knn_clauses import Filters
+from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
 from es_sbert.gateway.search.search_body import request_defined_fields, rewrite_body
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import Limits, SemanticSettings

@@ -32,8 +32,7 @@ from es_sbert.gateway.proxy.incoming_request import ClientDisconnected, Incoming
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, to_utf8, write_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
 from es_sbert.gateway.search.incoming_search import has_json_body
-from es_sbert.gateway.search.msearch import split_entries
-from es_sbert.gateway.search.search import add_hint
+from es_sbert.gateway.search.search_handlers import add_hint, split_entries
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
 
 
