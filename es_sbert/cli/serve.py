@@ -273,7 +273,7 @@ def gateway_settings(**given: Any) -> GatewaySettings:
     listen = ListenSettings(
         host=take("host"),
         port=take("port"),
-        own_prefix=take("own_prefix"),
+        path_prefix=take("own_prefix"),
         cors_origins=take("cors_origin"),
         certificate=take("tls_certificate"),
         key=take("tls_key"),
@@ -292,7 +292,7 @@ def gateway_settings(**given: Any) -> GatewaySettings:
         body_rate=take("min_body_rate"),
         answer_seconds=take("answer_timeout"),
     )
-    meaning = SemanticSettings(
+    semantic = SemanticSettings(
         virtual_field=take("virtual_field"),
         k=take("k"),
         min_cosine=take("min_cosine"),
@@ -327,7 +327,7 @@ def gateway_settings(**given: Any) -> GatewaySettings:
         upstream=engine_settings(**given),
         listen=listen,
         limits=limits,
-        meaning=meaning,
+        semantic=semantic,
         models=models,
         embeddings_api=api,
         metrics_key=metrics_key,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,8 +23,8 @@ from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import RequestTimeout, UpstreamTimeout, error_body, http_status, response_headers
 from es_sbert.gateway.index_lookup import IndexLookup
-from es_sbert.gateway.metrics import GatewayMetrics, RequestOutcome, metrics_routes
-from es_sbert.gateway.openai_api import embedding_routes, openapi_routes
+from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
+from es_sbert.gateway.openai_api import OpenAIApi
 from es_sbert.gateway.proxy.engine_routes import (
     BY_QUERY_APIS,
     MULTI_SEARCH_APIS,
@@ -36,7 +37,7 @@ from es_sbert.gateway.proxy.engine_routes import (
     match_route,
 )
 from es_sbert.gateway.proxy.forward import OutgoingRequest, forward
-from es_sbert.gateway.proxy.incoming_request import ClientDisconnected, DrainableReceive, IncomingRequest
+from es_sbert.gateway.proxy.incoming_request import DrainableReceive, IncomingRequest
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import MODE_HEADER, PitResolver, TemplateRenderer, check_mode
 from es_sbert.gateway.search.search_handlers import MsearchHandler, RankEvalHandler, SearchHandler
@@ -50,21 +51,21 @@ from es_sbert.gateway.ui.page_routes import ui_routes
 from es_sbert.gateway.writes.write_handler import WriteHandler
 
 logger = logging.getLogger(__name__)
-# Between the answer to a caller that sends too slowly and the end of its connection.
+# Between the error response to a slow client and the end of its connection.
 _LINGER_SECONDS = 2.0
 
 
 def create_app(
     settings: GatewaySettings, connections: ConnectionLimiter | None = None, on_loaded: Callable[[], None] | None = None
 ) -> ASGIApp:
-    """The gateway, ready to be served by an ASGI server with its lifespan.
+    """The gateway as an ASGI application with a lifespan.
 
     Args:
-        connections: Those of the server, where it counts them.
-        on_loaded: Called once the default model is in memory.
+        connections: The server's connection limiter, if it has one.
+        on_loaded: Called once the default model is loaded.
 
     Raises:
-        UsageError: an address or CA file that cannot be used.
+        UsageError: an invalid address or CA file.
     """
     gateway: ASGIApp = Gateway(settings, connections, on_loaded)
     if settings.listen.cors_origins:
@@ -78,12 +79,12 @@ def create_app(
 
 
 class Gateway:
-    """Passes requests on, and understands those that ask by meaning.
+    """Forwards requests to the engine, and rewrites semantic queries and embeds documents on the way.
 
     Args:
-        settings: The operator's.
-        connections: Those of the server, where it counts them.
-        on_loaded: Called once the default model is in memory.
+        settings: Settings of the gateway.
+        connections: The server's connection limiter, if it has one.
+        on_loaded: Called once the default model is loaded.
     """
 
     def __init__(
@@ -100,155 +101,146 @@ class Gateway:
         self._metrics.watch(self._admission, connections)
         self._upstream = Upstream(settings.upstream, settings.limits)
         self._models = ModelRegistry(settings.models, settings.embedding, self._metrics)
-        indices = IndexLookup(self._upstream, settings.meaning.virtual_field)
-        understanding = SearchRewriter(settings, self._upstream, indices, self._models)
-        points, templates = PitResolver(self._upstream), TemplateRenderer(self._upstream)
-        self._searching = SearchHandler(understanding, points, templates, self._upstream)
-        self._multi_searching = MsearchHandler(understanding, points, templates, self._upstream)
-        by_query, languages = DeleteByQueryHandler(understanding), QueryLanguageHandler(understanding)
-        # APIs that are no searches, and may hold them.
+        self._indices = IndexLookup(self._upstream, settings.semantic.virtual_field)
+        rewriter = SearchRewriter(settings, self._upstream, self._indices, self._models)
+        pits, templates = PitResolver(self._upstream), TemplateRenderer(self._upstream)
+        self._search = SearchHandler(rewriter, pits, templates, self._upstream)
+        self._msearch = MsearchHandler(rewriter, pits, templates, self._upstream)
+        by_query, query_language = DeleteByQueryHandler(rewriter), QueryLanguageHandler(rewriter)
+        # Handlers of APIs that are not searches, but may contain queries.
         self._others: dict[EngineApi, DeleteByQueryHandler | QueryLanguageHandler | RankEvalHandler] = {
             EngineApi.BY_QUERY: by_query,
             EngineApi.REINDEX: by_query,
-            EngineApi.LANGUAGE: languages,
-            EngineApi.RANK_EVALUATION: RankEvalHandler(understanding, templates),
+            EngineApi.LANGUAGE: query_language,
+            EngineApi.RANK_EVALUATION: RankEvalHandler(rewriter, templates),
         }
-        self._indices = indices
-        self._writing = WriteHandler(settings, self._upstream, indices, self._models, self._metrics)
-        self._own = _GatewayRoutes(
-            settings.listen.own_prefix,
+        self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
+        page_api = PageApi(settings, self._indices, self._models, rewriter)
+        self._own_routes = _GatewayRoutes(
+            settings.listen.path_prefix,
             [
-                *embedding_routes(self._models, settings.embeddings_api, self._metrics, self._admission),
-                *openapi_routes(),
-                *health_routes(self._models, self._upstream.problem, lambda: self._admission.full or connections.full),
-                *metrics_routes(self._metrics, settings.metrics_key),
-                *ui_routes(
-                    PageApi(settings, indices, self._models, understanding),
-                    self._upstream,
-                    self._admission,
-                    self._metrics,
+                *OpenAIApi(self._models, settings, self._metrics, self._admission).routes(),
+                *health_routes(
+                    self._models, self._upstream.health_problem, lambda: self._admission.full or connections.full
                 ),
+                *metrics_routes(self._metrics, settings.metrics_key),
+                *ui_routes(page_api, settings.limits, self._upstream, self._admission, self._metrics),
             ],
         )
-        self._log: SearchLog | None = None
+        self._search_log: SearchLog | None = None
         self._loading: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "http" and self._own.has(scope):
-            await self._own.router(scope, receive, send)
+            await self._run_lifespan(receive, send)
+        elif scope["type"] == "http" and self._own_routes.matches(scope):
+            await self._own_routes.router(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answer(scope, receive, send)
+            await self._handle(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An answer of the engine, or an error in its shape."""
-        receiving, sending = DrainableReceive(receive), _TrackedSend(send)
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request to the engine: admission, metrics and errors."""
+        receive, send = DrainableReceive(receive), _TrackedSend(send)
         with self._metrics.request("passed") as outcome:
-            problem = await self._problem(scope, receiving, outcome, sending)
-            # Where part of an answer is sent already the server closes the connection, which tells.
-            if problem is not None and not sending.begun:
-                await self._refuse(problem, receiving, send)
+            try:
+                with self._admission.slot() as slot:
+                    incoming = IncomingRequest.from_scope(scope, receive, self._settings.limits, slot)
+                    route = match_route(incoming)
+                    outcome.kind = _metric_kind(route.api)
+                    outcome.status = await self._dispatch(incoming, route, send) or outcome.status
+                    return
+            except ClientDisconnect:
+                return
+            except EsSbertError as error:
+                outcome.status = http_status(error)
+                if isinstance(error, EngineUnreachable):
+                    self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
+                # The traceback would keep the request's body in memory while the error is sent.
+                error.__cause__ = error.__context__ = None
+                failure = error.with_traceback(None)
+            except Exception as error:
+                outcome.status = 500
+                self._upstream.log.bug("the gateway failed to handle a request", error)
+                failure = EsSbertError(
+                    f"internal gateway error ({type(error).__name__})",
+                    "The gateway's log has details; please report it. X-Es-Sbert: off forwards the request unchanged.",
+                )
+            # After the response has started, the server closes the connection, so the client notices the error.
+            if not send.started:
+                await self._send_error(failure, receive, send)
 
-    async def _problem(
-        self, scope: Scope, receiving: DrainableReceive, outcome: RequestOutcome, send: Send
-    ) -> EsSbertError | None:
-        """What keeps a request from an answer; None where it got one.
-
-        The error comes without its traceback, which would keep the request's body in memory.
-        """
-        try:
-            with self._admission.slot() as slot:
-                incoming = IncomingRequest.of(scope, receiving, self._settings.limits, slot)
-                route = match_route(incoming)
-                outcome.kind = _metric_kind(route.api)
-                await self._pass(incoming, route, outcome, send)
-                return None
-        except EsSbertError as error:
-            outcome.status = http_status(error)
-            if isinstance(error, EngineUnreachable):
-                self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
-            error.__cause__ = error.__context__ = None
-            return error.with_traceback(None)
-        except Exception as error:
-            outcome.status = 500
-            self._upstream.log.bug("a request met with a bug of the gateway", error)
-            return EsSbertError(
-                f"the gateway met with an error of its own ({type(error).__name__})",
-                "Its log says more; please report it. X-Es-Sbert: off passes the request as it is.",
-            )
-
-    async def _pass(self, incoming: IncomingRequest, route: EngineRoute, outcome: RequestOutcome, send: Send) -> None:
+    async def _dispatch(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
+        """Let the handler of an API respond; returns the status, 0 if the client disconnected."""
         check_mode(incoming.header(MODE_HEADER))
-        try:
-            if route.api in SEARCH_APIS or route.api in MULTI_SEARCH_APIS:
-                await self._search(incoming, route, outcome, send)
-            elif route.api in self._others:
-                outgoing = await cancel_on_disconnect(incoming, self._others[route.api].outgoing(incoming, route))
-                outcome.status = await forward(incoming, send, self._upstream, outgoing) or outcome.status
-            elif route.api in WRITE_APIS and self._settings.meaning.writes:
-                outcome.status = await self._writing.answer(incoming, route, send) or outcome.status
-            else:
-                outcome.status = await self._forward(incoming, send) or outcome.status
-        except ClientDisconnected:
-            return
+        if route.api in SEARCH_APIS or route.api in MULTI_SEARCH_APIS:
+            handler = self._msearch if route.api in MULTI_SEARCH_APIS else self._search
+            with self._record_search(route) as recorder:
+                recorder.status = await handler.answer(incoming, route, send, recorder) or recorder.status
+                return recorder.status
+        if route.api in self._others:
+            outgoing = await cancel_on_disconnect(incoming, self._others[route.api].outgoing(incoming, route))
+            return await forward(incoming, send, self._upstream, outgoing)
+        if route.api in WRITE_APIS and self._settings.semantic.writes:
+            return await self._writes.answer(incoming, route, send)
+        return await self._forward_unchanged(incoming, send)
 
-    async def _forward(self, incoming: IncomingRequest, send: Send) -> int:
-        """Pass a request on that is none of ours; what it changes of indices must not be remembered otherwise."""
-        remembering = (self._indices, self._writing) if changes_indices(incoming) else ()
-        for memory in remembering:
-            memory.forget()
-        status = await forward(incoming, send, self._upstream, OutgoingRequest.same(incoming))
-        # Once more: others may have asked meanwhile.
-        for memory in remembering:
-            memory.forget()
-        return status
-
-    async def _search(self, incoming: IncomingRequest, route: EngineRoute, outcome: RequestOutcome, send: Send) -> None:
-        note = SearchRecorder(route.index, route.api)
+    @contextmanager
+    def _record_search(self, route: EngineRoute) -> Iterator[SearchRecorder]:
+        """Log a search when it ends, whether it succeeds or fails."""
+        recorder = SearchRecorder(route.index, route.api)
         try:
-            searching = self._multi_searching if route.api in MULTI_SEARCH_APIS else self._searching
-            outcome.status = await searching.answer(incoming, route, send, note) or outcome.status
+            yield recorder
         except EsSbertError as error:
-            outcome.status = http_status(error)
+            recorder.status = http_status(error)
             raise
         finally:
-            # System indices are searched by Kibana itself, all the time.
-            if self._log is not None and route.api not in SEARCH_DIAGNOSTICS and not route.index.startswith("."):
-                for search in note.records(outcome.status):
-                    self._log.record(search)
+            # Kibana constantly searches system indices.
+            if self._search_log is not None and route.api not in SEARCH_DIAGNOSTICS and not route.index.startswith("."):
+                for record in recorder.records():
+                    self._search_log.record(record)
 
-    async def _refuse(self, error: EsSbertError, receiving: DrainableReceive, send: Send) -> None:
+    async def _forward_unchanged(self, incoming: IncomingRequest, send: Send) -> int:
+        """Forward a request unchanged, and drop cached mappings if it may change an index."""
+        caches = (self._indices, self._writes) if changes_indices(incoming) else ()
+        for cache in caches:
+            cache.invalidate()
+        status = await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))
+        # Again, because other requests may have filled them in between.
+        for cache in caches:
+            cache.invalidate()
+        return status
+
+    async def _send_error(self, error: EsSbertError, receive: DrainableReceive, send: Send) -> None:
         body = error_body(error)
         headers = response_headers(self._upstream.engine_type, len(body))
-        await receiving.rest(0)  # what is here already
-        if not receiving.complete:
+        await receive.drain(0)  # what has arrived already
+        if not receive.complete:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": http_status(error), "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        # A caller that is slow anyway need not get rid of the rest before it reads.
+        # A client that sends slowly is not waited for.
         slow = isinstance(error, RequestTimeout)
-        await receiving.rest(_LINGER_SECONDS if slow else self._settings.limits.idle_seconds)
+        await receive.drain(_LINGER_SECONDS if slow else self._settings.limits.idle_seconds)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self._upstream.open()
         if self._settings.search_log is not None:
-            self._log = SearchLog(self._settings.search_log, self._upstream.request_as_gateway)
-            self._log.start()
-        self._loading = asyncio.create_task(self._load_default())
+            self._search_log = SearchLog(self._settings.search_log, self._upstream.request_as_gateway)
+            self._search_log.start()
+        self._loading = asyncio.create_task(self._load_default_model())
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self._loading.cancel()
-        if self._log is not None:
-            await self._log.close()
+        if self._search_log is not None:
+            await self._search_log.close()
         await self._models.close()
         await self._upstream.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _load_default(self) -> None:
-        """Before the first search has to wait for it; searches say by themselves what is wrong with a model."""
+    async def _load_default_model(self) -> None:
+        """Load the default model before the first search needs it."""
         try:
             await self._models.get()
         except EsSbertError as error:
@@ -258,41 +250,40 @@ class Gateway:
 
 
 class _TrackedSend:
-    """An answer's messages.
+    """An ASGI `send` that knows whether the response has started.
 
     Args:
         send: The server's.
 
     Attributes:
-        begun: Whether any was sent.
+        started: Whether a message was sent.
     """
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.begun = False
+        self.started = False
 
     async def __call__(self, message: Message) -> None:
-        self.begun = True
+        self.started = True
         await self._send(message)
 
 
 class _GatewayRoutes:
-    """The gateway's own pages among the engine's paths.
+    """The gateway's own endpoints. All other requests go to the engine.
 
     Args:
-        prefix: Path before all of them; often empty.
-        routes: The pages.
+        prefix: Path before all of them; empty by default.
+        routes: The endpoints.
     """
 
-    def __init__(self, prefix: str, routes: Iterable[Route]) -> None:
-        pages = list(routes)
-        self.router = Router([Mount(prefix, routes=pages)] if prefix else pages)
-        # A cheap look first: most requests are the engine's.
-        self._starts = tuple(f"{prefix}/{page.path.split('/')[1]}" for page in pages)
+    def __init__(self, prefix: str, routes: list[Route]) -> None:
+        self.router = Router([Mount(prefix, routes=routes)] if prefix else routes)
+        self._prefixes = tuple(f"{prefix}/{route.path.split('/')[1]}" for route in routes)
 
-    def has(self, scope: Scope) -> bool:
-        """Whether a request is for one of them; other methods on their paths are the engine's."""
-        if not scope["path"].startswith(self._starts):
+    def matches(self, scope: Scope) -> bool:
+        """Whether a request is for one of them. Other methods on their paths go to the engine."""
+        # The prefixes are a fast check: most requests go to the engine.
+        if not scope["path"].startswith(self._prefixes):
             return False
         return any(route.matches(scope)[0] is Match.FULL for route in self.router.routes)
 
@@ -304,29 +295,27 @@ def _metric_kind(api: EngineApi) -> str:
 
 
 HEALTH_PATHS = ("/healthz", "/readyz")
-UpstreamCheck = Callable[[], Awaitable[str | None]]
 
 
 def health_routes(
-    models: ModelRegistry, upstream_problem: UpstreamCheck, full: Callable[[], str | None]
+    models: ModelRegistry, engine_problem: Callable[[], Awaitable[str | None]], overload: Callable[[], str | None]
 ) -> list[Route]:
-    """`GET /healthz` and `GET /readyz`, which anyone may ask and which count against no limit.
+    """`GET /healthz` and `GET /readyz`, without authentication and admission control.
 
     Args:
-        upstream_problem: What keeps the engine from answering; None where it does. It bounds its own time.
-        full: Which limit of the gateway is reached; None where there is none.
+        engine_problem: Why the engine is not available; None if it is.
+        overload: Which limit of the gateway is reached; None if none is.
     """
 
     async def healthz(request: Request) -> Response:
-        """The process lives; a supervisor need not restart it."""
+        """Liveness: the process runs."""
         return JSONResponse({"status": "alive"})
 
     async def readyz(request: Request) -> Response:
-        """Requests may be sent here; what is missing is said."""
-        problems = {"engine": await upstream_problem(), "model": models.not_ready_reason, "capacity": full()}
+        """Readiness: requests can be served."""
+        problems = {"engine": await engine_problem(), "model": models.not_ready_reason, "capacity": overload()}
         ready = not any(problems.values())
         checks = {part: problem or "ok" for part, problem in problems.items()}
         return JSONResponse({"status": "ready" if ready else "not ready", **checks}, 200 if ready else 503)
 
-    pages = zip(HEALTH_PATHS, (healthz, readyz), strict=True)
-    return [Route(path, page, methods=["GET"]) for path, page in pages]
+    return [Route(path, page, methods=["GET"]) for path, page in zip(HEALTH_PATHS, (healthz, readyz), strict=True)]

@@ -84,7 +84,7 @@ class CallerPermissions:
         indices: set[str] = set()
         for part in parts:
             target = f"/{part}/_field_caps?{query}"
-            answer = await self._upstream.ask("GET", target, credential_headers(headers))
+            answer = await self._upstream.request("GET", target, credential_headers(headers))
             if answer.status == 403 and await self._may_search(part, options, headers):
                 raise AccessDenied(
                     "the indices that this search concerns may not be listed by the caller",
@@ -93,8 +93,8 @@ class CallerPermissions:
             if answer.status in CLIENT_ERROR_STATUSES:
                 return None
             # Left out of an answer without any index.
-            told = self._upstream.needed(answer, "GET /_field_caps")
-            with self._upstream.reading("GET /_field_caps"):
+            told = self._upstream.require_object(answer, "GET /_field_caps")
+            with self._upstream.parsing("GET /_field_caps"):
                 indices.update(told.get("indices", ()))
         found = SearchableIndices(frozenset(indices))
         self._searchable[key] = found
@@ -121,30 +121,30 @@ class CallerPermissions:
             self._writable[key] = await asked
         return self._writable[key]
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Ask anew from now on: something about indices is being changed."""
         self._searchable.clear()
         self._writable.clear()
 
     async def _may_search(self, part: str, options: Mapping[str, str], headers: Headers) -> bool:
         target = f"/{part}/_search?{urlencode(options)}"
-        return (await self._upstream.ask("POST", target, credential_headers(headers), _MATCH_NONE)).status == 200
+        return (await self._upstream.request("POST", target, credential_headers(headers), _MATCH_NONE)).status == 200
 
     async def _elasticsearch_allows(self, name: str, headers: Headers) -> bool:
         question: Json = {"index": [{"names": [name], "privileges": list(_WRITE_PRIVILEGES)}]}
-        answer = await self._upstream.ask(
+        answer = await self._upstream.request(
             "POST", "/_security/user/_has_privileges", credential_headers(headers), question
         )
         if answer.status in (401, 403):
             return False
         if answer.status != 200:
             return True  # the engine has no users
-        told = self._upstream.needed(answer, "POST /_security/user/_has_privileges")
-        with self._upstream.reading("POST /_security/user/_has_privileges"):
+        told = self._upstream.require_object(answer, "POST /_security/user/_has_privileges")
+        with self._upstream.parsing("POST /_security/user/_has_privileges"):
             return any(told.get("index", {}).get(name, {}).values())
 
     async def _signed_in(self, headers: Headers) -> bool:
-        answer = await self._upstream.ask("GET", "/_plugins/_security/authinfo", credential_headers(headers))
+        answer = await self._upstream.request("GET", "/_plugins/_security/authinfo", credential_headers(headers))
         return answer.status not in (401, 403)
 
 

@@ -6,40 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 
-from es_sbert.gateway.proxy.incoming_request import ClientDisconnected, IncomingRequest
-
-if TYPE_CHECKING:
-    pass
-
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 
 T = TypeVar("T")
-
-
-async def cancel_on_client_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do some work for a caller, and give it up when the caller goes away. The body has been read before.
-
-    Raises:
-        ClientDisconnect: the caller went away.
-    """
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
-    finally:
-        gone.cancel()
-        task.cancel()
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 # Reading and writing so many bytes of JSON takes well below a millisecond.
@@ -154,6 +127,6 @@ async def cancel_on_disconnect(
         if not gone:
             raise
         doing.uncancel()
-        raise ClientDisconnected from None
+        raise ClientDisconnect from None
     finally:
         watching.cancel()

@@ -18,31 +18,48 @@ from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 
-# How the engine reads an expression of indices; what a request says of it holds for the question too.
+# Request parameters that change how the engine resolves an index expression; lookups use the request's values.
 EXPRESSION_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
 _FILTER_PATH = (
     "*.mappings._meta.es_sbert", "*.settings.index.number_of_shards", "*.aliases.*.filter",
-    # Ordinary fields of the virtual field's name: with a type, with fields inside, with a dot in the name, at run time.
+    # Ordinary fields of the virtual field's name: with a type, with subfields, with a dot in the name, runtime fields.
     "*.mappings.properties.{0}*.type", "*.mappings.properties.{0}.properties", "*.mappings.runtime.{0}*.type",
 )  # fmt: skip
 # `cluster:index`; not `<date{math:with colons}>`, nor the selector `index::failures`.
 _REMOTE_NAME = re.compile(r"-?[^<:]+:(?!:)")
 _CACHE_SIZE = 1000
-# Characters of an expression: the rest of a line is for what is asked.
+# Characters of an expression; the rest of the request line is for the parameters.
 _MAX_EXPRESSION_LENGTH = 3000
 
 
 @dataclass(frozen=True)
-class ResolvedIndices:
-    """What an expression of indices stands for.
+class IndexExpression:
+    """The indices of a search, as the caller wrote them.
 
     Attributes:
-        fields: Concrete index → its vector fields by name; indices without any are left out.
-        shards: Concrete index → its primary shards.
-        exists: Whether there is any such index, with vectors or without.
-        ordinary: Whether the virtual field's name may mean an ordinary field in one of them.
-        remote: Whether all of them are of other clusters, which are not looked into.
-        filters: Concrete index → what its alias narrows it down to, where the engine's kNN does not mind by itself.
+        expression: Percent-encoded, as in a path; empty for all indices.
+        options: Parameters of the request; `EXPRESSION_OPTIONS` of these are used.
+        headers: The caller's.
+        listed: Whether these are concrete names that the engine itself returned to the caller.
+    """
+
+    expression: str
+    options: Mapping[str, str]
+    headers: Headers
+    listed: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class ResolvedIndices:
+    """The indices of an expression.
+
+    Attributes:
+        fields: Concrete index → its vector fields by name; only indices that have any.
+        shards: Concrete index → number of primary shards.
+        exists: Whether any index matches, with vector fields or without.
+        ordinary: Whether the virtual field's name may be an ordinary field in one of them.
+        remote: Whether all of them belong to remote clusters, whose mappings are not read.
+        filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
@@ -62,205 +79,185 @@ REMOTE_INDICES = ResolvedIndices({}, {}, ordinary=False, remote=True)
 
 
 class IndexLookup:
-    """Looks indices up, and remembers for a moment.
+    """Resolves index expressions, with a cache of a few seconds.
 
-    Mappings are read with the gateway's own credentials where it has any, else with the caller's. Of what they say, a
-    caller only ever gets to know indices that the engine lets it search or write (`rights.py`).
+    Mappings are read with the gateway's own credentials if it has any, else with the caller's. A caller only learns of
+    indices that the engine lets that caller search or write.
 
     Args:
         upstream: The engine.
-        virtual_field: Name that may mean an ordinary field where there are no vectors.
-        remember_seconds: How old an answer may be where a caller does not ask for a new one.
+        virtual_field: Name that may be an ordinary field in an index without vectors.
+        remember_seconds: Lifetime of a cached result.
     """
 
     def __init__(self, upstream: Upstream, virtual_field: str, remember_seconds: float = 10.0) -> None:
         self._upstream = upstream
         self._virtual = virtual_field
-        self._told = ",".join(_FILTER_PATH).format(virtual_field)
-        self._rights = CallerPermissions(upstream, remember_seconds)
+        self._filter_path = ",".join(_FILTER_PATH).format(virtual_field)
+        self._permissions = CallerPermissions(upstream, remember_seconds)
         self._keys = CallerCacheKeys()
-        self._known: TTLCache[bytes, ResolvedIndices] = TTLCache(_CACHE_SIZE, remember_seconds)
-        self._pending_lookups: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
+        self._cache: TTLCache[bytes, ResolvedIndices] = TTLCache(_CACHE_SIZE, remember_seconds)
+        self._pending: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
 
-    async def known(
-        self, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool = False
-    ) -> ResolvedIndices:
-        """What an expression stands for, or stood for a moment ago. As `now`."""
-        found = self._known.get(self._cache_key(expression, options, headers, listed=listed))
-        return await self.now(expression, options, headers, listed=listed) if found is None else found
-
-    async def now(
-        self, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool = False
-    ) -> ResolvedIndices:
-        """What an expression stands for, of that what the caller may search.
-
-        Callers who ask the same at the same time share one question.
+    async def get(self, names: IndexExpression, *, fresh: bool = False) -> ResolvedIndices:
+        """The indices of an expression that the caller may search. Concurrent equal lookups share one request.
 
         Args:
-            expression: Percent-encoded, as in a path; empty for all indices.
-            options: Parameters of the request that decide how the expression is read.
-            headers: The caller's.
-            listed: Whether the engine itself has told the caller these concrete names.
+            fresh: Do not use a cached result.
 
         Raises:
-            BadRequest: more indices than can be asked about.
-            AccessDenied: neither the caller nor the gateway may see mappings.
-            IndexMismatch: a damaged `_meta.es_sbert`.
-            EngineUnreachable, RequestFailed: the engine cannot be asked.
+            BadRequest: the expression is too long.
+            AccessDenied: neither the caller nor the gateway may read mappings.
+            IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
+            EngineUnreachable, RequestFailed: the lookup failed.
         """
-        key = self._cache_key(expression, options, headers, listed=listed)
-        asking = self._pending_lookups.get(key)
-        if asking is None:
-            asking = asyncio.create_task(self._search_scope(key, expression, options, headers, listed=listed))
-            self._pending_lookups[key] = asking
-            asking.add_done_callback(lambda _: self._pending_lookups.pop(key, None))
-        # One caller who goes away must not end the question of the others.
-        return await asyncio.shield(asking)
+        options = (f"{name}={names.options.get(name)}" for name in EXPRESSION_OPTIONS)
+        key = self._keys.key(names.headers, names.expression, str(names.listed), *options)
+        cached = None if fresh else self._cache.get(key)
+        if cached is not None:
+            return cached
+        if key not in self._pending:
+            self._pending[key] = asyncio.create_task(self._resolve(key, names))
+            self._pending[key].add_done_callback(lambda _: self._pending.pop(key, None))
+        # Shielded: other callers may wait for the same lookup when one disconnects.
+        return await asyncio.shield(self._pending[key])
 
-    async def for_write(self, name: str, headers: Headers) -> ResolvedIndices | None:
-        """What a name stands for that documents are written to; None where the engine would not take them.
+    async def get_for_write(self, name: str, headers: Headers) -> ResolvedIndices | None:
+        """The indices of a name that documents are written to; None if the caller may not write there.
 
         Args:
             name: Index, alias or data stream, not percent-encoded.
             headers: The caller's.
 
         Raises:
-            EsSbertError: as `now`.
+            EsSbertError: see `get`.
         """
-        told = await self._mappings([quote(name, safe="")], {}, self.lookup_credentials(headers), name)
-        # Privileges are not asked for by a name with a date in it, but by what it stands for today.
-        today = [] if isinstance(told, ResolvedIndices) or not name.startswith("<") else list(told)
-        if not await self._rights.may_write(today[0] if len(today) == 1 else name, headers):
+        mappings = await self._mappings([quote(name, safe="")], {}, self.lookup_credentials(headers), name)
+        # The privileges API does not resolve date math, so use the index that the name resolves to today.
+        today = list(mappings) if isinstance(mappings, dict) and name.startswith("<") else []
+        if not await self._permissions.may_write(today[0] if len(today) == 1 else name, headers):
             return None
-        if isinstance(told, ResolvedIndices):
-            return told
-        with self._upstream.reading("GET /INDEX"):
-            return resolve_mappings(told, self._virtual)
+        if isinstance(mappings, ResolvedIndices):
+            return mappings
+        with self._upstream.parsing("GET /INDEX"):
+            return resolve_mappings(mappings, self._virtual)
 
     def lookup_credentials(self, headers: Headers) -> Headers:
-        """With whose rights indices are looked up: the gateway's own where it has any, else the caller's."""
+        """Credentials that mappings are read with: the gateway's own if it has any, else the caller's."""
         own = self._upstream.own_authorization
         return credential_headers(headers) if own is None else [(b"authorization", own.encode())]
 
-    def forget(self) -> None:
-        """Ask anew from now on: something about indices is being changed."""
-        self._known.clear()
-        self._rights.forget()
+    def invalidate(self) -> None:
+        """Drop cached results, because indices are about to change."""
+        self._cache.clear()
+        self._permissions.invalidate()
 
-    async def _search_scope(
-        self, key: bytes, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool
-    ) -> ResolvedIndices:
-        wanted = {name: options[name] for name in EXPRESSION_OPTIONS if name in options}
-        here = local_indices(expression)
-        if here is None:
+    async def _resolve(self, key: bytes, names: IndexExpression) -> ResolvedIndices:
+        options = {name: names.options[name] for name in EXPRESSION_OPTIONS if name in names.options}
+        local = local_indices(names.expression)
+        if local is None:
             return REMOTE_INDICES
-        parts = split_expression(here or "_all")
-        asked_by = self.lookup_credentials(headers)
-        # Asked first: a caller without any right costs the engine one question.
-        limited = not listed and self._rights.may_restrict(headers)
-        allowed = await self._rights.searchable_indices(parts, wanted, headers) if limited else None
-        if limited and allowed is None:
+        parts = split_expression(local or "_all")
+        credentials = self.lookup_credentials(names.headers)
+        # Permissions first: a caller without any costs the engine one request.
+        restricted = not names.listed and self._permissions.may_restrict(names.headers)
+        allowed = await self._permissions.searchable_indices(parts, options, names.headers) if restricted else None
+        if restricted and allowed is None:
             return MISSING_INDICES
-        told = await self._mappings(parts, wanted, asked_by, expression)
-        if isinstance(told, ResolvedIndices):
-            return told
+        mappings = await self._mappings(parts, options, credentials, names.expression)
+        if isinstance(mappings, ResolvedIndices):
+            return mappings
         if allowed is not None:
-            if allowed.known is not None and told.keys() - allowed.known:
-                # An index has been made since.
-                allowed = await self._rights.searchable_indices(parts, wanted, headers, fresh=True)
+            if allowed.known is not None and mappings.keys() - allowed.known:
+                # An index was created since.
+                allowed = await self._permissions.searchable_indices(parts, options, names.headers, fresh=True)
                 if allowed is None:
                     return MISSING_INDICES
-            allowed.known = frozenset(told)
-            told = {index: state for index, state in told.items() if index in allowed.indices}
-        if not told:
+            allowed.known = frozenset(mappings)
+            mappings = {index: state for index, state in mappings.items() if index in allowed.indices}
+        if not mappings:
             return MISSING_INDICES
-        filters: dict[str, Json] = {}
-        # Elasticsearch's kNN applies an alias's filter while it searches, OpenSearch's afterwards.
-        opensearch = self._upstream.engine_type_or_default is EngineType.OPENSEARCH
-        with self._upstream.reading("GET /INDEX"):
-            searched = resolve_mappings(told, self._virtual)
-            with_aliases = any("aliases" in state for state in told.values())
-        if opensearch and with_aliases:
+        with self._upstream.parsing("GET /INDEX"):
+            resolved = resolve_mappings(mappings, self._virtual)
+            with_aliases = any("aliases" in state for state in mappings.values())
+        # Elasticsearch applies an alias's filter during the kNN search, OpenSearch afterwards.
+        if with_aliases and self._upstream.engine_type_or_default is EngineType.OPENSEARCH:
+            filters: dict[str, Json] = {}
             for part in parts:
-                filters |= await self._filters(f"/{part}", wanted, asked_by)
-        if filters and len(parts) > 1:
-            raise _expression_too_long(expression, "aliases with filters are among them")
-        searched = replace(searched, filters=filters)
-        self._known[key] = searched
-        return searched
+                filters |= await self._alias_filters(f"/{part}", options, credentials)
+            if filters and len(parts) > 1:
+                raise _expression_too_long(names.expression, "it contains aliases with filters")
+            resolved = replace(resolved, filters=filters)
+        self._cache[key] = resolved
+        return resolved
 
     async def _mappings(
-        self, parts: Sequence[str], options: Mapping[str, str], asked_by: Headers, called: str
+        self, parts: Sequence[str], options: Mapping[str, str], credentials: Headers, name: str
     ) -> Json | ResolvedIndices:
-        """Concrete index → what is needed of its mapping, settings and aliases; or what holds where there is no answer.
+        """Concrete index → the relevant parts of its mapping, settings and aliases; or the result if there are none.
 
         Args:
-            parts: Of an expression, each short enough for the path of a request.
-            called: The expression as the caller wrote it.
+            parts: An expression in parts that each fit into the path of a request.
+            name: The expression, for messages.
         """
-        query = urlencode({**options, "filter_path": self._told})
-        told: Json = {}
+        query = urlencode({**options, "filter_path": self._filter_path})
+        mappings: Json = {}
         for part in parts:
-            answer = await self._upstream.ask("GET", f"/{part}?{query}", asked_by)
-            if answer.status == 404:
+            reply = await self._upstream.request("GET", f"/{part}?{query}", credentials)
+            if reply.status == 404:
                 return MISSING_INDICES
-            if answer.status in CLIENT_ERROR_STATUSES - {403}:
-                # No such user, or nothing that has a mapping: the engine itself says so to the caller.
+            if reply.status in CLIENT_ERROR_STATUSES - {403}:
+                # Unknown user, or nothing that has a mapping: the caller's own request gets the same error.
                 return NO_MAPPINGS
-            if answer.status == 403:
+            if reply.status == 403:
                 raise AccessDenied(
-                    f"the mapping of {called or 'the indices'}, which says what is embedded there, may not be read",
-                    "Give the caller the index privilege view_index_metadata, or the gateway credentials of its own.",
+                    f"the mapping of {name or 'the indices'}, which describes the vector fields, may not be read",
+                    "Give the caller the index privilege view_index_metadata, or give the gateway its own credentials.",
                 )
-            told |= self._upstream.needed(answer, "GET /INDEX")
-        return told
+            mappings |= self._upstream.require_object(reply, "GET /INDEX")
+        return mappings
 
-    async def _filters(self, path: str, wanted: dict[str, str], asked_by: Headers) -> dict[str, Json]:
-        """Concrete index → filter of the aliases by which the expression names it."""
-        target = f"{path}/_search_shards"
-        answer = await self._upstream.ask("GET", f"{target}?{urlencode(wanted | {'filter_path': 'indices'})}", asked_by)
-        if answer.status == 403:
+    async def _alias_filters(self, path: str, options: dict[str, str], credentials: Headers) -> dict[str, Json]:
+        """Concrete index → filter of the aliases through which the expression names it."""
+        query = urlencode(options | {"filter_path": "indices"})
+        reply = await self._upstream.request("GET", f"{path}/_search_shards?{query}", credentials)
+        if reply.status == 403:
             raise AccessDenied(
                 f"the filters of the aliases of {path.removeprefix('/')} may not be read",
-                "Allow the caller indices:admin/shards/search_shards, or give the gateway credentials of its own.",
+                "Allow the caller indices:admin/shards/search_shards, or give the gateway its own credentials.",
             )
-        told = self._upstream.needed(answer, "GET /INDEX/_search_shards")
-        with self._upstream.reading("GET /INDEX/_search_shards"):
-            return {index: said["filter"] for index, said in told.get("indices", {}).items() if "filter" in said}
-
-    def _cache_key(self, expression: str, options: Mapping[str, str], headers: Headers, *, listed: bool) -> bytes:
-        said = (f"{name}={options.get(name)}" for name in EXPRESSION_OPTIONS)
-        return self._keys.key(headers, expression, str(listed), *said)
+        answer = self._upstream.require_object(reply, "GET /INDEX/_search_shards")
+        with self._upstream.parsing("GET /INDEX/_search_shards"):
+            indices = answer.get("indices", {})
+            return {index: state["filter"] for index, state in indices.items() if "filter" in state}
 
 
 def local_indices(expression: str) -> str | None:
-    """The part of an expression that names indices of this cluster; None where there is none.
+    """The part of an expression that names indices of the local cluster; None if there is none.
 
     Args:
         expression: Percent-encoded; empty for all indices.
     """
-    names = expression.split(",")
-    here = [name for name in names if not _REMOTE_NAME.match(unquote(name))]
-    return ",".join(here) if here else None
+    local = [name for name in expression.split(",") if not _REMOTE_NAME.match(unquote(name))]
+    return ",".join(local) if local else None
 
 
 def split_expression(expression: str) -> list[str]:
-    """An expression of indices in parts that fit into the first line of a request.
+    """Split an index expression into parts that each fit into a request line, which engines limit to 4096 bytes.
 
-    A search by a point in time or in an `_msearch` may name more indices than the path of a request holds, which
-    engines limit to 4096 bytes.
+    A search with a point in time, or in an `_msearch`, may name more indices than that.
 
     Args:
         expression: Percent-encoded.
 
     Raises:
-        BadRequest: it takes indices away again, which is only understood as a whole.
+        BadRequest: it is too long, and cannot be split because it excludes indices.
     """
     if len(expression) <= _MAX_EXPRESSION_LENGTH:
         return [expression]
     names = expression.split(",")
     if any(unquote(name).startswith("-") for name in names):
-        raise _expression_too_long(expression, "some of them are taken away again")
+        raise _expression_too_long(expression, "it excludes indices")
     parts = [""]
     for name in names:
         if parts[-1] and len(parts[-1]) + len(name) >= _MAX_EXPRESSION_LENGTH:
@@ -269,32 +266,31 @@ def split_expression(expression: str) -> list[str]:
     return parts
 
 
-def _expression_too_long(expression: str, why: str) -> BadRequest:
-    """Where only the whole expression tells which documents are meant."""
+def _expression_too_long(expression: str, reason: str) -> BadRequest:
     return BadRequest(
-        f"the names of the indices have {len(expression):,} characters, and {why}",
-        "Name them by one pattern or alias.",
+        f"the index expression has {len(expression):,} characters, and {reason}",
+        "Use a pattern or an alias that covers the indices.",
     )
 
 
 def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
-    """The engine's answer to `GET /EXPRESSION`.
+    """The vector fields in a response to `GET /EXPRESSION`.
 
     Args:
-        virtual_field: A field of that name, of any type, is an ordinary one.
+        virtual_field: A mapped field of that name, of any type, is an ordinary field.
 
     Raises:
-        IndexMismatch: a damaged `_meta.es_sbert`.
+        IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
     """
-    found = {index: vector_fields(state.get("mappings", {}), index) for index, state in answer.items()}
-    fields = {index: fields for index, fields in found.items() if fields}
+    by_index = {index: vector_fields(state.get("mappings", {}), index) for index, state in answer.items()}
+    fields = {index: fields for index, fields in by_index.items() if fields}
     shards = {
         index: int(answer[index].get("settings", {}).get("index", {}).get("number_of_shards", 1)) for index in fields
     }
     ordinary = any(
         name == virtual_field or name.startswith(f"{virtual_field}.")
         for state in answer.values()
-        for of_kind in ("properties", "runtime")
-        for name in state.get("mappings", {}).get(of_kind, {})
+        for section in ("properties", "runtime")
+        for name in state.get("mappings", {}).get(section, {})
     )
     return ResolvedIndices(fields, shards, ordinary=ordinary or not answer)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import orjson
@@ -23,89 +23,105 @@ from starlette.routing import Route
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.embeddings import EncodeResult
 from es_sbert.errors import EsSbertError, ModelNotFound, Overloaded, RequestTooLarge, UsageError
-from es_sbert.gateway.admission import has_bearer_key
-from es_sbert.gateway.concurrency import cancel_on_client_disconnect
+from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
+from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import RequestTimeout
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.proxy.incoming_request import is_uncompressed_json, read_body
-from es_sbert.gateway.settings import EmbeddingsApiSettings
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompressed_json
+from es_sbert.gateway.settings import EmbeddingsApiSettings, GatewaySettings
 
-if TYPE_CHECKING:
-    from es_sbert.gateway.admission import AdmissionControl, RequestSlot
-
-
-Endpoint = Callable[[Request, "RequestSlot"], Awaitable[Response]]
+Handler = Callable[[Request, RequestSlot], Awaitable[Response]]
 
 
-def embedding_routes(
-    models: ModelRegistry, settings: EmbeddingsApiSettings, metrics: GatewayMetrics, admission: AdmissionControl
-) -> list[Route]:
-    """The routes of the API."""
-    limits = EmbeddingsLimits(settings.max_texts, settings.max_characters)
-    listed = model_objects(models.settings.public_names, int(time.time()))
+class OpenAIApi:
+    """Endpoints of the embeddings API.
 
-    async def embeddings(request: Request, slot: RequestSlot) -> Response:
-        if not is_uncompressed_json(request):
-            return error_response(
-                415,
-                "The body is not plain JSON. Send it uncompressed, as Content-Type: application/json.",
-                kind="invalid_request_error",
-            )
-        asked = parse_embeddings_request(await read_body(request, settings.max_body, slot), limits)
-        return await cancel_on_client_disconnect(request, embed(asked))
+    Args:
+        models: Models that clients may name.
+        settings: Settings of the gateway.
+        metrics: Counts requests.
+        admission: Limits requests.
+    """
 
-    async def embed(asked: EmbeddingsRequest) -> Response:
-        try:
-            models.settings.find(asked.model)
-        except ModelNotFound as error:
-            return model_not_found_response(error)
-        embedder = await models.get(asked.model)
-        info = embedder.info
-        name = asked.model or models.settings.public_names[0]
-        check_dimensions(asked.dimensions, info.dimensions, name)
-        encoded = await embedder.embed(asked.texts, asked.kind)
-        return Response(
-            embeddings_response(encoded, name, info.max_tokens, asked.encoding), media_type="application/json"
-        )
+    def __init__(
+        self, models: ModelRegistry, settings: GatewaySettings, metrics: GatewayMetrics, admission: AdmissionControl
+    ) -> None:
+        self._models = models
+        self._settings = settings.embeddings_api
+        self._limits = settings.limits.model_copy(update={"body_bytes": self._settings.max_body})
+        self._metrics = metrics
+        self._admission = admission
+        self._openapi = (files("es_sbert.gateway") / "openapi.json").read_bytes()
+        self._listed = model_objects(models.settings.public_names, int(time.time()))
 
-    async def list_models(request: Request, slot: RequestSlot) -> Response:
-        return JSONResponse({"object": "list", "data": listed})
+    def routes(self) -> list[Route]:
+        """The routes of the API."""
+        return [
+            Route("/v1/embeddings", self._endpoint("embeddings", self._embeddings), methods=["POST"]),
+            Route("/v1/models", self._endpoint("models", self._list_models), methods=["GET"]),
+            Route("/v1/models/{model:path}", self._endpoint("models", self._get_model), methods=["GET"]),
+            Route("/v1/openapi.json", self._get_openapi, methods=["GET"]),
+        ]
 
-    async def one_model(request: Request, slot: RequestSlot) -> Response:
-        name = request.path_params["model"]
-        for model in listed:
-            if model["id"] == name:
-                return JSONResponse(model)
-        try:
-            models.settings.find(name)
-        except ModelNotFound as error:
-            return model_not_found_response(error)
-        return JSONResponse(model_objects([name], int(time.time()))[0])
+    def _endpoint(self, kind: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """A handler with metrics, admission control, authentication and error responses."""
 
-    def guarded(kind: str, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        async def answered(request: Request) -> Response:
-            with metrics.request(kind) as outcome, admission.slot() as slot:
+        async def endpoint(request: Request) -> Response:
+            with self._metrics.request(kind) as outcome, self._admission.slot() as slot:
                 try:
-                    response = (
-                        await endpoint(request, slot)
-                        if has_bearer_key(request, settings.api_key)
-                        else _unauthorized_response()
-                    )
+                    if has_bearer_key(request, self._settings.api_key):
+                        response = await handler(request, slot)
+                    else:
+                        response = _unauthorized_response()
                 except ClientDisconnect:
-                    return Response(status_code=outcome.status)  # nobody reads it
+                    return Response(status_code=outcome.status)
                 except Exception as error:
                     response = exception_response(error)
                 outcome.status = response.status_code
                 return response
 
-        return answered
+        return endpoint
 
-    return [
-        Route("/v1/embeddings", guarded("embeddings", embeddings), methods=["POST"]),
-        Route("/v1/models", guarded("models", list_models), methods=["GET"]),
-        Route("/v1/models/{model:path}", guarded("models", one_model), methods=["GET"]),
-    ]
+    async def _embeddings(self, request: Request, slot: RequestSlot) -> Response:
+        if not is_uncompressed_json(request):
+            return error_response(
+                415,
+                "The body is not uncompressed JSON. Send it as Content-Type: application/json.",
+                kind="invalid_request_error",
+            )
+        incoming = IncomingRequest.from_scope(request.scope, request.receive, self._limits, slot)
+        parsed = parse_embeddings_request(await incoming.body(), self._settings)
+        return await cancel_on_disconnect(incoming, self._embed(parsed))
+
+    async def _get_openapi(self, request: Request) -> Response:
+        return Response(self._openapi, media_type="application/json")
+
+    async def _embed(self, request: EmbeddingsRequest) -> Response:
+        try:
+            self._models.settings.find(request.model)
+        except ModelNotFound as error:
+            return model_not_found_response(error)
+        embedder = await self._models.get(request.model)
+        name = request.model or self._models.settings.public_names[0]
+        check_dimensions(request.dimensions, embedder.info.dimensions, name)
+        encoded = await embedder.embed(request.texts, request.kind)
+        body = embeddings_response(encoded, name, embedder.info.max_tokens, request.encoding)
+        return Response(body, media_type="application/json")
+
+    async def _list_models(self, request: Request, slot: RequestSlot) -> Response:
+        return JSONResponse({"object": "list", "data": self._listed})
+
+    async def _get_model(self, request: Request, slot: RequestSlot) -> Response:
+        name = request.path_params["model"]
+        for model in self._listed:
+            if model["id"] == name:
+                return JSONResponse(model)
+        try:
+            self._models.settings.find(name)
+        except ModelNotFound as error:
+            return model_not_found_response(error)
+        return JSONResponse(model_objects([name], int(time.time()))[0])
 
 
 def _unauthorized_response() -> Response:
@@ -131,19 +147,6 @@ _TOKEN_IDS_REMEDY = (
 
 
 @dataclass(frozen=True)
-class EmbeddingsLimits:
-    """What one request may hold.
-
-    Attributes:
-        texts: Most texts (OpenAI takes 2,048).
-        characters: Most characters of all texts together.
-    """
-
-    texts: int = 2048
-    characters: int = 2_000_000
-
-
-@dataclass(frozen=True)
 class EmbeddingsRequest:
     """What a caller asks for.
 
@@ -162,7 +165,7 @@ class EmbeddingsRequest:
     kind: PromptKind | None
 
 
-def parse_embeddings_request(body: bytes, limits: EmbeddingsLimits) -> EmbeddingsRequest:
+def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> EmbeddingsRequest:
     """A request from its body.
 
     Raises:
@@ -200,7 +203,7 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsLimits) -> Embedding
     )
 
 
-def _parse_input(value: Any, limits: EmbeddingsLimits) -> list[str]:
+def _parse_input(value: Any, limits: EmbeddingsApiSettings) -> list[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts:
         raise UsageError("'input' is neither a text nor a list of texts", 'Send e.g. {"input": ["one", "two"]}.')
@@ -211,12 +214,12 @@ def _parse_input(value: Any, limits: EmbeddingsLimits) -> list[str]:
             raise UsageError(f"'input[{number}]' is not a text", "Send a list of strings.")
         if not text:
             raise UsageError(f"'input[{number}]' is empty", "Leave empty texts out: they mean nothing.")
-    if len(texts) > limits.texts:
-        raise UsageError(f"'input' holds {len(texts):,} texts", f"Send at most {limits.texts:,} in one request.")
+    if len(texts) > limits.max_texts:
+        raise UsageError(f"'input' holds {len(texts):,} texts", f"Send at most {limits.max_texts:,} in one request.")
     characters = sum(map(len, texts))
-    if characters > limits.characters:
+    if characters > limits.max_characters:
         raise UsageError(
-            f"'input' holds {characters:,} characters", f"Send at most {limits.characters:,} in one request."
+            f"'input' holds {characters:,} characters", f"Send at most {limits.max_characters:,} in one request."
         )
     return texts
 
@@ -329,13 +332,3 @@ def exception_response(error: Exception) -> Response:
 def model_not_found_response(error: ModelNotFound) -> Response:
     """The answer to a request for a model that is not served; where a served one is missing, that is no such error."""
     return error_response(404, f"{error.message}. {error.remedy}", kind="invalid_request_error", code="model_not_found")
-
-
-def openapi_routes() -> list[Route]:
-    """The route of the description, which is a file of this package."""
-    document = (files("es_sbert.gateway") / "openapi.json").read_bytes()
-
-    async def describe(request: Request) -> Response:
-        return Response(document, media_type="application/json")
-
-    return [Route("/v1/openapi.json", describe, methods=["GET"])]

@@ -30,7 +30,8 @@ class SearchRecorder:
     Attributes:
         index: Expression of indices as the caller wrote it.
         api: `search`, `msearch`, ….
-        searches: What was understood of each search; None of one that was passed as it came.
+        searches: Result of rewriting each search; None for one that is forwarded unchanged.
+        status: HTTP status of the response; 499 if the client disconnected before it.
     """
 
     index: str
@@ -40,6 +41,7 @@ class SearchRecorder:
     start: float = field(default_factory=time.perf_counter)
     sent: float | None = None
     total_hits: TotalHitsParser | None = None
+    status: int = 499
 
     def asked(self, understood: RewriteResult | None) -> None:
         """Note a search."""
@@ -51,7 +53,7 @@ class SearchRecorder:
         self.total_hits = TotalHitsParser(_PARSED_BYTES if len(self.searches) < 2 else _PARSED_BYTES_MSEARCH)
         return self.total_hits
 
-    def records(self, status: int) -> list[SearchRecord]:
+    def records(self) -> list[SearchRecord]:
         """What is remembered, once the answer is given."""
         searches = self.searches or [None]
         totals = [] if self.total_hits is None else self.total_hits.totals()
@@ -60,7 +62,7 @@ class SearchRecorder:
         end = time.perf_counter()
         waited = None if self.sent is None else 1000 * (end - self.sent)
         return [
-            _search_record(self, understood, found, status, 1000 * (end - self.start), waited)
+            _search_record(self, understood, found, self.status, 1000 * (end - self.start), waited)
             for understood, found in zip(searches, hits, strict=True)
         ]
 

@@ -33,7 +33,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
         UsageError: settings that cannot be used, among them a certificate or key.
     """
     listen, connections = settings.listen, ConnectionLimiter(settings.limits)
-    pages = [listen.own_prefix + page for page in HEALTH_PATHS]
+    pages = [listen.path_prefix + page for page in HEALTH_PATHS]
     config = uvicorn.Config(
         create_app(settings, connections, on_loaded),
         host=listen.host,

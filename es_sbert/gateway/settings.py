@@ -233,7 +233,7 @@ class ListenSettings(BaseModel):
     Attributes:
         host: Address to listen on; everything else than 127.0.0.1 opens it to other machines.
         port: TCP port.
-        own_prefix: Path before the gateway's own pages (`/ui`, `/healthz`, …), for clusters with indices of such names.
+        path_prefix: Path before the gateway's own endpoints (`/ui`, `/healthz`, …), if indices have such names.
         cors_origins: Origins of pages that may call from a browser; none by default.
         certificate, key: PEM files, to serve https.
     """
@@ -242,16 +242,16 @@ class ListenSettings(BaseModel):
 
     host: str = "127.0.0.1"
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
-    own_prefix: str = ""
+    path_prefix: str = ""
     cors_origins: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
 
     @model_validator(mode="after")
     def _goes_together(self) -> ListenSettings:
-        if self.own_prefix and (not self.own_prefix.startswith("/") or self.own_prefix.endswith("/")):
+        if self.path_prefix and (not self.path_prefix.startswith("/") or self.path_prefix.endswith("/")):
             raise UsageError(
-                f"{self.own_prefix!r} is no prefix of a path",
+                f"{self.path_prefix!r} is no prefix of a path",
                 "Write it with a slash in front and none behind: /-/sbert.",
             )
         for origin in self.cors_origins:
@@ -270,7 +270,7 @@ class GatewaySettings(BaseModel):
     Attributes:
         upstream: The one engine that requests go to. Credentials here are the gateway's own: it reads mappings and
             writes its search log by them. They are never lent to a caller, whose requests carry their own.
-        listen, limits, meaning, models, embedding, embeddings_api: See there.
+        listen, limits, semantic, models, embedding, embeddings_api: See there.
         metrics_key: What callers of `/metrics` must send as bearer token; None asks for nothing.
         search_log: How searches are remembered; None for not at all.
     """
@@ -280,7 +280,7 @@ class GatewaySettings(BaseModel):
     upstream: EngineSettings
     listen: ListenSettings = ListenSettings()
     limits: Limits = Limits()
-    meaning: SemanticSettings = SemanticSettings()
+    semantic: SemanticSettings = SemanticSettings()
     models: ModelSettings = ModelSettings()
     embedding: EmbeddingSettings = EmbeddingSettings()
     embeddings_api: EmbeddingsApiSettings = EmbeddingsApiSettings()

@@ -122,7 +122,7 @@ def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
             # Below the k-th document, so that it is the same whether the nearest are kept or excluded.
             near = np.sort(cosines)[::-1]  # (documents,)
             meaning = SemanticSettings(k=K, min_cosine=float(near[K - 1] + near[K]) / 2)
-            settings = GatewaySettings(upstream=EngineSettings(url=front), meaning=meaning, search_log=log)
+            settings = GatewaySettings(upstream=EngineSettings(url=front), semantic=meaning, search_log=log)
             with served(create_app(settings)) as gateway:
                 yield Behind(
                     engine.info.engine_type,

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
+from es_sbert.config import EngineSettings
 from es_sbert.gateway.admission import AdmissionControl
 from es_sbert.gateway.app import health_routes
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.metrics import GatewayMetrics, metrics_routes
-from es_sbert.gateway.openai_api import embedding_routes, openapi_routes
-from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, Limits, ModelSettings
+from es_sbert.gateway.openai_api import OpenAIApi
+from es_sbert.gateway.settings import EmbeddingsApiSettings, EmbeddingSettings, GatewaySettings, Limits, ModelSettings
 
 
 def embedding_app(
@@ -35,7 +36,10 @@ def embedding_app(
         metrics_key: Asked for at `/metrics`.
     """
     metrics = GatewayMetrics(settings.public_names)
-    admission = AdmissionControl(limits or Limits())
+    gateway = GatewaySettings(
+        upstream=EngineSettings(), embeddings_api=api or EmbeddingsApiSettings(), limits=limits or Limits()
+    )
+    admission = AdmissionControl(gateway.limits)
     models = ModelRegistry(settings, embedding or EmbeddingSettings(), metrics)
 
     async def upstream_problem() -> str | None:
@@ -50,8 +54,7 @@ def embedding_app(
 
     return Starlette(
         routes=[
-            *embedding_routes(models, api or EmbeddingsApiSettings(), metrics, admission),
-            *openapi_routes(),
+            *OpenAIApi(models, gateway, metrics, admission).routes(),
             *health_routes(models, upstream_problem, lambda: admission.full),
             *metrics_routes(metrics, metrics_key),
         ],

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from jsonschema import Draft202012Validator
 from schemathesis import GenerationMode
 
-from es_sbert.gateway.openai_api import INPUT_TYPES, EmbeddingsLimits
+from es_sbert.gateway.openai_api import INPUT_TYPES
+from es_sbert.gateway.settings import EmbeddingsApiSettings
 from tests.gateway import patient
 
 OPERATIONS = ("embed", "listModels", "getModel", "describe", "live", "ready", "metrics")
@@ -51,6 +52,6 @@ def test_the_description_says_what_the_code_takes(embeddings_url: str) -> None:
     document = patient.get(f"{embeddings_url}/v1/openapi.json").json()
     request = document["components"]["schemas"]["EmbeddingsRequest"]
     assert set(request["properties"]["input_type"]["enum"]) == set(INPUT_TYPES)
-    assert request["properties"]["input"]["anyOf"][1]["maxItems"] == EmbeddingsLimits().texts
+    assert request["properties"]["input"]["anyOf"][1]["maxItems"] == EmbeddingsApiSettings().max_texts
     for part in document["components"]["schemas"].values():
         Draft202012Validator.check_schema(part)

@@ -66,7 +66,7 @@ def owner(server: Secured) -> EngineSettings:
 
 
 def search(upstream: EngineSettings, tiny: Path, key: str | None, body: Json = SEMANTIC) -> httpx.Response:
-    settings = GatewaySettings(upstream=upstream, models=tiny_settings(tiny), meaning=SemanticSettings(k=1))
+    settings = GatewaySettings(upstream=upstream, models=tiny_settings(tiny), semantic=SemanticSettings(k=1))
     headers = {} if key is None else {"authorization": f"ApiKey {key}"}
     with served(create_app(settings)) as url:
         return httpx.post(f"{url}/{INDEX}/_search", json=body, headers=headers, timeout=120)

@@ -107,7 +107,7 @@ def bed(engine_url: str, tiny: Path, encoder: Encoder, tmp_path_factory: pytest.
     settings = GatewaySettings(
         upstream=EngineSettings(url=engine_url),
         models=tiny_settings(tiny),
-        meaning=SemanticSettings(k=K, num_candidates=100),
+        semantic=SemanticSettings(k=K, num_candidates=100),
     )
     try:
         with served(create_app(settings)) as gateway:
@@ -389,7 +389,7 @@ def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
     settings = GatewaySettings(
         upstream=EngineSettings(url=bed.engine),
         models=tiny_settings(tiny, models=(str(tiny), str(other))),
-        meaning=SemanticSettings(k=K, num_candidates=100),
+        semantic=SemanticSettings(k=K, num_candidates=100),
     )
 
     def point(alias_of: str, away_from: str | None = None) -> None:

@@ -284,7 +284,7 @@ def test_nobody_there_becomes_502(tiny: Path, silent_port: int) -> None:
     gone = f"http://127.0.0.1:{silent_port}"
     with gateway(gone, tiny) as address:
         answer = send(address, Request("GET", "/a"))
-        assert "the engine behind the gateway does not answer" in assert_engine_error(answer, 502)
+        assert "the engine behind the gateway cannot be reached" in assert_engine_error(answer, 502)
         told = send(address, Request("GET", "/metrics")).body.decode()
         assert 'es_sbert_gateway_requests_total{kind="passed",status="502"} 1.0' in told
         assert 'es_sbert_gateway_upstream_errors_total{reason="unreachable"} 1.0' in told

@@ -8,21 +8,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
+from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.concurrency import cancel_on_disconnect
-from es_sbert.gateway.proxy.incoming_request import ClientDisconnected, Headers, IncomingRequest
+from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.proxy.upstream import Upstream, end_to_end_headers
 
 
 @dataclass(frozen=True)
 class OutgoingRequest:
-    """What is sent to the engine.
+    """A request to the engine.
 
     Attributes:
-        method, target, headers: As the caller's, unless they were rewritten.
-        body: None passes the caller's own on as it arrives.
+        method, target, headers: The client's, unless rewritten.
+        body: None streams the client's body.
     """
 
     method: str
@@ -31,15 +32,15 @@ class OutgoingRequest:
     body: bytes | None = None
 
     @classmethod
-    def same(cls, incoming: IncomingRequest, body: bytes | None = None) -> OutgoingRequest:
-        """The caller's request; the body is what was read of it, where it was read already."""
+    def unchanged(cls, incoming: IncomingRequest, body: bytes | None = None) -> OutgoingRequest:
+        """The client's request; `body` is its body if that was read already."""
         return cls(incoming.method, incoming.target, incoming.headers, body)
 
     @classmethod
-    def rewritten(
+    def with_body(
         cls, incoming: IncomingRequest, body: bytes, target: bytes | None = None, method: str | None = None
     ) -> OutgoingRequest:
-        """The caller's request with another body in plain JSON."""
+        """The client's request with another body of uncompressed JSON."""
         headers = [(name, value) for name, value in incoming.headers if name not in _BODY_HEADERS]
         kind = incoming.header(b"content-type") or b"application/json"
         return cls(method or incoming.method, target or incoming.target, [*headers, (b"content-type", kind)], body)
@@ -50,7 +51,7 @@ _BODY_HEADERS = frozenset({b"content-length", b"content-encoding", b"content-typ
 
 @dataclass(frozen=True)
 class BufferedResponse:
-    """What came back, whole.
+    """A response of the engine that was read completely.
 
     Attributes:
         body: Not compressed.
@@ -61,167 +62,176 @@ class BufferedResponse:
     body: bytes
 
 
+class StaleRewriteError(Exception):
+    """A request was rewritten for indices that have changed since: rewrite it again."""
+
+
+@dataclass(frozen=True)
+class ResponseHooks:
+    """What `forward` does with a response besides sending it to the client.
+
+    Attributes:
+        on_chunk: Called with each chunk of the body, as the engine sent it.
+        rewrite_error: Replaces an error response; gets it uncompressed.
+        still_valid: Awaited before a successful response is sent. If false, `forward` raises `StaleRewriteError`.
+    """
+
+    on_chunk: Callable[[bytes], None] | None = None
+    rewrite_error: Callable[[BufferedResponse], BufferedResponse] | None = None
+    still_valid: Awaitable[bool] | None = None
+
+
 async def forward(
     incoming: IncomingRequest,
     send: Send,
     upstream: Upstream,
     outgoing: OutgoingRequest,
-    look: Callable[[bytes], None] | None = None,
-    amend: Callable[[BufferedResponse], BufferedResponse] | None = None,
-    confirm: Awaitable[bool] | None = None,
+    hooks: ResponseHooks = ResponseHooks(),
 ) -> int:
-    """Send a request to the engine and its answer to the caller.
+    """Send a request to the engine and stream the response to the client.
 
-    Where the caller goes away, the connection to the engine is closed too, which ends a search there.
-
-    Args:
-        look: Shown the answer's parts as they pass.
-        amend: Given an answer that is an error, uncompressed, and gives the one that is sent.
-        confirm: Whether the request is still right; awaited before a successful answer is sent on.
+    If the client disconnects, the connection to the engine is closed too, which cancels a search there.
 
     Returns:
-        The status of the answer; 0 where the caller did not wait for it.
+        Status of the response; 0 if the client disconnected.
 
     Raises:
-        EngineUnreachable: no answer came. Nothing has been sent to the caller then.
-        RequestTooLarge, BadRequest: as `IncomingRequest.parts`.
-        OutdatedRequestError: `confirm` says no. Nothing has been sent to the caller then.
+        EngineUnreachable: the engine did not respond. Nothing was sent to the client.
+        StaleRewriteError: `hooks.still_valid` is false. Nothing was sent to the client.
+        RequestTooLarge, BadRequest: see `IncomingRequest.stream`.
     """
-    return await _Exchange(incoming, send, upstream, look, amend, confirm).run(outgoing)
+    response = _ClientResponse(send)
+    try:
+        await cancel_on_disconnect(
+            incoming, _exchange(incoming, response, upstream, outgoing, hooks), lambda: response.complete
+        )
+    except ClientDisconnect:
+        return 0
+    return response.status
 
 
-class StaleRewriteError(Exception):
-    """A request that was rewritten for indices that are others by now: to be rewritten again."""
+async def _exchange(
+    incoming: IncomingRequest,
+    response: _ClientResponse,
+    upstream: Upstream,
+    outgoing: OutgoingRequest,
+    hooks: ResponseHooks,
+) -> None:
+    body = _RequestBody(incoming)
+    stream = await body.start() if outgoing.body is None and incoming.has_body else outgoing.body
+    try:
+        async with upstream.send(outgoing.method, outgoing.target, outgoing.headers, stream) as reply:
+            if not 200 <= reply.status <= 599:
+                raise upstream.malformed_response(f"the status {reply.status} is not final")
+            upstream.detect_engine_type(reply)
+            if hooks.still_valid is not None and reply.status == 200 and not await hooks.still_valid:
+                raise StaleRewriteError
+            if hooks.rewrite_error is not None and reply.status >= 400:
+                await response.send_buffered(hooks.rewrite_error(await _read_uncompressed(reply, upstream)))
+            else:
+                await response.stream(reply, hooks.on_chunk)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        if body.problem is not None and not response.status:
+            raise body.problem from None
+        if body.problem is not None:
+            return  # the response has started; the server closes the connection
+        failure = upstream.transport_error(error)
+        if not response.status:
+            raise failure from error
+        # The response has started. The server closes the connection before its end, so the client notices.
+        upstream.log.warning(
+            "the response to a %s request was cut off: %s", outgoing.method, failure.message, kind="broken off"
+        )
 
 
-class _Exchange:
-    """One request and its answer."""
+class _ClientResponse:
+    """The response to the client.
 
-    def __init__(
-        self,
-        incoming: IncomingRequest,
-        send: Send,
-        upstream: Upstream,
-        look: Callable[[bytes], None] | None,
-        amend: Callable[[BufferedResponse], BufferedResponse] | None,
-        confirm: Awaitable[bool] | None,
-    ) -> None:
-        self._amend = amend
-        self._confirm = confirm
-        self._incoming = incoming
+    Attributes:
+        status: 0 until the response starts.
+        complete: Whether all of it was sent.
+    """
+
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._upstream = upstream
-        self._look = look
-        self._status = 0
-        self._answered = False
+        self.status = 0
+        self.complete = False
 
-    async def run(self, outgoing: OutgoingRequest) -> int:
-        try:
-            await cancel_on_disconnect(self._incoming, self._pass(outgoing), lambda: self._answered)
-        except ClientDisconnected:
-            return 0
-        return self._status
-
-    async def _pass(self, outgoing: OutgoingRequest) -> None:
-        body = _RequestBody(self._incoming)
-        stream = await body.start() if outgoing.body is None and self._incoming.has_body else outgoing.body
-        try:
-            async with self._upstream.send(outgoing.method, outgoing.target, outgoing.headers, stream) as answer:
-                if not 200 <= answer.status <= 599:
-                    raise self._upstream.malformed_response(f"the status {answer.status}, which ends no request")
-                self._upstream.detect_engine_type(answer)
-                if self._confirm is not None and answer.status == 200 and not await self._confirm:
-                    raise StaleRewriteError
-                if self._amend is not None and answer.status >= 400:
-                    await self._give_amended(answer, self._amend)
-                else:
-                    await self._give(answer)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            if body.problem is not None and not self._status:
-                raise body.problem from None
-            if body.problem is not None:
-                return  # the caller has a part of the answer; the server closes the connection
-            failure = self._upstream.failure(error)
-            if not self._status:
-                raise failure from error
-            # The caller has a part of the answer. Without its end the server closes the connection, which tells.
-            self._upstream.log.warning(
-                "an answer to %s broke off: %s", outgoing.method, failure.message, kind="broken off"
-            )
-
-    async def _give(self, answer: aiohttp.ClientResponse) -> None:
-        headers = end_to_end_headers(answer.raw_headers)
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        self._status = answer.status
-        while part := await answer.content.readany():
-            if self._look is not None:
-                self._look(part)
-            self._answered = answer.content.at_eof()
-            await self._send({"type": "http.response.body", "body": part, "more_body": not self._answered})
-            if self._answered:
+    async def stream(self, reply: aiohttp.ClientResponse, on_chunk: Callable[[bytes], None] | None) -> None:
+        headers = end_to_end_headers(reply.raw_headers)
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        self.status = reply.status
+        while chunk := await reply.content.readany():
+            if on_chunk is not None:
+                on_chunk(chunk)
+            self.complete = reply.content.at_eof()
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": not self.complete})
+            if self.complete:
                 return
-        self._answered = True
+        self.complete = True
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def _give_amended(
-        self, answer: aiohttp.ClientResponse, amend: Callable[[BufferedResponse], BufferedResponse]
-    ) -> None:
-        body, headers = await answer.read(), end_to_end_headers(answer.raw_headers)
-        if answer.headers.get("content-encoding") == "gzip":
-            try:
-                body = gzip.decompress(body)
-            except (OSError, EOFError, zlib.error) as error:
-                raise self._upstream.failure(aiohttp.ClientPayloadError()) from error
-            headers = [(name, value) for name, value in headers if name.lower() != b"content-encoding"]
-        self._answered, self._status = True, answer.status
-        await send_response(self._send, amend(BufferedResponse(answer.status, headers, body)))
+    async def send_buffered(self, response: BufferedResponse) -> None:
+        self.complete, self.status = True, response.status
+        await send_response(self._send, response)
+
+
+async def _read_uncompressed(reply: aiohttp.ClientResponse, upstream: Upstream) -> BufferedResponse:
+    body, headers = await reply.read(), end_to_end_headers(reply.raw_headers)
+    if reply.headers.get("content-encoding") == "gzip":
+        try:
+            body = gzip.decompress(body)
+        except (OSError, EOFError, zlib.error) as error:
+            raise upstream.transport_error(aiohttp.ClientPayloadError()) from error
+        headers = [(name, value) for name, value in headers if name.lower() != b"content-encoding"]
+    return BufferedResponse(reply.status, headers, body)
 
 
 async def fetch_response(upstream: Upstream, outgoing: OutgoingRequest) -> BufferedResponse:
-    """Send a request to the engine and wait for its whole answer, uncompressed.
+    """Send a request to the engine and read its response, uncompressed.
 
     Raises:
-        EngineUnreachable: no answer came.
+        EngineUnreachable: the engine did not respond.
     """
     plain = [(name, value) for name, value in outgoing.headers if name != b"accept-encoding"]
     try:
-        async with upstream.send(outgoing.method, outgoing.target, plain, outgoing.body) as answer:
-            upstream.detect_engine_type(answer)
-            body = await answer.read()
+        async with upstream.send(outgoing.method, outgoing.target, plain, outgoing.body) as reply:
+            upstream.detect_engine_type(reply)
+            body = await reply.read()
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise upstream.failure(error) from error
-    if answer.headers.get("content-encoding", "identity") != "identity":
-        raise upstream.malformed_response("a compressed answer where a plain one was asked for")
-    return BufferedResponse(answer.status, end_to_end_headers(answer.raw_headers), body)
+        raise upstream.transport_error(error) from error
+    if reply.headers.get("content-encoding", "identity") != "identity":
+        raise upstream.malformed_response("the response is compressed although the request did not accept that")
+    return BufferedResponse(reply.status, end_to_end_headers(reply.raw_headers), body)
 
 
-async def send_response(send: Send, answer: BufferedResponse) -> int:
-    """Send a whole answer to the caller, whatever length it had before."""
-    headers = [(name, value) for name, value in answer.headers if name.lower() != b"content-length"]
-    headers.append((b"content-length", str(len(answer.body)).encode()))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
-    return answer.status
+async def send_response(send: Send, response: BufferedResponse) -> int:
+    """Send a response to the client with the right content length; returns its status."""
+    headers = [(name, value) for name, value in response.headers if name.lower() != b"content-length"]
+    headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+    return response.status
 
 
 class _RequestBody:
-    """A body on its way to the engine. What stops it is kept: the client library wraps it in errors of its own."""
+    """The client's body, streamed to the engine. Keeps the error that stops it, since aiohttp wraps errors."""
 
     def __init__(self, incoming: IncomingRequest) -> None:
         self._incoming = incoming
-        self._parts = incoming.parts()
-        self.problem: EsSbertError | ClientDisconnected | None = None
+        self._chunks = incoming.stream()
+        self.problem: EsSbertError | ClientDisconnect | None = None
 
     async def start(self) -> bytes | AsyncIterator[bytes]:
-        """The whole body where it has arrived at once, which most do."""
-        first = await anext(self._parts, b"")
-        return first if self._incoming.complete.is_set() else self._all(first)
+        """The whole body if it arrived in one chunk, as most do; else a stream."""
+        first = await anext(self._chunks, b"")
+        return first if self._incoming.body_received.is_set() else self._stream(first)
 
-    async def _all(self, first: bytes) -> AsyncIterator[bytes]:
+    async def _stream(self, first: bytes) -> AsyncIterator[bytes]:
         yield first
         try:
-            async for part in self._parts:
-                yield part
-        except (EsSbertError, ClientDisconnected) as error:
+            async for chunk in self._chunks:
+                yield chunk
+        except (EsSbertError, ClientDisconnect) as error:
             self.problem = error
             raise

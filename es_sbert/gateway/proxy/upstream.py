@@ -33,25 +33,25 @@ logger = logging.getLogger(__name__)
 _MAX_HEADER_BYTES = 64 * 1024
 _BUFFER_BYTES = 256 * 1024
 _MAX_SINGLE_WRITE_BYTES = 1024 * 1024
-# Requests that may be sent twice. PUT and DELETE are none of these here: `PUT _bulk` may add documents.
+# PUT and DELETE are not repeated: `PUT _bulk` may add documents.
 _RETRYABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-# What the engine answers where it is the caller who asks wrongly, or may not: the request itself meets with the same.
+# Responses to requests that are wrong, or that the caller may not send: the caller's own request gets the same error.
 CLIENT_ERROR_STATUSES = frozenset({400, 401, 403, 404})
-# What callers are told of the engine is never where it is, nor why it cannot be reached: that is in the log.
-_RETRY_SOON = "Send the request again in a moment. The gateway's log says why, for whoever runs it."
+# Errors never tell callers the address of the engine or why it cannot be reached.
+_RETRY_SOON = "Send the request again in a moment. The gateway's log has the reason."
 _CHECK_BEFORE_RETRY = (
-    "The engine may have carried it out: look before you repeat a write. The gateway's log says why, for whoever runs "
-    "it."
+    "The engine may have executed the request: check before you repeat a write. The gateway's log has the reason."
 )
+_JSON = "application/json"
 
 
 @dataclass(frozen=True)
 class UpstreamReply:
-    """The engine's answer to a question of the gateway's own.
+    """The engine's response to one of the gateway's own requests.
 
     Attributes:
         status: HTTP status.
-        body: Parsed where it was JSON, else None.
+        body: Parsed JSON; None if it is not JSON.
     """
 
     status: int
@@ -59,20 +59,18 @@ class UpstreamReply:
 
 
 class Upstream:
-    """The engine.
-
-    Open it inside the event loop that uses it.
+    """HTTP client for the engine. Call `open` in the event loop that uses it.
 
     Args:
-        settings: Where it is. Credentials in them are the gateway's own, for `ask` alone.
-        limits: How long to wait.
+        settings: Address, and the gateway's own credentials, which are never used for a client's request.
+        limits: Timeouts.
 
     Attributes:
-        engine_type: Which engine it is; None while it has answered nothing.
-        log: For what only the operator shall know.
+        engine_type: None until the engine has responded.
+        log: For what only the operator may know.
 
     Raises:
-        UsageError: an address that cannot be read.
+        UsageError: an invalid address.
     """
 
     def __init__(self, settings: EngineSettings, limits: Limits) -> None:
@@ -84,22 +82,22 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """Its address, without credentials."""
+        """The engine's address, without credentials."""
         return self._address.url
 
     @property
     def engine_type_or_default(self) -> EngineType:
-        """Which engine it is; asked only once it has answered something."""
+        """The engine's type; correct once the engine has responded."""
         return self.engine_type or EngineType.ELASTICSEARCH
 
     @property
     def own_authorization(self) -> str | None:
-        """The gateway's own credentials, as a header's value; None where it has no rights of its own."""
+        """The gateway's own credentials as the value of a header; None if it has none."""
         return self._address.authorization
 
     def open(self) -> None:
-        """Get ready for requests, inside a running event loop."""
-        # Connections are limited by the gateway's own limit of concurrent requests.
+        """Create the HTTP session, in a running event loop."""
+        # The gateway's limit of concurrent requests also limits connections.
         connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl(), keepalive_timeout=self._limits.idle_seconds)
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -123,161 +121,155 @@ class Upstream:
     def send(
         self, method: str, target: bytes, headers: Headers, body: bytes | AsyncIterator[bytes] | None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """One request; the answer's body is as the engine sent it, compressed where it is.
+        """Send a request. The body of the response is not decompressed.
 
         Args:
             target: Path and query, ASCII, as checked by `IncomingRequest`.
-            headers: The caller's; those of its connection are left out.
+            headers: Hop-by-hop headers are dropped.
         """
         assert self._session is not None, "open"
-        # The path stands behind a host that is written out and ends at a slash: no path leads to another host.
+        # The target begins with a slash, so it cannot change the host.
         url = URL(self._address.url + target.decode("ascii"), encoded=True)
         data = _LargeBody(body) if isinstance(body, bytes) and len(body) > _MAX_SINGLE_WRITE_BYTES else body
         return self._session.request(
             method, url, headers=decode_headers(end_to_end_headers(headers)), data=data, allow_redirects=False
         )
 
-    async def ask(self, method: str, target: str, headers: Headers, body: Json | None = None) -> UpstreamReply:
-        """A question of the gateway's own, on behalf of a caller.
+    async def request(
+        self, method: str, target: str, headers: Headers, body: Json | bytes | None = None, content_type: str = _JSON
+    ) -> UpstreamReply:
+        """Send one of the gateway's own requests and read the response.
 
         Args:
             target: Path and query.
-            headers: What the question is asked with: the caller's credentials, or the gateway's own.
+            headers: Credentials: the caller's, or the gateway's own.
+            body: Serialized as JSON unless it is bytes.
 
         Raises:
-            EngineUnreachable: no answer came.
+            EngineUnreachable: the engine did not respond.
         """
-        if body is None:
-            return await self._ask(method, target, headers, None)
-        return await self._ask(method, target, [*headers, (b"content-type", b"application/json")], orjson.dumps(body))
-
-    async def _ask(self, method: str, target: str, headers: Headers, body: bytes | None) -> UpstreamReply:
-        sent = [*headers, (b"accept", b"application/json")]
+        headers = [*headers, (b"accept", _JSON.encode())]
+        if body is not None:
+            headers.append((b"content-type", content_type.encode()))
+            body = body if isinstance(body, bytes) else orjson.dumps(body)
         try:
-            async with self.send(method, target.encode(), sent, body) as answer:
-                self.detect_engine_type(answer)
-                raw = await answer.read()
+            async with self.send(method, target.encode(), headers, body) as reply:
+                self.detect_engine_type(reply)
+                raw = await reply.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self.failure(error) from error
+            raise self.transport_error(error) from error
         try:
-            # Not orjson: documents may hold lone surrogates.
-            return UpstreamReply(answer.status, json.loads(raw))
+            # Not orjson: documents may contain lone surrogates.
+            return UpstreamReply(reply.status, json.loads(raw))
         except (ValueError, RecursionError):
-            return UpstreamReply(answer.status, None)
+            return UpstreamReply(reply.status, None)
 
-    async def problem(self) -> str | None:
-        """What keeps the engine from answering; None where it does, whatever it thinks of nameless callers."""
+    async def request_as_gateway(self, method: str, target: str, body: bytes, content_type: str) -> tuple[int, Any]:
+        """Send a request with the gateway's own credentials; returns status and parsed body.
+
+        Raises:
+            EngineUnreachable: the engine did not respond.
+        """
+        own = self.own_authorization
+        headers = [] if own is None else [(b"authorization", own.encode())]
+        reply = await self.request(method, target, headers, body, content_type)
+        return reply.status, reply.body
+
+    async def health_problem(self) -> str | None:
+        """Why the engine is not available; None if it is. An engine that requires authentication is available."""
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
-                reply = await self.ask("GET", "/", [])
+                reply = await self.request("GET", "/", [])
         except EngineUnreachable as error:
             return error.message
         except TimeoutError:
-            return f"the engine did not answer within {self._limits.connect_seconds:g} seconds"
-        return f"the engine answers with status {reply.status}" if reply.status >= 500 else None
+            return f"the engine did not respond within {self._limits.connect_seconds:g} seconds"
+        return f"the engine responds with status {reply.status}" if reply.status >= 500 else None
 
-    async def request_as_gateway(self, method: str, target: str, body: bytes, kind: str) -> tuple[int, Any]:
-        """A request with the gateway's own credentials; status and parsed answer.
-
-        Args:
-            kind: Content type of the body.
-
-        Raises:
-            EngineUnreachable: no answer came.
-        """
-        own = self.own_authorization
-        headers = [(b"content-type", kind.encode())] + ([] if own is None else [(b"authorization", own.encode())])
-        reply = await self._ask(method, target, headers, body)
-        return reply.status, reply.body
-
-    def needed(self, reply: UpstreamReply, action: str) -> Json:
-        """The object that `ask` was answered with.
+    def require_object(self, reply: UpstreamReply, action: str) -> Json:
+        """The JSON object of a successful response.
 
         Args:
-            action: What was asked, e.g. `GET /docs`.
+            action: The request, for messages, e.g. `GET /docs`.
 
         Raises:
-            EngineUnreachable, RequestFailed: the answer is of no use.
+            EngineUnreachable, RequestFailed: the response is an error, or not an object.
         """
         if reply.status != 200 or not isinstance(reply.body, dict):
             raise self.reply_error(reply, action)
         return reply.body
 
     def reply_error(self, reply: UpstreamReply, action: str) -> EsSbertError:
-        """What is wrong where `ask` met with an answer that is of no use.
-
-        Args:
-            action: What was asked, e.g. `GET /docs`.
-        """
+        """The error for a response that `require_object` rejects."""
         if reply.status == 200:
-            return self.malformed_response(f"{action} was answered by something else than an object in JSON")
+            return self.malformed_response(f"the response to {action} is not a JSON object")
         return response_error(reply.status, reply.body, label="the engine", action=action)
 
-    def malformed_response(self, what: str, error: Exception | None = None) -> EngineUnreachable:
-        """What callers are told of an answer that no engine gives.
+    def malformed_response(self, reason: str, error: Exception | None = None) -> EngineUnreachable:
+        """The error for a response that no engine sends.
 
         Args:
-            what: What is strange about it, for the log.
-            error: Met with when it was read, for the log too.
+            reason: What is wrong with it, for the log.
+            error: Logged with its traceback.
         """
         self.log.warning(
-            "%s gives answers that are not those of an engine: %s. Check the address after --upstream, and any proxy "
-            "between the gateway and the engine.",
+            "%s does not respond like an engine: %s. Check the address after --upstream, and any proxy between the "
+            "gateway and the engine.",
             self.url,
-            what,
+            reason,
             kind="strange",
             error=error,
         )
-        return EngineUnreachable("the engine behind the gateway gave an answer in an unexpected form", _RETRY_SOON)
+        return EngineUnreachable("the engine behind the gateway sent an unexpected response", _RETRY_SOON)
 
     @contextmanager
-    def reading(self, action: str) -> Iterator[None]:
-        """Around code that reads the engine's answer to a question of the gateway's own, and does nothing else.
+    def parsing(self, action: str) -> Iterator[None]:
+        """Turn errors in code that parses a response into `malformed_response`.
 
         Args:
-            action: What was asked, e.g. `GET /docs`.
+            action: The request, for messages, e.g. `GET /docs`.
 
         Raises:
-            EngineUnreachable: the answer has another shape than an engine's.
+            EngineUnreachable: the response has an unexpected shape.
         """
         try:
             yield
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise self.malformed_response(f"{action} was answered in an unexpected form", error) from error
+            raise self.malformed_response(f"the response to {action} has an unexpected form", error) from error
 
-    def detect_engine_type(self, answer: aiohttp.ClientResponse) -> None:
-        """Find out from an answer which engine it is: Elasticsearch signs every one."""
-        if answer.headers.get("x-elastic-product") == "Elasticsearch":
+    def detect_engine_type(self, reply: aiohttp.ClientResponse) -> None:
+        """Set `engine_type` from a response: Elasticsearch identifies itself in each."""
+        if reply.headers.get("x-elastic-product") == "Elasticsearch":
             self.engine_type = EngineType.ELASTICSEARCH
-        elif self.engine_type is None and answer.ok:
-            # Errors may be those of what stands between.
+        elif self.engine_type is None and reply.ok:
+            # An error may come from a proxy before the engine.
             self.engine_type = EngineType.OPENSEARCH
 
-    def failure(self, error: Exception) -> EngineUnreachable:
-        """What callers are told of a request without an answer. The log is told the address and the cause."""
+    def transport_error(self, error: Exception) -> EngineUnreachable:
+        """The error for a request without a response. Only the log gets the address and the cause."""
         if isinstance(error, aiohttp.ServerTimeoutError | asyncio.TimeoutError):
             self.log.warning(
-                "the engine at %s did not answer in time. Look at its load (`GET _nodes/hot_threads`), or start the "
+                "the engine at %s did not respond in time. Check its load (`GET _nodes/hot_threads`), or start the "
                 "gateway with a longer --answer-timeout.",
                 self.url,
             )
-            return UpstreamTimeout("the engine behind the gateway did not answer in time", _CHECK_BEFORE_RETRY)
+            return UpstreamTimeout("the engine behind the gateway did not respond in time", _CHECK_BEFORE_RETRY)
         if isinstance(
             error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | aiohttp.ClientResponseError
         ):
             self.log.warning(
-                "the engine at %s broke off, or sent what is no HTTP answer. Check that an engine listens there, and "
-                "look at its log.",
+                "the engine at %s closed the connection, or sent something that is not HTTP. Check that an engine "
+                "listens there, and its log.",
                 self.url,
             )
-            return EngineUnreachable("the engine behind the gateway broke off its answer", _CHECK_BEFORE_RETRY)
-        # aiohttp's own words name TLS whether it is used or not, and show digests as bytes.
+            return EngineUnreachable("the engine behind the gateway broke off its response", _CHECK_BEFORE_RETRY)
+        # aiohttp's messages mention TLS whether it is used or not, and show digests as bytes.
         cause: Exception = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         if isinstance(error, aiohttp.ServerFingerprintMismatch):
             cause = ssl.SSLError("fingerprint")
-        why = connection_error(self.url, cause, self._limits.connect_seconds)
-        self.log.warning("%s. %s", why.message, why.remedy, kind="unreachable")
-        return EngineUnreachable("the engine behind the gateway does not answer", _RETRY_SOON)
+        failure = connection_error(self.url, cause, self._limits.connect_seconds)
+        self.log.warning("%s. %s", failure.message, failure.remedy, kind="unreachable")
+        return EngineUnreachable("the engine behind the gateway cannot be reached", _RETRY_SOON)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -285,9 +277,9 @@ class Upstream:
 
 
 class _LargeBody(aiohttp.Payload):
-    """A body that is written part by part: in one piece, it would keep all others waiting. Can be sent again.
+    """A body that is written in parts, so that other requests are not delayed. Can be sent again.
 
-    aiohttp's own way, an `io.BytesIO`, copies the bytes before it sends them.
+    aiohttp's own solution, an `io.BytesIO`, copies the bytes first.
     """
 
     _value: bytes
@@ -306,7 +298,7 @@ class _LargeBody(aiohttp.Payload):
 
 
 async def _retry_only_reads(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """The client library sends a request again whose connection broke; the engine may have carried it out before."""
+    """Stop aiohttp from repeating a write when a connection breaks: the engine may have executed it."""
     try:
         return await send(request)
     except aiohttp.ClientConnectorError:
@@ -314,10 +306,10 @@ async def _retry_only_reads(request: aiohttp.ClientRequest, send: aiohttp.Client
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         if request.method in _RETRYABLE_METHODS:
             raise
-        raise aiohttp.ClientPayloadError("no answer came") from error
+        raise aiohttp.ClientPayloadError("no response") from error
 
 
-# What belongs to one connection, or is set anew for the next one (RFC 9110, 7.6.1).
+# Headers of a single connection (RFC 9110, 7.6.1).
 _HOP_BY_HOP = frozenset({
     b"connection", b"expect", b"host", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
@@ -325,7 +317,7 @@ _HOP_BY_HOP = frozenset({
 
 
 def end_to_end_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Headers without those that belong to one connection."""
+    """Headers without hop-by-hop headers."""
     kept = list(headers)
     named = {
         token.strip().lower() for name, value in kept if name.lower() == b"connection" for token in value.split(b",")
@@ -334,10 +326,10 @@ def end_to_end_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def decode_headers(headers: Headers) -> CIMultiDict[str]:
-    """Headers as the client library takes them.
+    """Headers as aiohttp expects them.
 
     Raises:
-        BadRequest: a value in another encoding than UTF-8.
+        BadRequest: a value is not UTF-8.
     """
     try:
         return CIMultiDict([(name.decode("ascii"), value.decode()) for name, value in headers])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import parse_qsl, quote
@@ -13,8 +13,9 @@ from es_sbert.engines.protocol import Json
 from es_sbert.gateway.callers import CallerCacheKeys, credential_headers
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.index_lookup import IndexExpression
 from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
-from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest, decompress_body
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, decompress_body
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.settings import MIB, Limits
@@ -41,24 +42,16 @@ class RewriteMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class RewriteContext:
+class RewriteContext(IndexExpression):
     """Where a search looks, and for whom.
 
     Attributes:
-        expression: Of indices, percent-encoded; empty for all.
-        options: The request's parameters.
-        headers: The caller's.
         mode: How it wants to be understood.
-        listed: Whether the engine itself has told the caller these concrete names.
         size: Bytes of the body that the search stands in.
         budget: What the request may still ask for; None where nothing is embedded.
     """
 
-    expression: str
-    options: Mapping[str, str]
-    headers: Headers
     mode: RewriteMode
-    listed: bool = False
     size: int = 0
     budget: SemanticBudget | None = None
 
@@ -235,7 +228,7 @@ class TemplateRenderer:
             EngineUnreachable: the engine does not answer.
         """
         wanted = {name: body[name] for name in _TEMPLATE_MEMBERS if name in body}
-        render = OutgoingRequest.rewritten(incoming, write_object(wanted), b"/_render/template", "POST")
+        render = OutgoingRequest.with_body(incoming, write_object(wanted), b"/_render/template", "POST")
         answer = await fetch_response(self._upstream, render)
         if answer.status != 200:
             return answer
@@ -291,10 +284,10 @@ class PitResolver:
         """None where the point in time is over, or is not the caller's: the engine says so to the search itself."""
         names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
         question: Json = {"size": 0, "track_total_hits": False, "pit": {"id": opened}, "aggs": {"indices": names}}
-        answer = await self._upstream.ask("POST", "/_search", credential_headers(incoming.headers), question)
+        answer = await self._upstream.request("POST", "/_search", credential_headers(incoming.headers), question)
         if answer.status in CLIENT_ERROR_STATUSES:
             return None
-        told = self._upstream.needed(answer, "POST /_search")
-        with self._upstream.reading("POST /_search"):
+        told = self._upstream.require_object(answer, "POST /_search")
+        with self._upstream.parsing("POST /_search"):
             found = [bucket["key"] for bucket in told["aggregations"]["indices"]["buckets"]]
             return ",".join(quote(name, safe="") for name in found) or _NO_INDEX

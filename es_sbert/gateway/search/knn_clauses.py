@@ -221,7 +221,7 @@ class TopKCutoff:
                 return await self._ask(kth, body, scope)
 
         answers = await gather_or_cancel(map(ask, bodies))
-        with self._upstream.reading("POST _search"):
+        with self._upstream.parsing("POST _search"):
             return {
                 key: kth_hit_cosine(engine_type, told)
                 for key, told in zip(different, answers, strict=True)
@@ -233,9 +233,9 @@ class TopKCutoff:
         options = {name: value for name, value in scope.options.items() if name in _SHARD_PARAMETERS}
         # A point in time says by itself where to look.
         target = "/_search" if "pit" in body else f"/{scope.expression or '_all'}/_search?{urlencode(options)}"
-        answer = await self._upstream.ask("POST", target, credential_headers(scope.headers), kth)
+        answer = await self._upstream.request("POST", target, credential_headers(scope.headers), kth)
         if answer.status not in CLIENT_ERROR_STATUSES:
-            return self._upstream.needed(answer, "POST _search")
+            return self._upstream.require_object(answer, "POST _search")
         why = str(answer.body)
         if "max_result_window" in why:
             raise BadRequest(

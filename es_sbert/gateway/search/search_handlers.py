@@ -24,6 +24,7 @@ from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import (
     BufferedResponse,
     OutgoingRequest,
+    ResponseHooks,
     StaleRewriteError,
     fetch_response,
     forward,
@@ -108,8 +109,8 @@ class SearchHandler:
             elif understood is not None and understood.hint is not None and may_need_hint(asked.outgoing):
                 amend = partial(add_hint, hint=understood.hint)
             try:
-                look = note.watch().part
-                return await forward(incoming, send, self._upstream, asked.outgoing, look, amend, confirming)
+                hooks = ResponseHooks(note.watch().part, amend, confirming)
+                return await forward(incoming, send, self._upstream, asked.outgoing, hooks)
             except StaleRewriteError:
                 continue
             finally:
@@ -163,7 +164,7 @@ class SearchHandler:
         method = "POST" if incoming.method == "GET" and not plain else incoming.method
         size = len(plain) * max(1, len(understood.asked))
         body = await offload_if_large(size, write_object, understood.body)
-        return _RewrittenRequest(OutgoingRequest.rewritten(incoming, body, target, method), understood)
+        return _RewrittenRequest(OutgoingRequest.with_body(incoming, body, target, method), understood)
 
 
 def _consume_exception(confirming: asyncio.Future[bool]) -> None:
@@ -279,29 +280,29 @@ class MsearchHandler:
         if plain is None or not (templated or await self._understanding.maybe_semantic(plain, mode)):
             for _ in range(0 if plain is None else min(_MAX_LOGGED, plain.count(b"\n") // 2)):
                 note.asked(None)
-            return await forward(incoming, send, self._upstream, same, note.watch().part)
+            return await forward(incoming, send, self._upstream, same, ResponseHooks(note.watch().part))
         searches = await offload_if_large(len(plain), split_entries, plain)
         if searches is None:
-            return await forward(incoming, send, self._upstream, same, note.watch().part)
+            return await forward(incoming, send, self._upstream, same, ResponseHooks(note.watch().part))
         results = await cancel_on_disconnect(incoming, self._rewritten(searches, incoming, route, mode))
         for result in results:
             note.asked(result.understood)
         if not any(result.understood is not None or result.error is not None for result in results):
-            return await forward(incoming, send, self._upstream, same, note.watch().part)
+            return await forward(incoming, send, self._upstream, same, ResponseHooks(note.watch().part))
         answers = [result.answer for result in results]
         lines = b"".join(result.search.lines for result in results if result.answer is None)
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if templated else incoming.path
         if all(answer is None for answer in answers):
             target = path + b"?" + incoming.query if incoming.query else path
-            outgoing = OutgoingRequest.rewritten(incoming, lines, target)
-            return await forward(incoming, send, self._upstream, outgoing, note.watch().part)
+            outgoing = OutgoingRequest.with_body(incoming, lines, target)
+            return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(note.watch().part))
         # Where a search has nothing of what `filter_path` asks for its place is left out, and errors would lose theirs.
         params = [
             (name, value)
             for name, value in parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
             if name != "filter_path"
         ]
-        outgoing = OutgoingRequest.rewritten(incoming, lines, path + b"?" + urlencode(params).encode())
+        outgoing = OutgoingRequest.with_body(incoming, lines, path + b"?" + urlencode(params).encode())
         return await send_response(send, await self._with_errors(outgoing, answers))
 
     async def _rewritten(
@@ -374,12 +375,12 @@ class MsearchHandler:
                 return answer
             if answer.status != 200:
                 return answer
-            with self._upstream.reading("POST /_msearch"):
+            with self._upstream.parsing("POST /_msearch"):
                 given = deque(whole["responses"])
         else:
             answer = BufferedResponse(200, [(b"content-type", b"application/json")], b"")
             whole, given = {"took": 0}, deque()
-        with self._upstream.reading("POST /_msearch"):
+        with self._upstream.parsing("POST /_msearch"):
             responses = [given.popleft() if own is None else own for own in answers]
         return BufferedResponse(200, answer.headers, write_object(whole | {"responses": responses}))
 
@@ -471,7 +472,7 @@ class RankEvalHandler:
         new = await gather_or_cancel(self._rated(one, templates, incoming, scope) for one in rated)
         if all(one is other for one, other in zip(new, rated, strict=True)):
             return there.same
-        return OutgoingRequest.rewritten(incoming, write_object(read.body | {"requests": new}), incoming.target)
+        return OutgoingRequest.with_body(incoming, write_object(read.body | {"requests": new}), incoming.target)
 
     async def _rated(
         self, rated: Any, templates: dict[str, Json], incoming: IncomingRequest, scope: RewriteContext

@@ -135,7 +135,7 @@ class SearchRewriter:
         self._models = models
         self._cutting = TopKCutoff(upstream)
         self._callers = CallerCacheKeys()
-        meaning = settings.meaning
+        meaning = settings.semantic
         self._marks = tuple(
             mark.encode()
             # A name may be written with escapes.
@@ -158,7 +158,7 @@ class SearchRewriter:
             plain = await decompress_offloaded(raw, incoming)
         if plain is not None:
             plain = await offload_if_large(len(plain), to_utf8, plain)
-        return ReceivedRequest(OutgoingRequest.same(incoming, raw), mode, plain)
+        return ReceivedRequest(OutgoingRequest.unchanged(incoming, raw), mode, plain)
 
     def mode(self, header: bytes) -> RewriteMode:
         """How a request wants to be understood.
@@ -169,7 +169,7 @@ class SearchRewriter:
         asked = header.decode("ascii", "replace").strip().lower()
         if asked in (RewriteMode.OFF, RewriteMode.HYBRID):
             return RewriteMode(asked)
-        return RewriteMode.HYBRID if self._settings.meaning.hybrid and asked != RewriteMode.ON else RewriteMode.ON
+        return RewriteMode.HYBRID if self._settings.semantic.hybrid and asked != RewriteMode.ON else RewriteMode.ON
 
     def budget(self) -> SemanticBudget:
         """What one request may ask for."""
@@ -213,12 +213,12 @@ class SearchRewriter:
         """
         start = time.perf_counter()
         try:
-            searched = await self._known(scope)
+            searched = await self._indices.get(scope)
         except AccessDenied as denied:
             return self._unseen(body, scope.mode, denied)
         if not searched.exists:
             # The engine says so, unless it takes exception to what only the gateway understands.
-            return RewriteResult(strip_extensions(body, self._settings.meaning.virtual_field))
+            return RewriteResult(strip_extensions(body, self._settings.semantic.virtual_field))
         budget = scope.budget or self.budget()
         check: QueryCountCheck = partial(budget.check, size=scope.size)
         while True:
@@ -254,7 +254,7 @@ class SearchRewriter:
             EsSbertError: it asks for something that cannot be, or the engine cannot be asked.
         """
         try:
-            searched = await self._now(scope)
+            searched = await self._indices.get(scope, fresh=True)
         except AccessDenied as denied:
             return self._unseen(body, scope.mode, denied).body is not body
         check = partial(self.budget().check, size=scope.size)
@@ -267,7 +267,7 @@ class SearchRewriter:
             EsSbertError: the engine cannot be asked.
         """
         try:
-            searched = await self._known(scope)
+            searched = await self._indices.get(scope)
         except AccessDenied:
             return False
         if not searched or searched.ordinary:
@@ -281,12 +281,6 @@ class SearchRewriter:
         except (BadRequest, IndexMismatch):
             return True  # it names vectors, in whatever wrong way
         return False
-
-    async def _known(self, scope: RewriteContext) -> ResolvedIndices:
-        return await self._indices.known(scope.expression, scope.options, scope.headers, listed=scope.listed)
-
-    async def _now(self, scope: RewriteContext) -> ResolvedIndices:
-        return await self._indices.now(scope.expression, scope.options, scope.headers, listed=scope.listed)
 
     def _unseen(self, body: Json, mode: RewriteMode, denied: AccessDenied) -> RewriteResult:
         """A body for indices that nobody may look into: passed on, where nothing in it can only be meant for us.
@@ -303,11 +297,11 @@ class SearchRewriter:
         return RewriteResult(body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
     async def _unchanged(self, scope: RewriteContext, searched: ResolvedIndices) -> bool:
-        return await self._now(scope) == searched
+        return await self._indices.get(scope, fresh=True) == searched
 
     async def _now_while(self, scope: RewriteContext, embedding: Coroutine[Any, Any, None]) -> ResolvedIndices:
         """What the indices are, looked up while the texts are embedded."""
-        latest, _ = await gather_or_cancel([self._now(scope), embedding])
+        latest, _ = await gather_or_cancel([self._indices.get(scope, fresh=True), embedding])
         return cast(ResolvedIndices, latest)
 
     async def _read(
@@ -331,12 +325,12 @@ class SearchRewriter:
         check: QueryCountCheck,
         checked: bool = False,
     ) -> Json:
-        names = FieldResolver(searched, self._settings.meaning.virtual_field, request_defined_fields(body))
-        reader = SemanticQueryParser(names, self._settings.meaning, self._settings.limits, check)
+        names = FieldResolver(searched, self._settings.semantic.virtual_field, request_defined_fields(body))
+        reader = SemanticQueryParser(names, self._settings.semantic, self._settings.limits, check)
         hybrid = None
         if mode is RewriteMode.HYBRID:
-            weight = semantic_weight(self._settings.meaning, self._engine_type)
-            hybrid = HybridDetector(names, self._settings.meaning, self._settings.limits, weight)
+            weight = semantic_weight(self._settings.semantic, self._engine_type)
+            hybrid = HybridDetector(names, self._settings.semantic, self._settings.limits, weight)
         try:
             return rewrite_body(body, QueryRewriter(self._engine_type, reader, answered, hybrid), checked=checked)
         except RecursionError:

@@ -5,8 +5,7 @@ Every request to the engine carries the credentials of the page's user, never th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import quote
 
@@ -18,10 +17,11 @@ from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
 from es_sbert.gateway.callers import credential_headers
+from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver, ResolvedField
-from es_sbert.gateway.index_lookup import IndexLookup, resolve_mappings
+from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
 from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
@@ -46,22 +46,22 @@ class _PageRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Asked = TypeVar("Asked", bound=_PageRequest)
+RequestT = TypeVar("RequestT", bound=_PageRequest)
 
 
 class DocumentRef(_PageRequest):
-    """A document's place."""
+    """Reference to a document."""
 
     index: NonEmptyName
     id: NonEmptyName
 
 
 class RewriteBodyRequest(_PageRequest):
-    """A search as callers of the gateway write it, to be shown in the engine's words.
+    """A search to be rewritten into a native one.
 
     Attributes:
-        index: Where it searches.
-        body: Of `_search`.
+        index: Index expression.
+        body: Body of `_search`.
     """
 
     index: NonEmptyName
@@ -69,13 +69,13 @@ class RewriteBodyRequest(_PageRequest):
 
 
 class SimilarDocumentsRequest(_PageRequest):
-    """A query for documents that are near another one.
+    """A search for documents similar to another one.
 
     Attributes:
-        index: Where to search.
+        index: Index expression.
         field: The vector field.
-        document: The other one, which itself is no hit.
-        k: How many, a shard.
+        document: The other document, which is not a hit itself.
+        k: Nearest documents per shard.
         filter: Queries that all hits must match.
     """
 
@@ -87,14 +87,14 @@ class SimilarDocumentsRequest(_PageRequest):
 
 
 class HitMapRequest(_PageRequest):
-    """Hits to be drawn, around what was searched for: a text or a document.
+    """Hits to draw on a map around the query, which is a text or a document.
 
     Attributes:
-        index: Through which the hits were found.
+        index: Index expression that was searched.
         field: The vector field.
-        query: A text.
-        document: A document in its place.
-        hits: Their places.
+        query: The text, or None.
+        document: The document, or None.
+        hits: The hits.
     """
 
     index: NonEmptyName
@@ -110,38 +110,36 @@ class HitMapRequest(_PageRequest):
         return self
 
 
-def parse_page_request(kind: type[Asked], raw: bytes) -> Asked:
-    """A request's body.
+def parse_page_request(kind: type[RequestT], raw: bytes) -> RequestT:
+    """Parse and validate a request body.
 
     Raises:
-        BadRequest: it is something else.
+        BadRequest: it is invalid.
     """
     try:
         return kind.model_validate(parse_object(raw))
     except UnsupportedJson as error:
-        raise BadRequest(f"the body is no JSON object: {error}", "Open the page anew.") from None
+        raise BadRequest(f"the body is not a JSON object: {error}", "Reload the page.") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise BadRequest(
-            f"{where}: {first['msg']}", "Open the page anew: the gateway may be of another version."
-        ) from None
+        raise BadRequest(f"{where}: {first['msg']}", "Reload the page: the gateway may have been updated.") from None
 
 
 class EngineErrorReply(Exception):
-    """The engine answered with an error, which goes to the page as it is.
+    """An error response of the engine, which the page gets unchanged.
 
     Attributes:
-        reply: The engine's.
+        reply: The response.
     """
 
     def __init__(self, reply: UpstreamReply) -> None:
-        super().__init__(f"the engine answered {reply.status}")
+        super().__init__(f"the engine responded with status {reply.status}")
         self.reply = reply
 
 
 class CallerClient:
-    """The engine, as one caller may use it.
+    """HTTP client for the engine that sends the caller's credentials.
 
     Args:
         upstream: The engine.
@@ -149,240 +147,211 @@ class CallerClient:
     """
 
     def __init__(self, upstream: Upstream, headers: Headers) -> None:
-        self._upstream = upstream
-        self._identity = credential_headers(headers)
-
-    @property
-    def engine_type(self) -> EngineType:
-        """Of the engine; ask it something before."""
-        return self._upstream.engine_type_or_default
+        self.upstream = upstream
+        self.headers = headers
 
     async def get(self, target: str) -> Json:
-        """The answer to a GET.
+        """The response to a GET.
 
         Raises:
-            Refused: it is an error in the engine's words, or the engine wants to know who asks.
-            EngineUnreachable: there is none, or it is not from an engine.
-            EsSbertError: an error in no words of an engine.
+            EngineErrorReply: an error in the engine's format, or authentication is required.
+            EngineUnreachable: no response, or not an engine's.
+            EsSbertError: an error in another format.
         """
-        return self._object(await self._upstream.ask("GET", target, self._identity), f"GET {target}")
+        return await self._request("GET", target)
 
     async def search(self, index: str, body: Json) -> Json:
-        """The answer to a search; see `get`."""
-        path = f"/{quote_expression(index)}/_search"
-        return self._object(await self._upstream.ask("POST", path, self._identity, body), f"POST {path}")
+        """The response to a search; raises as `get`."""
+        return await self._request("POST", f"/{quote_expression(index)}/_search", body)
+
+    async def _request(self, method: str, target: str, body: Json | None = None) -> Json:
+        reply = await self.upstream.request(method, target, credential_headers(self.headers), body)
+        if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
+            raise EngineErrorReply(reply)
+        return self.upstream.require_object(reply, f"{method} {target}")
 
     async def require_search_permission(self, index: str) -> None:
-        """Let the engine say whether the caller may search there, before the gateway tells anything of the index.
+        """Check that the caller may search an index before the gateway reveals anything of it.
 
         Raises:
-            Refused, EngineUnreachable: see `get`.
+            EngineErrorReply, EngineUnreachable: see `get`.
         """
         await self.search(index, {"size": 0, "query": {"match_none": {}}})
 
     async def vectors(
-        self, index: str, target: ResolvedField, documents: Iterable[DocumentRef]
+        self, index: str, field: ResolvedField, documents: Collection[DocumentRef]
     ) -> dict[DocumentRef, list[Vectors]]:
-        """The vectors of documents, of each the one or those of its passages; documents without any are left out.
+        """Document → its vector, or those of its chunks. Documents without any are left out.
 
         Args:
-            index: Through which they are read.
-            target: The vector field.
+            index: Index expression to read them through.
+            field: The vector field.
 
         Raises:
-            Refused, EngineUnreachable: see `get`.
+            EngineErrorReply, EngineUnreachable: see `get`.
         """
-        wanted = set(documents)
-        if not wanted:
+        if not documents:
             return {}
-        path = vector_path(target.name, target.meta)
-        places = sorted({document.index for document in wanted})
-        named: list[Json] = [
-            {"ids": {"values": sorted({document.id for document in wanted})}},
-            {"terms": {"_index": places}},
-        ]
-        body: Json = {"query": {"bool": {"filter": named}}, "size": min(10_000, len(wanted) * len(places))}
-        if self.engine_type is EngineType.ELASTICSEARCH:
-            # From 9.2 on `_source` leaves vectors out, and older versions do not know how to ask for them.
+        path = vector_path(field.name, field.meta)
+        ids = sorted({document.id for document in documents})
+        indices = sorted({document.index for document in documents})
+        filters: list[Json] = [{"ids": {"values": ids}}, {"terms": {"_index": indices}}]
+        size = min(10_000, len(set(documents)) * len(indices))
+        body: Json = {"query": {"bool": {"filter": filters}}, "size": size}
+        if self.upstream.engine_type_or_default is EngineType.ELASTICSEARCH:
+            # Since 9.2 `_source` leaves vectors out unless told otherwise, which older versions do not understand.
             body |= {"_source": False, "fields": [path]}
         else:
-            # A stand-in takes the place of a passage's vector unless it is named in full.
-            body["_source"] = [target.name, path]
-        found: dict[DocumentRef, list[Vectors]] = {}
+            # A chunk's vector is replaced by a placeholder unless its full path is named.
+            body["_source"] = [field.name, path]
+        vectors: dict[DocumentRef, list[Vectors]] = {}
         answer = await self.search(index, body)
-        with self.reading("a search for vectors"):
+        with self.upstream.parsing("a search for vectors"):
             for hit in answer["hits"]["hits"]:
                 document = DocumentRef(index=hit["_index"], id=hit["_id"])
-                held = (hit.get("fields") or hit.get("_source") or {}).get(target.name)
-                if document in wanted and held:
-                    found[document] = _read_vectors(held)
-        return found
-
-    def reading(self, action: str) -> AbstractContextManager[None]:
-        """Around code that reads an answer; see `Upstream.reading`."""
-        return self._upstream.reading(action)
-
-    def _object(self, reply: UpstreamReply, action: str) -> Json:
-        if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
-            raise EngineErrorReply(reply)
-        return self._upstream.needed(reply, action)
+                value = (hit.get("fields") or hit.get("_source") or {}).get(field.name)
+                if document in documents and value:
+                    vectors[document] = _read_vectors(value)
+        return vectors
 
 
 def quote_expression(index: str) -> str:
-    """An expression of indices as it stands in a path."""
+    """An index expression as part of a path."""
     return quote(index, safe=",*")
 
 
-def _read_vectors(held: Any) -> list[Vectors]:
-    """What stands in a vector field, as `_source` has it or `fields`, which may wrap a vector in a list."""
-    if not isinstance(held[0], dict):
-        return [read_vector(held)]
-    vectors = [passage[CHUNK_VECTOR] for passage in held]
+def _read_vectors(value: Any) -> list[Vectors]:
+    """The vectors in a field's value, from `_source` or from `fields`, which may wrap a vector in a list."""
+    if not isinstance(value[0], dict):
+        return [read_vector(value)]
+    vectors = [chunk[CHUNK_VECTOR] for chunk in value]
     return [read_vector(vector[0] if isinstance(vector[0], list) else vector) for vector in vectors]
 
 
 class PageApi:
-    """Answers the page.
+    """The API of the page. Handlers get query parameters, or the bytes of the request body.
+
+    All raise `EngineErrorReply` if the engine rejects the caller's request, and `EsSbertError` for other errors.
 
     Args:
-        settings: The operator's.
-        indices: Looks vector fields up.
-        models: Their models.
-        understanding: Rewrites bodies.
+        settings: Settings of the gateway.
+        indices: Resolves index expressions.
+        models: Models of the vector fields.
+        rewriter: Rewrites search bodies.
     """
 
     def __init__(
-        self, settings: GatewaySettings, indices: IndexLookup, models: ModelRegistry, understanding: SearchRewriter
+        self, settings: GatewaySettings, indices: IndexLookup, models: ModelRegistry, rewriter: SearchRewriter
     ) -> None:
         self._settings = settings
         self._indices = indices
         self._models = models
-        self._understanding = understanding
+        self._rewriter = rewriter
 
-    async def indices(self, asking: CallerClient) -> Json:
-        """The indices that can be searched, and how.
-
-        Raises:
-            Refused, EngineUnreachable: they cannot be read.
-        """
-        meaning = self._settings.meaning
-        answer = await asking.get(f"/_all?{FILTER_PATH}")
-        with asking.reading("GET /_all"):
-            listed = list_searchable_indices(answer, meaning.virtual_field)
-        up = self._settings.listen.own_prefix.count("/") + 1
+    async def list_indices(self, client: CallerClient, params: Mapping[str, str]) -> Json:
+        """The searchable indices, and defaults of the page."""
+        semantic = self._settings.semantic
+        answer = await client.get(f"/_all?{FILTER_PATH}")
+        with client.upstream.parsing("GET /_all"):
+            indices, problems = list_searchable_indices(answer, semantic.virtual_field)
+        engine_type = client.upstream.engine_type_or_default
         return {
-            # From the page to the engine's API: right behind any path that a reverse proxy has put in front.
-            "engine": "../" * up,
-            "k": meaning.k,
-            "semantic_weight": semantic_weight(meaning, asking.engine_type),
-            "highlight": HIGHLIGHT_LIMITS[asking.engine_type],
-            "indices": listed.indices,
-            "problems": listed.problems,
+            # Relative path from the page to the engine's API, which also works behind a reverse proxy.
+            "engine": "../" * (self._settings.listen.path_prefix.count("/") + 1),
+            "k": semantic.k,
+            "semantic_weight": semantic_weight(semantic, engine_type),
+            "highlight": HIGHLIGHT_LIMITS[engine_type],
+            "indices": indices,
+            "problems": problems,
         }
 
-    async def facets(self, asking: CallerClient, index: str) -> Json:
-        """What hits of an index can be narrowed down by.
-
-        Raises:
-            Refused, EngineUnreachable, IndexMismatch: it cannot be read.
-        """
-        answer = await asking.get(f"/{quote_expression(index)}/_mapping")
-        with asking.reading("GET _mapping"):
-            hidden = {
-                name
-                for fields in resolve_mappings(answer, self._settings.meaning.virtual_field).fields.values()
-                for name in hidden_fields(fields)
-            }
+    async def facets(self, client: CallerClient, params: Mapping[str, str]) -> Json:
+        """Facets of the hits of an index."""
+        index = params.get("index", "")
+        if not index:
+            raise BadRequest("no index is named", "Name one: ?index=docs.")
+        answer = await client.get(f"/{quote_expression(index)}/_mapping")
+        with client.upstream.parsing("GET _mapping"):
+            resolved = resolve_mappings(answer, self._settings.semantic.virtual_field)
+            hidden = {name for fields in resolved.fields.values() for name in hidden_fields(fields)}
             fields = facet_fields((state["mappings"].get("properties", {}) for state in answer.values()), hidden)
         if not fields:
             return {"facets": []}
-        found = await asking.search(index, survey_body(fields))
-        with asking.reading("a survey of fields"):
-            return {"facets": choose_facets(fields, found)}
+        survey = await client.search(index, survey_body(fields))
+        with client.upstream.parsing("a survey of fields"):
+            return {"facets": choose_facets(fields, survey)}
 
-    async def body(self, asking: CallerClient, headers: Headers, asked: RewriteBodyRequest, size: int) -> Json:
-        """A search body as the gateway sends it to the engine, to be used anywhere.
+    async def rewrite_body(self, client: CallerClient, raw: bytes) -> Json:
+        """A search body as the gateway would send it to the engine."""
+        request = await offload_if_large(len(raw), parse_page_request, RewriteBodyRequest, raw)
+        await client.require_search_permission(request.index)
+        context = RewriteContext(quote_expression(request.index), {}, client.headers, RewriteMode.ON, size=len(raw))
+        return {"body": (await self._rewriter.rewrite(request.body, context)).body}
 
-        Args:
-            size: Bytes of the request.
-
-        Raises:
-            Refused: the caller may not search there.
-            EsSbertError: it asks for something that cannot be.
-        """
-        await asking.require_search_permission(asked.index)
-        scope = RewriteContext(quote_expression(asked.index), {}, headers, RewriteMode.ON, size=size)
-        return {"body": (await self._understanding.rewrite(asked.body, scope)).body}
-
-    async def like(self, asking: CallerClient, headers: Headers, asked: SimilarDocumentsRequest) -> Json:
-        """A query in the engine's words for the documents nearest to one of them.
-
-        Raises:
-            Refused: the caller may not read it.
-            UsageError: it has no vector, or a k out of range.
-            IndexMismatch: no such vector field.
-        """
-        target = await self._target(asking, headers, asked.index, asked.field)
-        vector = await self._direction(asking, asked.index, target, asked.document)
-        narrowed = combine_filters([exclude_document(None, asked.document.index, asked.document.id), *asked.filter])
+    async def similar_documents(self, client: CallerClient, raw: bytes) -> Json:
+        """A native query for the documents nearest to another document."""
+        request = parse_page_request(SimilarDocumentsRequest, raw)
+        field = await self._resolve_field(client, request.index, request.field)
+        vector = await self._document_vector(client, request.index, field, request.document)
+        excluded = exclude_document(None, request.document.index, request.document.id)
         query = VectorQuery(
-            target.name, vector, asked.k, narrowed, passages=target.meta.passages is not None, inner_hits=target.name
+            field.name,
+            vector,
+            request.k,
+            combine_filters([excluded, *request.filter]),
+            passages=field.meta.passages is not None,
+            inner_hits=field.name,
         )
-        return {"query": knn_clause(asking.engine_type, target, query, CandidateCounts())}
+        return {"query": knn_clause(client.upstream.engine_type_or_default, field, query, CandidateCounts())}
 
-    async def map(self, asking: CallerClient, headers: Headers, asked: HitMapRequest) -> Json:
-        """Hits and what was searched for as points of a plane, each hit with its cosine.
-
-        Raises:
-            Refused: the caller may not read them.
-            UsageError: an empty or too long text, or a document without a vector.
-            IndexMismatch: no such vector field.
-        """
-        target = await self._target(asking, headers, asked.index, asked.field)
-        if asked.document is None:
-            origin = await self._embedded(target, asked.query)
+    async def hit_map(self, client: CallerClient, raw: bytes) -> Json:
+        """The query and its hits as points in a plane, each hit with its cosine."""
+        request = await offload_if_large(len(raw), parse_page_request, HitMapRequest, raw)
+        field = await self._resolve_field(client, request.index, request.field)
+        if request.document is None:
+            origin = await self._embed(field, request.query)
         else:
-            origin = await self._direction(asking, asked.index, target, asked.document)
-        found = await asking.vectors(asked.index, target, asked.hits)
-        nearest = {document: _nearest_vector(vectors, origin) for document, vectors in found.items()}
+            origin = await self._document_vector(client, request.index, field, request.document)
+        vectors = await client.vectors(request.index, field, frozenset(request.hits))
+        nearest = {document: _nearest_vector(candidates, origin) for document, candidates in vectors.items()}
         stacked = np.stack([origin, *(vector for vector, _ in nearest.values())])  # (1 + hits, dimensions)
         unit = stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
-        around, *points = project_to_plane(unit.astype(np.float32)).tolist()
+        center, *points = project_to_plane(unit.astype(np.float32)).tolist()
         hits = [
             {"index": document.index, "id": document.id, "x": x, "y": y, "cosine": cosine}
             for (document, (_, cosine)), (x, y) in zip(nearest.items(), points, strict=True)
         ]
-        return {"query": {"x": around[0], "y": around[1]}, "hits": hits}
+        return {"query": {"x": center[0], "y": center[1]}, "hits": hits}
 
-    async def _target(self, asking: CallerClient, headers: Headers, index: str, field: str) -> ResolvedField:
-        await asking.require_search_permission(index)
-        virtual = self._settings.meaning.virtual_field
-        names = FieldResolver(await self._indices.known(quote_expression(index), {}, headers), virtual)
-        target = names.virtual(f"{virtual}.{field}")
-        if target is None:
+    async def _resolve_field(self, client: CallerClient, index: str, name: str) -> ResolvedField:
+        await client.require_search_permission(index)
+        virtual = self._settings.semantic.virtual_field
+        resolved = await self._indices.get(IndexExpression(quote_expression(index), {}, client.headers))
+        field = FieldResolver(resolved, virtual).virtual(f"{virtual}.{name}")
+        if field is None:
             raise UsageError(f"{index} has no vectors", "Embed its documents: es-sbert ingest --index INDEX.")
-        return target
+        return field
 
-    async def _embedded(self, target: ResolvedField, text: str | None) -> Vectors:
+    async def _embed(self, field: ResolvedField, text: str | None) -> Vectors:
         checked = parse_query_text(text, "the map", self._settings.limits.query_characters)
-        embedder = await self._models.for_field(target.meta, target.parts[0].indices[0])
+        embedder = await self._models.for_field(field.meta, field.parts[0].indices[0])
         vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
         return vector
 
-    async def _direction(
-        self, asking: CallerClient, index: str, target: ResolvedField, document: DocumentRef
+    async def _document_vector(
+        self, client: CallerClient, index: str, field: ResolvedField, document: DocumentRef
     ) -> Vectors:
-        found = await asking.vectors(index, target, [document])
-        if document not in found:
+        vectors = await client.vectors(index, field, [document])
+        if document not in vectors:
             raise UsageError(
-                f"{document.index} has no document {document.id!r} with a vector in {target.name}",
-                "Embed it first, if it is there: es-sbert ingest --index INDEX.",
+                f"{document.index} has no document {document.id!r} with a vector in {field.name}",
+                "If the document exists, embed it first: es-sbert ingest --index INDEX.",
             )
-        return mean_direction(found[document])
+        return mean_direction(vectors[document])
 
 
 def _nearest_vector(vectors: Sequence[Vectors], origin: Vectors) -> tuple[Vectors, float]:
-    """Of a document's vectors the one nearest to the origin, and its cosine; all of *shape* ``(dimensions,)``."""
+    """The vector nearest to the origin, and its cosine. Each vector has the *shape* ``(dimensions,)``."""
     stacked = np.stack(vectors)  # (vectors, dimensions)
     cosines = stacked @ origin / (np.linalg.norm(stacked, axis=1) * np.linalg.norm(origin))
     best = int(cosines.argmax())
@@ -390,23 +359,22 @@ def _nearest_vector(vectors: Sequence[Vectors], origin: Vectors) -> tuple[Vector
 
 
 def project_to_plane(vectors: Vectors) -> NDArray[np.float64]:
-    """The two directions in which vectors differ most, by principal component analysis.
+    """Project vectors to their first two principal components.
 
     Args:
         vectors: *Shape:* ``(points, dimensions)``.
 
     Returns:
-        *Shape:* ``(points, 2)``, within [-1, 1], both axes in the same unit. Vectors that are all alike (or one alone)
-        lie at the origin. The same vectors always give the same picture: of the two signs that each axis may have, the
-        one is taken by which its greatest weight is positive.
+        *Shape:* ``(points, 2)``, within [-1, 1], both axes in the same unit. Equal vectors, or a single one, lie at the
+        origin. The result is deterministic: each axis has the sign that makes its greatest weight positive.
     """
-    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
-    left, sizes, axes = np.linalg.svd(centred, full_matrices=False)
-    found = min(2, len(sizes))
-    greatest = np.abs(axes[:found]).argmax(axis=1)
-    signs = np.where(axes[np.arange(found), greatest] < 0, -1.0, 1.0)
+    centered = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    left, sizes, axes = np.linalg.svd(centered, full_matrices=False)
+    count = min(2, len(sizes))
+    greatest = np.abs(axes[:count]).argmax(axis=1)
+    signs = np.where(axes[np.arange(count), greatest] < 0, -1.0, 1.0)
     points = np.zeros((len(vectors), 2))
-    points[:, :found] = left[:, :found] * sizes[:found] * signs
+    points[:, :count] = left[:, :count] * sizes[:count] * signs
     extent = np.abs(points).max(initial=0.0)
-    # What is left of identical vectors is rounding.
+    # A smaller extent is rounding error of equal vectors.
     return points / extent if extent > 1e-6 else np.zeros_like(points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable
 from importlib import resources
+from typing import Any
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
@@ -14,20 +15,12 @@ from starlette.routing import Route
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
-from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_body, http_status
 from es_sbert.gateway.metrics import GatewayMetrics
-from es_sbert.gateway.proxy.incoming_request import is_uncompressed_json, read_body
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.ui.page_api import (
-    CallerClient,
-    EngineErrorReply,
-    HitMapRequest,
-    PageApi,
-    RewriteBodyRequest,
-    SimilarDocumentsRequest,
-    parse_page_request,
-)
+from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.ui.page_api import CallerClient, EngineErrorReply, PageApi
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -35,8 +28,8 @@ CONTENT_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Documents are written by others: nothing in them shall ever run, load or frame anything. `trusted-types` makes the
-# browser refuse every way of writing HTML from text.
+# Documents are untrusted: nothing in them may run, load or frame anything. With `trusted-types`, the browser refuses to
+# make HTML from text.
 CONTENT_SECURITY_POLICY = "; ".join((
     "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'", "connect-src 'self'",
     "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
@@ -53,13 +46,13 @@ SECURITY_HEADERS = {
 
 
 def page_files() -> dict[str, bytes]:
-    """Name → content of the files that the page consists of."""
+    """File name → content of the page's static files."""
     folder = resources.files(__package__) / "static"
     return {entry.name: entry.read_bytes() for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)}
 
 
 def static_file_routes() -> list[Route]:
-    """`/ui/` and the files beside it. What else stands under that path is the engine's."""
+    """Routes of the page and its files. Other paths below `/ui/` go to the engine."""
     files = page_files()
     routes = [
         Route("/ui", _redirect_to_page, methods=["GET"]),
@@ -69,7 +62,7 @@ def static_file_routes() -> list[Route]:
 
 
 async def _redirect_to_page(request: Request) -> Response:
-    # Relative, so that it holds behind whatever path a reverse proxy has put in front.
+    # Relative, so that it works behind a reverse proxy that adds a path.
     query = request.scope["query_string"].decode("ascii")
     return RedirectResponse(f"ui/?{query}" if query else "ui/", headers=SECURITY_HEADERS)
 
@@ -77,7 +70,7 @@ async def _redirect_to_page(request: Request) -> Response:
 def _static_file(name: str, files: dict[str, bytes]) -> Callable[[Request], Awaitable[Response]]:
     content = files[name]
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    # Asked again each time, and answered without the content: an update of the gateway never mixes with old files.
+    # Revalidated each time, so that files of different gateway versions never mix.
     headers = {**SECURITY_HEADERS, "cache-control": "no-cache", "etag": tag}
     kind = CONTENT_TYPES["." + name.rpartition(".")[2]]
 
@@ -89,78 +82,62 @@ def _static_file(name: str, files: dict[str, bytes]) -> Callable[[Request], Awai
     return answer
 
 
-PageEndpoint = Callable[[CallerClient, Request, RequestSlot], Awaitable[Json]]
-# A thousand hits' places, or a search with many filters.
+Handler = Callable[[CallerClient, Any], Awaitable[Json]]
+# Enough for a map of a thousand hits, or a search with many filters.
 _MAX_BODY_BYTES = 4 << 20
 _JSON_HEADERS = {**SECURITY_HEADERS, "cache-control": "no-store", "content-type": "application/json"}
-# To a caller that sends too slowly.
-_CLOSING_HEADERS = {**_JSON_HEADERS, "connection": "close"}
 
 
-def ui_routes(api: PageApi, upstream: Upstream, admission: AdmissionControl, metrics: GatewayMetrics) -> list[Route]:
-    """The page at `/ui/`, its files beside it, and its API below `/ui/api/`."""
+def ui_routes(
+    api: PageApi, limits: Limits, upstream: Upstream, admission: AdmissionControl, metrics: GatewayMetrics
+) -> list[Route]:
+    """The page at `/ui/`, its files, and its API below `/ui/api/`."""
+    limits = limits.model_copy(update={"body_bytes": _MAX_BODY_BYTES})
 
-    async def indices(asking: CallerClient, request: Request, slot: RequestSlot) -> Json:
-        slot.acquire()
-        return await api.indices(asking)
+    def api_route(method: str, name: str, handler: Handler) -> Route:
+        """A route whose handler gets the query parameters of a GET, or the body of a POST."""
 
-    async def facets(asking: CallerClient, request: Request, slot: RequestSlot) -> Json:
-        slot.acquire()
-        index = request.query_params.get("index", "")
-        if not index:
-            raise BadRequest("no index is named", "Name one: ?index=docs.")
-        return await api.facets(asking, index)
-
-    async def body(asking: CallerClient, request: Request, slot: RequestSlot) -> Json:
-        sent = await _read_json(request, slot)
-        asked = await offload_if_large(len(sent), parse_page_request, RewriteBodyRequest, sent)
-        return await api.body(asking, request.headers.raw, asked, len(sent))
-
-    async def like(asking: CallerClient, request: Request, slot: RequestSlot) -> Json:
-        return await api.like(
-            asking, request.headers.raw, parse_page_request(SimilarDocumentsRequest, await _read_json(request, slot))
-        )
-
-    async def hits_map(asking: CallerClient, request: Request, slot: RequestSlot) -> Json:
-        sent = await _read_json(request, slot)
-        asked = await offload_if_large(len(sent), parse_page_request, HitMapRequest, sent)
-        return await api.map(asking, request.headers.raw, asked)
-
-    def answered(answer: PageEndpoint) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             with metrics.request("ui") as outcome:
                 try:
                     with admission.slot() as slot:
-                        content = orjson.dumps(await answer(CallerClient(upstream, request.headers.raw), request, slot))
+                        client = CallerClient(upstream, request.headers.raw)
+                        if method == "GET":
+                            slot.acquire()
+                            content = orjson.dumps(await handler(client, request.query_params))
+                        else:
+                            content = orjson.dumps(await handler(client, await _read_json(request, limits, slot)))
                     outcome.status = 200
-                except EngineErrorReply as refused:
-                    # Without its `WWW-Authenticate`: the page has a form of its own in place of the browser's.
-                    content, outcome.status = orjson.dumps(refused.reply.body), refused.reply.status
+                except EngineErrorReply as error:
+                    # Without `WWW-Authenticate`: the page has its own form instead of the browser's dialog.
+                    content, outcome.status = orjson.dumps(error.reply.body), error.reply.status
                 except EsSbertError as error:
                     content, outcome.status = error_body(error), http_status(error)
                 except ClientDisconnect:
-                    content = b""  # nobody reads it
-                return Response(content, outcome.status, _JSON_HEADERS if outcome.status != 408 else _CLOSING_HEADERS)
+                    content = b""
+                # After a timeout, the rest of the body must not be taken for the next request.
+                closing = {"connection": "close"} if outcome.status == 408 else {}
+                return Response(content, outcome.status, {**_JSON_HEADERS, **closing})
 
-        return endpoint
+        return Route(f"/ui/api/{name}", endpoint, methods=[method])
 
     return [
         *static_file_routes(),
-        Route("/ui/api/indices", answered(indices), methods=["GET"]),
-        Route("/ui/api/facets", answered(facets), methods=["GET"]),
-        Route("/ui/api/body", answered(body), methods=["POST"]),
-        Route("/ui/api/like", answered(like), methods=["POST"]),
-        Route("/ui/api/map", answered(hits_map), methods=["POST"]),
+        api_route("GET", "indices", api.list_indices),
+        api_route("GET", "facets", api.facets),
+        api_route("POST", "body", api.rewrite_body),
+        api_route("POST", "like", api.similar_documents),
+        api_route("POST", "map", api.hit_map),
     ]
 
 
-async def _read_json(request: Request, slot: RequestSlot) -> bytes:
+async def _read_json(request: Request, limits: Limits, slot: RequestSlot) -> bytes:
     """The body of a request.
 
     Raises:
-        BadRequest: it is no plain JSON, so not from the page.
-        RequestTooLarge, RequestTimeout, Overloaded: see `read_body`.
+        BadRequest: it is not uncompressed JSON, so the page did not send it.
+        RequestTooLarge, RequestTimeout, Overloaded: see `IncomingRequest.body`.
     """
     if not is_uncompressed_json(request):
-        raise BadRequest("the body is not plain JSON", "Send it uncompressed, as Content-Type: application/json.")
-    return await read_body(request, _MAX_BODY_BYTES, slot)
+        raise BadRequest("the body is not uncompressed JSON", "Send it as Content-Type: application/json.")
+    return await IncomingRequest.from_scope(request.scope, request.receive, limits, slot).body()

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate
 
-# Of `GET /_all`: what `catalogue` reads.
+# The parts of `GET /_all` that are read here.
 FILTER_PATH = "filter_path=*.aliases,*.mappings._meta.es_sbert"
 
 
-@dataclass(frozen=True)
-class IndexListing:
-    """What can be searched.
-
-    Attributes:
-        indices: Of each index and alias `name` and `fields`, aliases first; of a field its `name`, the `semantic` name
-            that queries use, the object next to each vector (`meta`), `model`, whether it holds `passages`, the parts
-            of its text's template (`parts`: pairs of literal and field), the fields named there (`texts`) and what hits
-            need not carry (`hidden`).
-        problems: What is wrong with indices that are left out. Whoever may write an index may write nonsense into its
-            mapping; that must not keep others from searching theirs.
-    """
-
-    indices: list[Json]
-    problems: list[str]
-
-
-def list_searchable_indices(answer: Json, virtual_field: str) -> IndexListing:
+def list_searchable_indices(answer: Json, virtual_field: str) -> tuple[list[Json], list[str]]:
     """Indices and aliases with vector fields.
 
     Args:
-        answer: The engine's, to `GET /_all`.
-        virtual_field: By which the gateway's callers mean a vector field.
+        answer: The response to `GET /_all`.
+        virtual_field: Name of the virtual field.
+
+    Returns:
+        The indices and aliases, aliases first, each with `name` and `fields`. A field has its `name`, the `semantic`
+        name for queries, the object with the vector's metadata (`meta`), `model`, whether it holds `passages`, the
+        `parts` of its text template (pairs of literal and field), the fields in it (`texts`) and the fields that hits
+        need not return (`hidden`).
+
+        Problems with indices that are left out: anyone who may write an index may put an invalid mapping there, which
+        must not keep others from searching theirs.
     """
     described: dict[str, list[Json]] = {}
     aliases: dict[str, list[Json]] = {}
@@ -52,11 +42,11 @@ def list_searchable_indices(answer: Json, virtual_field: str) -> IndexListing:
             for alias in state.get("aliases", {}):
                 aliases.setdefault(alias, fields)
     listed = [*sorted(aliases.items()), *described.items()]
-    return IndexListing([{"name": name, "fields": fields} for name, fields in listed], problems)
+    return [{"name": name, "fields": fields} for name, fields in listed], problems
 
 
 def hidden_fields(fields: dict[str, VectorFieldMeta]) -> set[str]:
-    """Fields that hits cannot be narrowed down by: vectors, what stands beside them, and embedded texts."""
+    """Fields that cannot be facets: vectors, their metadata, and embedded texts."""
     texts = {text for meta in fields.values() for text in _template(meta).fields}
     return {*fields, *(document_meta_field(name) for name in fields), *texts}
 
@@ -76,5 +66,5 @@ def _field_entry(name: str, meta: VectorFieldMeta, virtual_field: str) -> Json:
 
 
 def _template(meta: VectorFieldMeta) -> TextTemplate:
-    """Of the embedded text; before the first load nobody has said which it is."""
+    """Template of the embedded text; empty if the index has none yet."""
     return TextTemplate("", ()) if meta.text is None else TextTemplate.parse(meta.text)

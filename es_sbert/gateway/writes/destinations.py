@@ -85,7 +85,7 @@ class DestinationResolver:
         self._log = ThrottledLog(logger)
         self._known: TTLCache[bytes, Destination] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Ask anew from now on: something about indices is being changed."""
         self._known.clear()
 
@@ -116,7 +116,7 @@ class DestinationResolver:
         return found
 
     async def _ask(self, name: str, headers: Headers) -> Destination:
-        searched = await self._indices.for_write(name, headers)
+        searched = await self._indices.get_for_write(name, headers)
         if searched is None:
             return Destination(name)  # the engine itself says so to the caller
         if not searched.exists:
@@ -130,7 +130,7 @@ class DestinationResolver:
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
         """The concrete index that takes the writes, and whether it is the only one of that name."""
         resolved = await self._get(f"/_resolve/index/{quote(name, safe='')}", headers)
-        with self._upstream.reading("GET /_resolve/index"):
+        with self._upstream.parsing("GET /_resolve/index"):
             for stream in resolved.get("data_streams", ()):
                 if stream["name"] == name:
                     return str(stream["backing_indices"][-1]), False
@@ -142,22 +142,22 @@ class DestinationResolver:
             if len(names) == 1:
                 return names[0], True
         aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)
-        with self._upstream.reading("GET /_alias"):
+        with self._upstream.parsing("GET /_alias"):
             return _write_index_of_alias(name, aliases) or "", False
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
         """What an index of that name would have; nothing where the caller may not ask."""
         target = f"/_index_template/_simulate_index/{quote(name, safe='')}"
-        answer = await self._upstream.ask("POST", target, self._indices.lookup_credentials(headers))
+        answer = await self._upstream.request("POST", target, self._indices.lookup_credentials(headers))
         if answer.status != 200 or not isinstance(answer.body, dict):
             return {}
-        with self._upstream.reading("POST /_index_template/_simulate_index"):
+        with self._upstream.parsing("POST /_index_template/_simulate_index"):
             mappings = answer.body.get("template", {}).get("mappings", {})
             return vector_fields(mappings.get("_doc", mappings), name)
 
     async def _get(self, path: str, headers: Headers) -> Json:
-        answer = await self._upstream.ask("GET", path, self._indices.lookup_credentials(headers))
-        return self._upstream.needed(answer, f"GET {path}")
+        answer = await self._upstream.request("GET", path, self._indices.lookup_credentials(headers))
+        return self._upstream.require_object(answer, f"GET {path}")
 
 
 def _vector_count(meta: VectorFieldMeta, source_bytes: int) -> int:

@@ -197,7 +197,7 @@ async def read_previous_documents(
         return dict.fromkeys(wanted, NoPreviousDocument.UNKNOWN), dict.fromkeys(wanted, error)
     found: dict[WriteKey, PreviousDocument] = {}
     problems: dict[WriteKey, EsSbertError] = {}
-    with upstream.reading(_MGET):
+    with upstream.parsing(_MGET):
         for key, document in zip(wanted, answer.body["docs"], strict=True):
             found[key] = _previous_document(document)
             if found[key] is NoPreviousDocument.UNKNOWN:

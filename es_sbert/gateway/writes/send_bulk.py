@@ -126,7 +126,7 @@ class BulkSender:
         """The answer to a part, or why there is none to a later one."""
         try:
             answer = await fetch_response(
-                self._upstream, _with_json_response(OutgoingRequest.rewritten(self._incoming, body))
+                self._upstream, _with_json_response(OutgoingRequest.with_body(self._incoming, body))
             )
         except EngineUnreachable as error:
             if not self.began:

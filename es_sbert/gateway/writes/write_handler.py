@@ -63,7 +63,7 @@ class WriteHandler:
         models: ModelRegistry,
         metrics: GatewayMetrics,
     ) -> None:
-        self._policy = settings.meaning.on_embedding_failure
+        self._policy = settings.semantic.on_embedding_failure
         self._most_bytes = settings.limits.body_bytes
         self._upstream = upstream
         self._destinations = DestinationResolver(upstream, indices)
@@ -72,9 +72,9 @@ class WriteHandler:
         self._metrics = metrics
         self._log = ThrottledLog(logger)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Look indices up anew from now on."""
-        self._destinations.forget()
+        self._destinations.invalidate()
 
     async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
         """Send the request on and its answer back; the very request where no vector in it changes.
@@ -87,7 +87,7 @@ class WriteHandler:
             CallerGone: the caller did not wait until the request was sent.
         """
         if not has_json_body(incoming) or incoming.header(MODE_HEADER).strip().lower() == RewriteMode.OFF.encode():
-            return await forward(incoming, send, self._upstream, OutgoingRequest.same(incoming))
+            return await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))
         if route.api is EngineApi.BULK:
             return await self._answer_bulk(incoming, route, send)
         return await self._answer_document(incoming, route, send)
@@ -105,10 +105,10 @@ class WriteHandler:
             else await self._ready([_read_document_item(plain, incoming, route)], incoming.headers)
         )
         if ready is None:
-            return OutgoingRequest.same(incoming, raw)
+            return OutgoingRequest.unchanged(incoming, raw)
         for problem in self._refused(ready).values():
             raise problem
-        return OutgoingRequest.rewritten(incoming, ready.items[0].body)
+        return OutgoingRequest.with_body(incoming, ready.items[0].body)
 
     async def _answer_bulk(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
         sender = BulkSender(incoming, self._upstream, self._most_bytes)
@@ -127,11 +127,11 @@ class WriteHandler:
         raw = await incoming.body()
         body = await _bulk_body(raw, incoming, route)
         if body is None:
-            return OutgoingRequest.same(incoming, raw)
+            return OutgoingRequest.unchanged(incoming, raw)
         limits = await self._limits(body, incoming.headers)
         if limits is None:
             if len(body.cuts) <= _MAX_UNSPLIT_PARTS + 1 or _waits_for_refresh(incoming):
-                return OutgoingRequest.same(incoming, raw)
+                return OutgoingRequest.unchanged(incoming, raw)
             del raw
             await self._send_parts(body, sender)
             return None
@@ -167,10 +167,10 @@ class WriteHandler:
         """The request to the engine; None where it was sent already, since it had to be in several parts or none."""
         ready = await self._ready(window.items, incoming.headers)
         if ready is None:
-            return OutgoingRequest.same(incoming, raw)
+            return OutgoingRequest.unchanged(incoming, raw)
         refused = self._refused(ready)
         if not refused and len(await sender.parts(ready.items, refused)) == 1:
-            return OutgoingRequest.rewritten(incoming, await join_items(ready.items, window.rest))
+            return OutgoingRequest.with_body(incoming, await join_items(ready.items, window.rest))
         await sender.send(ready.items, refused)
         return None
 

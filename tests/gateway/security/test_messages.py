@@ -64,7 +64,7 @@ def logging_to_stderr(form: str) -> Iterator[None]:
      ("http", raw(b"", close=True), {}, 502, "broke off"),
      ("http", raw(b"no HTTP\r\n\r\n", close=True), {}, 502, "broke off"),
      ("http", raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\n{}"), {}, 200, ""),
-     ("http", hangs, {"answer_seconds": 0.3, "connect_seconds": 0.3}, 504, "did not answer in time")],
+     ("http", hangs, {"answer_seconds": 0.3, "connect_seconds": 0.3}, 504, "did not respond in time")],
     ids=["nobody", "no TLS", "breaks off", "no HTTP", "compressed", "hangs"],
 )  # fmt: skip
 def test_callers_are_not_told_where_the_engine_is(

@@ -100,5 +100,5 @@ def test_an_answer_in_a_strange_shape_is_no_bug(
     answer = send(through.url, request_)
     assert answer.status != 500, answer
     if answer.status == 502:
-        assert b"in an unexpected form. Send the request again" in answer.body
+        assert b"sent an unexpected response. Send the request again" in answer.body
     assert b"127.0.0.1" not in answer.body

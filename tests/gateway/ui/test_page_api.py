@@ -59,7 +59,7 @@ def test_only_json_is_taken(gateway: str) -> None:
     # Other pages may post text without being asked.
     answer = httpx.post(f"{gateway}/ui/api/like", content=b"{}", headers={"content-type": "text/plain"}, timeout=120)
     assert answer.status_code == 400
-    assert "not plain JSON" in answer.json()["error"]["reason"]
+    assert "not uncompressed JSON" in answer.json()["error"]["reason"]
 
 
 def test_too_much_is_not_read(gateway: str) -> None:
@@ -99,7 +99,7 @@ def test_other_paths_and_methods_below_are_the_engines(gateway: str) -> None:
 
 
 def test_the_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_page: OpenPage) -> None:
-    settings = GatewaySettings(upstream=EngineSettings(url=es9_url), listen=ListenSettings(own_prefix="/-/own"))
+    settings = GatewaySettings(upstream=EngineSettings(url=es9_url), listen=ListenSettings(path_prefix="/-/own"))
     with served(create_app(settings)) as url:
         page = open_page(f"{url}/-/own")
         page.open(index=dated_index, q="stars")
@@ -125,14 +125,14 @@ def test_an_engine_that_is_down(open_page: OpenPage, silent_port: int) -> None:
     with served(create_app(GatewaySettings(upstream=EngineSettings(url=down)))) as url:
         page = open_page(url)
         page.open()
-        expect(page.page.get_by_role("alert")).to_contain_text("the engine behind the gateway does not answer")
+        expect(page.page.get_by_role("alert")).to_contain_text("the engine behind the gateway cannot be reached")
         page.refused = True
 
 
 @pytest.mark.parametrize(
     ("status", "answered", "said"),
     [
-        (200, 502, "in an unexpected form"),  # the page of a hotel's network, say
+        (200, 502, "sent an unexpected response"),  # the page of a hotel's network, say
         (503, 503, "answered GET /_all"),
         (401, 401, "wants to know who you are"),  # OpenSearch's security plugin says so in plain text
     ],

@@ -60,7 +60,7 @@ def test_what_cannot_be_embedded_passes_without_vectors_where_the_operator_wants
     settings = GatewaySettings(
         upstream=EngineSettings(url=engine_url),
         models=tiny_settings(tiny),
-        meaning=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
+        semantic=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
     )
     with ExitStack() as stack:
         url = stack.enter_context(served(create_app(settings)))
@@ -163,7 +163,7 @@ def test_a_document_for_a_vector_field_without_a_text_passes_where_the_operator_
     settings = GatewaySettings(
         upstream=EngineSettings(url=engine_url),
         models=tiny_settings(tiny),
-        meaning=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
+        semantic=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS),
     )
     with ExitStack() as stack:
         url = stack.enter_context(served(create_app(settings)))

@@ -37,7 +37,7 @@ def test_a_bug_is_an_error_in_the_engines_shape_and_in_the_log(
             await rest[-1]({"type": "http.response.start", "status": 200, "headers": []})
         raise KeyError("oops")
 
-    monkeypatch.setattr(Gateway, "_pass", broken)
+    monkeypatch.setattr(Gateway, "_dispatch", broken)
     gateway = Gateway(GatewaySettings(upstream=EngineSettings(url="http://127.0.0.1:9")))
     with caplog.at_level(logging.ERROR):
         asyncio.run(gateway(SCOPE, receive, send))

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import ClientDisconnect
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.protocol import EngineType, Json
@@ -23,12 +24,13 @@ from es_sbert.errors import (
     RequestTooLarge,
     UsageError,
 )
+from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.callers import credential_headers
 from es_sbert.gateway.errors import BadRequest, error_body, error_object, http_status, response_headers
 from es_sbert.gateway.index_lookup import local_indices, resolve_mappings, split_expression
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
 from es_sbert.gateway.proxy.forward import BufferedResponse
-from es_sbert.gateway.proxy.incoming_request import ClientDisconnected, IncomingRequest, decompress_body
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, decompress_body
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, to_utf8, write_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
 from es_sbert.gateway.search.incoming_search import has_json_body
@@ -52,7 +54,8 @@ def incoming(
     async def receive() -> Any:
         return messages.pop(0)
 
-    return IncomingRequest.of(scope, receive, limits or Limits())
+    limits = limits or Limits()
+    return IncomingRequest.from_scope(scope, receive, limits, RequestSlot(AdmissionControl(limits), limits))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def test_a_body_is_read_up_to_the_limit() -> None:
         asyncio.run(incoming("/", "POST", None, b"ab", b"cde", limits=limits).body())
     with pytest.raises(RequestTooLarge):
         incoming("/", "POST", {"content-length": "5"}, limits=limits)
-    with pytest.raises(ClientDisconnected):
+    with pytest.raises(ClientDisconnect):
         asyncio.run(incoming("/", "POST", None, limits=limits).body())
 
 
@@ -302,7 +305,7 @@ def test_more_indices_than_fit_into_a_line_are_asked_about_in_parts() -> None:
     assert 3 < len(parts) < 5
     assert max(map(len, parts)) <= 3000
     assert split_expression("docs,-old*") == ["docs,-old*"]
-    with pytest.raises(BadRequest, match="taken away again"):
+    with pytest.raises(BadRequest, match="excludes indices"):
         split_expression(",".join([*names, "-logs-0001"]))
 
 
@@ -325,8 +328,8 @@ def test_errors_of_the_engine_get_a_hint_and_nothing_else_does() -> None:
     [
         lambda: SemanticSettings(virtual_field="a.b"),
         lambda: SemanticSettings(virtual_field="_source"),
-        lambda: ListenSettings(own_prefix="ui"),
-        lambda: ListenSettings(own_prefix="/ui/"),
+        lambda: ListenSettings(path_prefix="ui"),
+        lambda: ListenSettings(path_prefix="/ui/"),
         lambda: ListenSettings(key="key.pem"),
         lambda: GatewaySettings.model_validate({"upstream": {"url": "localhost:9200"}}),
     ],
@@ -341,7 +344,7 @@ def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_logged_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     upstream = Upstream(EngineSettings(url="https://localhost:9200", fingerprint="00" * 32), Limits())
-    failure = upstream.failure(aiohttp.ServerFingerprintMismatch(b"\x00" * 32, b"\x01" * 32, "localhost", 9200))
+    failure = upstream.transport_error(aiohttp.ServerFingerprintMismatch(b"\x00" * 32, b"\x01" * 32, "localhost", 9200))
     assert "the certificate of https://localhost:9200 is not the one with the fingerprint given" in caplog.text
     assert "localhost" not in f"{failure.message} {failure.remedy}"
 
@@ -353,9 +356,9 @@ def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_logged_
 def test_an_answer_to_the_gateways_own_question_is_an_object_or_an_error_with_a_remedy(reply: UpstreamReply) -> None:
     upstream = Upstream(EngineSettings(url="http://localhost:9200"), Limits())
     with pytest.raises((RequestFailed, EngineUnreachable)) as caught:
-        upstream.needed(reply, "GET /docs")
+        upstream.require_object(reply, "GET /docs")
     assert caught.value.remedy
-    assert upstream.needed(UpstreamReply(200, {"a": 1}), "GET /docs") == {"a": 1}
+    assert upstream.require_object(UpstreamReply(200, {"a": 1}), "GET /docs") == {"a": 1}
 
 
 @pytest.mark.parametrize("body", [

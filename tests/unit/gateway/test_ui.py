@@ -265,10 +265,8 @@ def test_catalogue_lists_aliases_before_indices_and_only_those_with_vectors() ->
         "logs": {"aliases": {"all": {}}, "mappings": {}},
     }
 
-    found = list_searchable_indices(answer, "semantic")
-
-    listed = found.indices
-    assert found.problems == []
+    listed, problems = list_searchable_indices(answer, "semantic")
+    assert problems == []
 
     assert [entry["name"] for entry in listed] == ["docs", "docs-2"]
     [field] = listed[0]["fields"]
@@ -294,10 +292,9 @@ def test_a_damaged_mapping_leaves_its_index_out_alone(fields: Any) -> None:
         "good": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}},
     }
 
-    found = list_searchable_indices(answer, "semantic")
+    indices, [problem] = list_searchable_indices(answer, "semantic")
 
-    assert [entry["name"] for entry in found.indices] == ["good"]
-    [problem] = found.problems
+    assert [entry["name"] for entry in indices] == ["good"]
     assert problem.startswith("bad is left out: ")
 
 
@@ -344,8 +341,8 @@ PLACE = {"index": "i", "id": "1"}
 @pytest.mark.parametrize(
     ("kind", "raw", "why"),
     [
-        (HitMapRequest, b"[]", "no JSON object"),
-        (HitMapRequest, b"{", "no JSON object"),
+        (HitMapRequest, b"[]", "not a JSON object"),
+        (HitMapRequest, b"{", "not a JSON object"),
         (HitMapRequest, b'{"index":"docs","field":"f","hits":[]}', "give query or document"),
         (
             HitMapRequest,
