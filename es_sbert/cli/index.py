@@ -99,50 +99,27 @@ def create(
       es-sbert index create docs --index-type int8_hnsw --shards 3 --replicas 1
       es-sbert index create docs --passages 256
     """
-    from es_sbert.bundle.model_lookup import resolve_model
-    from es_sbert.bundle.sentence_model_reader import read_sentence_model
-    from es_sbert.encoder.tokenizer import SentenceTokenizer
     from es_sbert.engines.connect import connect
-    from es_sbert.errors import UsageError
-    from es_sbert.index.mapping import ChunkRules
-    from es_sbert.index.text_template import (
-        check_name_conflicts,
-        format_text_options,
-        format_vector_field_option,
-        parse_text_options,
-    )
-    from es_sbert.index.vector_field import FieldOutcome, ensure_vector_field
+    from es_sbert.index.create_index import VectorFieldPlan
+    from es_sbert.index.text_template import format_vector_field_option
+    from es_sbert.index.vector_field import FieldOutcome
     from es_sbert.messages import escape_unprintable
 
-    text = parse_text_options(text_fields, text_template)
-    if text is not None:
-        check_name_conflicts({vector_field: text})
-    loaded = read_sentence_model(resolve_model(model), model)
-    rules = None
-    if passages is not None:
-        rules = ChunkRules.of(passages, passage_overlap)
-        SentenceTokenizer(loaded).splitter(
-            rules.tokens, rules.overlap, "document"
-        )  # refuses what the model cannot read
-    elif passage_overlap is not None:
-        raise UsageError("--passage-overlap is for passages", "Give --passages TOKENS too.")
+    plan = VectorFieldPlan.of(
+        model,
+        vector_field,
+        text_fields=text_fields,
+        text_template=text_template,
+        index_type=index_type,
+        passages=passages,
+        passage_overlap=passage_overlap,
+        shards=shards,
+        replicas=replicas,
+    )
     with closing(connect(engine_settings(**connection))) as engine:
-        field = ensure_vector_field(
-            engine,
-            name,
-            vector_field=vector_field,
-            fingerprint=loaded.fingerprint,
-            model_name=loaded.name,
-            dimensions=loaded.dimensions,
-            index_type=index_type,
-            text=None if text is None else text.template,
-            passages=rules,
-            shards=shards,
-            replicas=replicas,
-            text_options=format_text_options(vector_field, text_fields, text_template),
-        )
+        field = plan.ensure(engine, name)
         is_changed = field.outcome in (FieldOutcome.ADDED, FieldOutcome.TEXT_SET)
-        without_vector = _count_without_vector(engine, field) if is_changed and text is not None else 0
+        without_vector = _count_without_vector(engine, field) if is_changed and plan.text is not None else 0
     what = {
         FieldOutcome.CREATED: f"created {field.index} with the vector field {field.name}",
         FieldOutcome.ADDED: f"added the vector field {field.name} to {field.index}",

@@ -216,7 +216,7 @@ class _SearchCall:
         self, index: SemanticIndex, k: int, reranker: Reranker | None, window: int | None
     ) -> SearchResult | HybridResult:
         if self.like is not None:
-            return index.like(self.like, k, **self.how)
+            return index.similar_to(self.like, k, **self.how)
         assert self.text is not None
         if self.hybrid is not None:
             return index.hybrid(self.text, k, rerank=reranker, window=window, **self.how, **self.hybrid)
@@ -224,7 +224,7 @@ class _SearchCall:
 
     def bodies(self, index: SemanticIndex, k: int) -> tuple[Json, ...]:
         if self.like is not None:
-            return (index.like_body(self.like, k, **self.how),)
+            return (index.similar_body(self.like, k, **self.how),)
         assert self.text is not None
         if self.hybrid is not None:
             return index.hybrid_bodies(self.text, k, **self.how, **self.hybrid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -224,6 +225,7 @@ _SAMPLE = 5
 _PAGE = 1000
 _CONFLICT = 409
 _FORBIDDEN = 403
+_NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
@@ -304,59 +306,19 @@ class Pruner:
         for page in self._engine.scan(self._index, query=self._query, source_includes=[], page=_PAGE):
             if self._control.stop.is_set():
                 break
-            removed += self._delete(list(self._gone(page)))
+            removed += delete_hits(
+                self._engine,
+                self._index,
+                list(self._gone(page)),
+                self._policy,
+                self._control.no_waiting,
+                self._on_retry,
+            )
         return removed
 
     def _gone(self, page: list[Json]) -> Iterator[Json]:
         there = self._memory.holds([hit["_id"] for hit in page])
         return (hit for hit in page if hit["_id"] not in there)
-
-    def _standing(self, hits: list[Json]) -> Collection[DocumentKey]:
-        """Which documents stand in the index now that have the ids of these hits."""
-        self._engine.refresh(self._index)
-        return multi_get(self._engine, self._index, [hit["_id"] for hit in hits]).keys()
-
-    def _delete(self, hits: list[Json]) -> int:
-        removed = 0
-        backoff = Backoff(self._policy, self._control.no_waiting)
-        while hits:
-            body = b"".join(_delete_action(hit) for hit in hits)
-            send, number = partial(self._engine.bulk, self._index, body, timeout=backoff.left), len(hits)
-
-            def count(error: EngineError, number: int = number) -> None:
-                self._on_retry(number)
-
-            results = with_retries(send, self._policy, self._control.no_waiting, count)
-            again, conflicts = [], []
-            for hit, result in zip(hits, results, strict=True):
-                if result.ok:
-                    removed += 1
-                elif is_retryable(result.status):
-                    again.append(hit)
-                elif result.status == _CONFLICT:
-                    conflicts.append(hit)
-                elif result.status == _FORBIDDEN:
-                    label = self._engine.info.label
-                    raise access_denied(label, f"removing {hit['_id']!r} from {self._index}", result.reason)
-                else:
-                    raise RequestFailed(
-                        f"{self._engine.info.label} does not remove {hit['_id']!r} from {self._index}: {result.reason}",
-                        "Mend the reason and run the same command again: it goes on with what is left.",
-                        result.status,
-                    )
-            if conflicts:
-                # Where an answer got lost, the next try meets documents that are no longer there.
-                there = with_retries(partial(self._standing, conflicts), self._policy, self._control.no_waiting, count)
-                removed += sum(document_key(hit) not in there for hit in conflicts)
-            if again and not backoff.wait():
-                raise RequestFailed(
-                    f"{self._engine.info.label} is too busy to remove documents (tried for {self._policy.budget:g} s)",
-                    "Run the same command again later: it goes on with what is left.",
-                    429,
-                )
-            self._on_retry(len(again))
-            hits = again
-        return removed
 
 
 def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[str]]:
@@ -388,8 +350,76 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
     return removed, []
 
 
+def delete_hits(
+    engine: Engine,
+    index: str,
+    hits: list[Json],
+    policy: RetryPolicy,
+    no_waiting: threading.Event | None = None,
+    on_retry: Callable[[int], None] = lambda documents: None,
+) -> int:
+    """Delete documents of an index; transient failures are retried.
+
+    Args:
+        index: Index or alias.
+        hits: `_id`, `_routing` where it has one, and `_seq_no` and `_primary_term` to keep a document that was written
+            since it was read.
+        policy, no_waiting: See `Backoff`.
+        on_retry: Called with the number of documents that are sent again.
+
+    Returns:
+        How many were deleted.
+
+    Raises:
+        EngineError: the engine failed, or refused to delete a document.
+    """
+    removed = 0
+    backoff = Backoff(policy, no_waiting)
+    while hits:
+        body = b"".join(_delete_action(hit) for hit in hits)
+        send, number = partial(engine.bulk, index, body, timeout=backoff.left), len(hits)
+
+        def count(error: EngineError, number: int = number) -> None:
+            on_retry(number)
+
+        results = with_retries(send, policy, no_waiting, count)
+        again, conflicts = [], []
+        for hit, result in zip(hits, results, strict=True):
+            if result.ok or (result.status == _NOT_FOUND and not result.reason):
+                removed += 1
+            elif is_retryable(result.status):
+                again.append(hit)
+            elif result.status == _CONFLICT:
+                conflicts.append(hit)
+            elif result.status == _FORBIDDEN:
+                raise access_denied(engine.info.label, f"removing {hit['_id']!r} from {index}", result.reason)
+            else:
+                raise RequestFailed(
+                    f"{engine.info.label} does not remove {hit['_id']!r} from {index}: {result.reason}",
+                    "Fix the cause and run the same command again: it continues with the remaining documents.",
+                    result.status,
+                )
+        if conflicts:
+            # If a response was lost, the retry finds documents that are already deleted.
+            existing = with_retries(partial(_existing_documents, engine, index, conflicts), policy, no_waiting, count)
+            removed += sum(document_key(hit) not in existing for hit in conflicts)
+        if again and not backoff.wait():
+            raise RequestFailed(
+                f"{engine.info.label} is too busy to remove documents (tried for {policy.budget:g} s)",
+                "Run the same command again later: it continues with the remaining documents.",
+                429,
+            )
+        on_retry(len(again))
+        hits = again
+    return removed
+
+
+def _existing_documents(engine: Engine, index: str, hits: list[Json]) -> Collection[DocumentKey]:
+    engine.refresh(index)
+    return multi_get(engine, index, [hit["_id"] for hit in hits]).keys()
+
+
 def _delete_action(hit: Json) -> bytes:
-    head = {"_id": hit["_id"], "if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
-    if "_routing" in hit:
-        head["routing"] = hit["_routing"]
+    names = {"_id": "_id", "_seq_no": "if_seq_no", "_primary_term": "if_primary_term", "_routing": "routing"}
+    head = {parameter: hit[name] for name, parameter in names.items() if name in hit}
     return orjson.dumps({"delete": head}, option=orjson.OPT_APPEND_NEWLINE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -17,11 +17,13 @@ from es_sbert.errors import UsageError
 from es_sbert.search.hybrid_search import HybridOptions
 from es_sbert.search.search_request import OpenOptions, SearchOptions
 from es_sbert.search.search_result import HybridResult, SearchResult
-from es_sbert.search.semantic_index import SemanticIndex
+from es_sbert.search.semantic_index import AddOptions, CreateOptions, SemanticIndex
 
 if TYPE_CHECKING:
     from elasticsearch import AsyncElasticsearch, Elasticsearch
     from opensearchpy import AsyncOpenSearch, OpenSearch
+
+    from es_sbert.ingest.load_report import LoadReport
 
 
 T = TypeVar("T")
@@ -30,21 +32,21 @@ CONCURRENCY = 32
 
 
 class AsyncSemanticIndex:
-    """An index with a vector field, and the model that fills it, searched without blocking the event loop.
+    """A `SemanticIndex` whose methods do not block the event loop.
 
     Usage:
         async with AsyncSemanticIndex("docs", AsyncElasticsearch(...)) as index:
             result = await index.search("how do vaccines work", k=5)
 
-    Encoding a text computes for milliseconds and loading a model for seconds, so each search runs in a thread of a
-    pool; the requests themselves run on the event loop where the client is an asynchronous one. A search that is
-    cancelled is not waited for any more, but its request still comes to its end.
+    Each call runs in a thread of a pool, since embedding a text takes milliseconds and loading a model seconds. The
+    requests of an asynchronous client run on the event loop. A cancelled search returns at once, but its request is
+    still completed. A cancelled `add` or `embed_missing` stops after the embeddings that are being written.
 
     Args:
         index, engine, options: As for `SemanticIndex`; the engine may also be `AsyncElasticsearch` or
             `AsyncOpenSearch`, used with its own settings on the event loop that opens this object, and left open on
             `close`.
-        concurrency: Searches that run at the same time; more wait.
+        concurrency: Calls that run at the same time; more wait.
 
     Raises:
         UsageError: a concurrency below 1. What `SemanticIndex` raises comes when it is opened: on `async with`, or on
@@ -67,7 +69,7 @@ class AsyncSemanticIndex:
         **options: Unpack[OpenOptions],
     ) -> None:
         if concurrency < 1:
-            raise UsageError(f"concurrency is {concurrency}", "Give the number of searches at a time, at least 1.")
+            raise UsageError(f"concurrency is {concurrency}", "Give the number of calls at a time, at least 1.")
         self._index = index
         self._engine = engine
         self._options = options
@@ -75,6 +77,56 @@ class AsyncSemanticIndex:
         self._opening = asyncio.Lock()
         self._opened: SemanticIndex | None = None
         self._closed = False
+
+    @classmethod
+    async def create(
+        cls,
+        name: str,
+        engine: AsyncElasticsearch
+        | AsyncOpenSearch
+        | Elasticsearch
+        | OpenSearch
+        | Engine
+        | EngineSettings
+        | str
+        | None = None,
+        *,
+        concurrency: int = CONCURRENCY,
+        **options: Unpack[CreateOptions],
+    ) -> AsyncSemanticIndex:
+        """See `SemanticIndex.create`; use it as `async with await AsyncSemanticIndex.create(…) as index:`."""
+        index = cls(name, engine, concurrency=concurrency)
+        loop = asyncio.get_running_loop()
+
+        def create() -> SemanticIndex:
+            return SemanticIndex.create(name, index._connection(loop), **options)
+
+        try:
+            index._opened = await loop.run_in_executor(index._pool, create)
+        except BaseException:
+            await index.close()
+            raise
+        return index
+
+    async def add(
+        self,
+        documents: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
+        *,
+        id_field: str | None = None,
+        **options: Unpack[AddOptions],
+    ) -> LoadReport:
+        """See `SemanticIndex.add`; the documents may also come from an asynchronous iterator."""
+        if isinstance(documents, AsyncIterable):
+            documents = _in_thread(aiter(documents), asyncio.get_running_loop())
+        return await self._load(documents, {"id_field": id_field}, options)
+
+    async def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
+        """See `SemanticIndex.embed_missing`."""
+        return await self._load(None, {}, options)
+
+    async def delete(self, ids: str | Iterable[str], *, retry_seconds: float = 300.0) -> int:
+        """See `SemanticIndex.delete`."""
+        return await self._run(lambda index: index.delete(ids, retry_seconds=retry_seconds))
 
     async def search(
         self,
@@ -92,11 +144,13 @@ class AsyncSemanticIndex:
         """See `SemanticIndex.search_vector`."""
         return await self._run(lambda index: index.search_vector(vector, k, **options))
 
-    async def like(
+    async def similar_to(
         self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
     ) -> SearchResult:
-        """See `SemanticIndex.like`."""
-        return await self._run(lambda opened: opened.like(id, k, index=index, **options))
+        """See `SemanticIndex.similar_to`."""
+        return await self._run(lambda opened: opened.similar_to(id, k, index=index, **options))
+
+    like = similar_to  # its name in 0.1
 
     async def hybrid(
         self,
@@ -114,18 +168,20 @@ class AsyncSemanticIndex:
         """See `SemanticIndex.body`."""
         return await self._run(lambda index: index.body(text, k, **options))
 
-    async def like_body(
+    async def similar_body(
         self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
     ) -> Json:
-        """See `SemanticIndex.like_body`."""
-        return await self._run(lambda opened: opened.like_body(id, k, index=index, **options))
+        """See `SemanticIndex.similar_body`."""
+        return await self._run(lambda opened: opened.similar_body(id, k, index=index, **options))
+
+    like_body = similar_body  # its name in 0.1
 
     async def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """See `SemanticIndex.hybrid_bodies`."""
         return await self._run(lambda index: index.hybrid_bodies(text, k, **options))
 
     async def close(self) -> None:
-        """Close what this object opened itself, once the searches that run are over."""
+        """Close what this object opened itself, after the calls that run."""
         loop = asyncio.get_running_loop()
         async with self._opening:
             self._closed = True
@@ -159,6 +215,33 @@ class AsyncSemanticIndex:
                     self._opened = await loop.run_in_executor(self._pool, self._open, loop)
         return await loop.run_in_executor(self._pool, work, self._opened)
 
+    async def _load(
+        self, documents: Iterable[Mapping[str, Any]] | None, more: dict[str, Any], options: AddOptions
+    ) -> LoadReport:
+        from es_sbert.ingest.pipeline import LoadControl
+
+        control = LoadControl()
+        try:
+            return await self._run(lambda index: index._load(documents, more, options, control))
+        except asyncio.CancelledError:
+            control.interrupt()
+            raise
+
     def _open(self, loop: asyncio.AbstractEventLoop) -> SemanticIndex:
-        engine: Any = from_client(self._engine, loop) if is_async_client(self._engine) else self._engine
-        return SemanticIndex(self._index, engine, **self._options)
+        return SemanticIndex(self._index, self._connection(loop), **self._options)
+
+    def _connection(self, loop: asyncio.AbstractEventLoop) -> Any:
+        return from_client(self._engine, loop) if is_async_client(self._engine) else self._engine
+
+
+def _in_thread(documents: AsyncIterator[T], loop: asyncio.AbstractEventLoop) -> Iterator[T]:
+    """An asynchronous iterator of the event loop, for a thread."""
+
+    async def take() -> list[T]:
+        try:
+            return [await anext(documents)]
+        except StopAsyncIteration:
+            return []
+
+    while batch := asyncio.run_coroutine_threadsafe(take(), loop).result():
+        yield from batch

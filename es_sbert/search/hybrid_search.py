@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.engines.protocol import EngineType, Json
@@ -27,6 +28,7 @@ from es_sbert.search.search_request import (
     SearchParams,
     SearchRequest,
     build_vector_queries,
+    check_query_text,
     check_sort,
     named_vector_clause,
 )
@@ -40,6 +42,9 @@ from es_sbert.search.vector_query import (
     score_from_cosine,
     search_body,
 )
+
+if TYPE_CHECKING:
+    from es_sbert.search.alias_resolver import SearchTarget
 
 
 class Fusion(StrEnum):
@@ -204,13 +209,6 @@ def default_weights(fusion: Fusion, engine_type: EngineType) -> FusionWeights:
     return DEFAULT_BOOSTS[engine_type] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
 
 
-def split_hybrid_options(options: HybridOptions) -> tuple[HybridOptions, SearchOptions]:
-    """The options of a hybrid search alone, and those of any search."""
-    own = {name: value for name, value in options.items() if name in _HYBRID_ONLY}
-    rest = {name: value for name, value in options.items() if name not in _HYBRID_ONLY}
-    return own, rest  # type: ignore[return-value]
-
-
 def read_hybrid_params(
     engine_type: EngineType, searched: SearchScope, text: str, k: int, options: HybridOptions
 ) -> HybridParams:
@@ -269,6 +267,28 @@ def _lexical_query(searched: SearchScope, text: str, options: HybridOptions) -> 
     if fields is None:
         fields = list(dict.fromkeys(name for field in searched.fields for name in lexical_fields(field.meta)))
     return keyword_query(text, fields)
+
+
+@dataclass(frozen=True)
+class HybridSearch:
+    """A hybrid search for a text."""
+
+    text: str
+    params: SearchParams
+    options: HybridOptions
+    embeds_text: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, text: str, k: int, options: HybridOptions) -> HybridSearch:
+        """Raises UsageError: no text, an empty or a huge one, or an option out of range."""
+        check_query_text(text)
+        shared: Any = {name: value for name, value in options.items() if name not in _HYBRID_ONLY}
+        return cls(text, SearchParams.of(k, shared), options)
+
+    def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
+        scope = target.searched
+        hybrid = read_hybrid_params(engine_type, scope, self.text, self.params.k, self.options)
+        return hybrid_request(engine_type, scope, target.encode(self.text), self.params, hybrid, self.text)
 
 
 def hybrid_request(

@@ -70,39 +70,23 @@ def rerank(
     return replace(found, hits=hits, reranking=reranking)
 
 
-def search_and_rerank(
-    text: str,
-    k: int,
-    find: Callable[[int], Result],
-    searched: Callable[[], SearchScope],
-    reranker: Reranker | None,
-    window: int | None,
-    options: SearchOptions,
-) -> Result:
-    """A search, and where a cross-encoder is given, its order.
+def check_rerank_options(reranker: Reranker | None, window: int | None, options: SearchOptions) -> None:
+    """Reject options that contradict reranking.
 
     Args:
-        text: What is searched for.
-        k: How many hits are wanted.
-        find: Finds so many hits.
-        searched: What was searched, once that is over; it says what a hit's text is.
-        reranker, window: See `rerank`; no reranker leaves the hits as they are found.
-        options: Of the search, among which pages and orders of the engine's make no sense with another order.
+        options: Of the search.
 
     Raises:
-        UsageError: as `rerank` and `hit_text_reader`; a window without a reranker, or a page or order of the engine's.
+        UsageError: a window without a reranker, or a page or an order of the engine's with one.
     """
     if reranker is None:
         if window is not None:
             raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker(…) as well.")
-        return find(k)
-    if clash := sorted({"offset", "size", "sort"} & options.keys()):
+    elif clash := sorted({"offset", "size", "sort"} & options.keys()):
         raise UsageError(
             f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",
             "Leave it out, and take the part of the result's hits that is wanted.",
         )
-    found = find(max(k, effective_window(k, window)))
-    return rerank(text, found, reranker, scope_text_reader(searched()), k=k, window=window)
 
 
 def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:

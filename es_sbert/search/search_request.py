@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from es_sbert.search.vector_query import (
     search_body,
     vector_clause,
 )
+
+if TYPE_CHECKING:
+    from es_sbert.search.alias_resolver import SearchTarget
 
 
 def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:
@@ -145,7 +148,14 @@ MAX_QUERY_CHARACTERS = 100_000
 
 
 class OpenOptions(TypedDict, total=False):
-    """Keyword arguments that open an index for searches, see `SemanticIndex`."""
+    """Keyword arguments that open an index; all may be left out.
+
+    Attributes:
+        model: Model folder, bundle, hub id, installed or registered name; by default the one that the mapping names.
+        encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
+        vector_field: Field of the embeddings, or several; the nearest of them then decides.
+        device, precision, threads, report: For loading the model, see `Encoder`.
+    """
 
     model: str | None
     encoder: Encoder | None
@@ -250,7 +260,7 @@ def check_query_text(text: object) -> None:
         )
 
 
-Result = TypeVar("Result", bound=RankedHits, covariant=True)  # type: ignore[type-arg]
+Result = TypeVar("Result", bound=RankedHits[Any], covariant=True)
 
 
 @dataclass(frozen=True)
@@ -270,6 +280,50 @@ class SearchRequest(Generic[Result]):
     method: SearchMethod
     named_scores: bool
     read: Callable[[Sequence[Json]], Result]
+
+
+class Search(Protocol[Result]):
+    """What is searched for; `request` builds the search for the indices that an alias points to now."""
+
+    @property
+    def embeds_text(self) -> bool:
+        """Whether the request needs the model."""
+
+    def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[Result]: ...
+
+
+@dataclass(frozen=True)
+class TextSearch:
+    """A search for the documents nearest to a text."""
+
+    text: str
+    params: SearchParams
+    embeds_text: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, text: str, k: int, options: SearchOptions) -> TextSearch:
+        """Raises UsageError: no text, an empty or a huge one, or an option out of range."""
+        check_query_text(text)
+        return cls(text, SearchParams.of(k, options))
+
+    def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[SearchResult]:
+        return search_request(engine_type, target.searched, target.encode(self.text), self.params, self.text)
+
+
+@dataclass(frozen=True)
+class SimilarSearch:
+    """A search for the documents most similar to a document of the index, see `read_document_vectors`."""
+
+    engine: Engine
+    id: str
+    index: str | None
+    params: SearchParams
+    embeds_text: ClassVar[bool] = False
+
+    def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[SearchResult]:
+        index, vectors = read_document_vectors(self.engine, target.searched, self.id, self.index)
+        params = replace(self.params, filter=exclude_document(self.params.filter, index, self.id))
+        return search_request(engine_type, target.searched, vectors, params)
 
 
 def search_request(

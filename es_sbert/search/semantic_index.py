@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
+from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
@@ -15,17 +15,20 @@ from es_sbert.engines.connect import open_engine
 from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
+from es_sbert.index.create_index import IndexOptions, VectorFieldPlan
 from es_sbert.index.vector_field import VectorField
 from es_sbert.search.alias_resolver import AliasResolver, SearchTarget
-from es_sbert.search.hybrid_search import HybridOptions, hybrid_request, read_hybrid_params, split_hybrid_options
-from es_sbert.search.rerank import search_and_rerank
+from es_sbert.search.hybrid_search import HybridOptions, HybridSearch
+from es_sbert.search.rerank import check_rerank_options, effective_window, scope_text_reader
+from es_sbert.search.rerank import rerank as rerank_hits
 from es_sbert.search.search_request import (
+    OpenOptions,
+    Search,
     SearchOptions,
     SearchParams,
     SearchRequest,
-    check_query_text,
-    exclude_document,
-    read_document_vectors,
+    SimilarSearch,
+    TextSearch,
     search_request,
 )
 from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult
@@ -36,35 +39,70 @@ if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
     from opensearchpy import OpenSearch
 
+    from es_sbert.ingest.load_report import LoadReport
+    from es_sbert.ingest.pipeline import LoadControl
+
 
 Result = TypeVar("Result", bound=RankedHits[Any])
 
 
+class AddOptions(TypedDict, total=False):
+    """Keyword arguments of `SemanticIndex.add` and `embed_missing`; all may be left out.
+
+    Attributes:
+        dead_letters: File that takes the documents that cannot be loaded, with the reason; by default
+            `<index>.dead-letters.jsonl` in the working folder, as for `es-sbert ingest`.
+        max_errors: How many documents may fail before the load stops: `100`, `5%` or `off`; by default 10 %.
+        retry_seconds: How long an engine that is overloaded or does not answer is retried; by default 300.
+    """
+
+    dead_letters: str | Path | None
+    max_errors: str | None
+    retry_seconds: float
+
+
+class CreateOptions(IndexOptions, total=False):
+    """Keyword arguments of `SemanticIndex.create`: those of `IndexOptions`, and how to open the index.
+
+    Attributes:
+        model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
+        encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
+        vector_field: Field of the embeddings.
+        device, precision, threads, report: See `OpenOptions`.
+    """
+
+    model: str | None
+    encoder: Encoder | None
+    vector_field: str
+    device: str
+    precision: str
+    threads: int | None
+    report: Callable[[str], None]
+
+
 class SemanticIndex:
-    """An index with a vector field, and the model that fills it.
+    """An index with a vector field, and the model that embeds its documents and queries.
 
     Usage:
-        with SemanticIndex("docs", "http://localhost:9200") as index:
+        with SemanticIndex.create("docs", "http://localhost:9200", text_template="{title}. {body}") as index:
+            index.add([{"title": "Vaccines", "body": "How they train the immune system."}])
             for hit in index.search("how do vaccines work", k=5):
                 print(hit.cosine, hit.source["title"])
 
-    The mapping says which model made the vectors. That model is found by its fingerprint (see `find_index_model`) and
-    loaded on the first search by text, unless another is named; a model with another fingerprint is refused, since its
-    vectors mean something else. Where an alias goes over to another index, all searches but those by a vector follow
-    within half a minute, with that index's model; where the model or the encoder was given, they go on with the old
-    index as long as it stands. Many threads may search.
+    The mapping names the model of the embeddings. That model is found by its fingerprint (see `find_index_model`) and
+    loaded when a text is first embedded, unless another is named. A model with another fingerprint is refused: its
+    embeddings cannot be compared. If an alias is switched to another index, all searches except those by a vector
+    follow within half a minute, with that index's model; if the model or the encoder was given, they stay with the old
+    index while it exists. Thread-safe.
 
     Args:
         index: Index or alias, or several; all of one model.
-        engine: An address, settings, a client of elasticsearch-py (8 or 9) or opensearch-py, or an engine. A client or
-            an engine that is open already is used as it is, with its own settings, and stays open on `close`.
-        model: Model folder, bundle, hub id, installed or registered name.
-        encoder: A loaded encoder in place of a model's name; it stays open on `close`.
-        vector_field: Field that holds the vectors, or several; a document is then as near as by the nearest of them.
-        device, precision, threads, report: For loading the model, see `Encoder`.
+        engine: An address, settings, a client of elasticsearch-py (8 or 9) or opensearch-py, or an engine. An open
+            client or engine is used with its own settings and is not closed by `close`.
+        options: See `OpenOptions`.
 
     Raises:
-        IndexMissing, IndexMismatch: no such index, no such field, vectors of several models, or an encoder of another.
+        IndexMissing, IndexMismatch: no such index or field, embeddings of several models, or an encoder of another one.
         UsageError: both a model and an encoder, or an asynchronous client (see `AsyncSemanticIndex`).
         EngineError: the engine cannot be used.
     """
@@ -73,45 +111,66 @@ class SemanticIndex:
         self,
         index: str | Sequence[str],
         engine: Engine | Elasticsearch | OpenSearch | EngineSettings | str | None = None,
-        *,
-        model: str | None = None,
-        encoder: Encoder | None = None,
-        vector_field: str | Sequence[str] = DEFAULT_VECTOR_FIELD,
-        device: str = "auto",
-        precision: str = "auto",
-        threads: int | None = None,
-        report: Callable[[str], None] = lambda message: None,
+        **options: Unpack[OpenOptions],
     ) -> None:
-        if model is not None and encoder is not None:
-            raise UsageError("both a model and an encoder are given", "Give one of the two.")
-
-        def load(field: VectorField) -> Encoder:
-            return Encoder.for_index(
-                field.index,
-                field.meta.model,
-                field.meta.fingerprint,
-                model=model,
-                device=device,
-                precision=precision,
-                threads=threads,
-                report=report,
-            )
-
+        _check_options(options, OpenOptions)
+        self._names = _as_tuple(index)
+        self._options = options
         self._alias_resolver: AliasResolver | None = None
-        self._owns_engine = engine is None or isinstance(engine, str | EngineSettings)
+        self._owns_engine = _is_address(engine)
         self._engine = open_engine(engine)
         try:
             self._alias_resolver = AliasResolver(
                 self._engine,
-                _as_tuple(index),
-                _as_tuple(vector_field),
-                load,
-                is_chosen=model is not None,
-                encoder=encoder,
+                self._names,
+                _as_tuple(options.get("vector_field", DEFAULT_VECTOR_FIELD)),
+                self._load_encoder,
+                is_chosen=options.get("model") is not None,
+                encoder=options.get("encoder"),
             )
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        engine: Engine | Elasticsearch | OpenSearch | EngineSettings | str | None = None,
+        **options: Unpack[CreateOptions],
+    ) -> SemanticIndex:
+        """Create an index with a vector field and open it, as `es-sbert index create` does.
+
+        A missing field is added to an existing index. An existing field is checked: one of another model is refused.
+
+        Args:
+            name: Index or alias.
+            engine: As for `SemanticIndex`.
+            options: See `CreateOptions`.
+
+        Raises:
+            UsageError: options that contradict each other, or that the engine or the model rules out.
+            IndexMismatch: the field exists with another model, text, index type or passages.
+            ModelError: the model is not found or broken.
+            EngineError: the engine cannot be used.
+        """
+        _check_options(options, CreateOptions)
+        model, encoder = options.get("model"), options.get("encoder")
+        opening: Any = {name: value for name, value in options.items() if name in OpenOptions.__annotations__}
+        if encoder is None and model is None:
+            opening["model"] = DEFAULT_MODEL
+        creating: Any = {name: value for name, value in options.items() if name in IndexOptions.__annotations__}
+        plan = VectorFieldPlan.of(encoder or model, options.get("vector_field", DEFAULT_VECTOR_FIELD), **creating)
+        connection = open_engine(engine)
+        try:
+            plan.ensure(connection, name)
+            index = cls(name, connection, **opening)
+        except BaseException:
+            if _is_address(engine):
+                connection.close()
+            raise
+        index._owns_engine = _is_address(engine)
+        return index
 
     @property
     def field(self) -> VectorField:
@@ -159,15 +218,10 @@ class SemanticIndex:
             FeatureMissing: exact search on a server without scripting.
             EngineError: the engine failed, or does not understand the filter.
         """
-        return search_and_rerank(
-            text,
-            k,
-            lambda depth: self._find(self._resolver.target, self._text_request(text, SearchParams.of(depth, options))),
-            self._searched,
-            rerank,
-            window,
-            options,
-        )
+        check_rerank_options(rerank, window, options)
+        depth = k if rerank is None else max(k, effective_window(k, window))
+        result = self._run(TextSearch.of(text, depth, options))
+        return result if rerank is None else self._rerank(text, result, rerank, k, window)
 
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """As `search`, by a vector of the fields' own model.
@@ -178,21 +232,25 @@ class SemanticIndex:
         Raises:
             IndexMissing: the index is gone, though its alias may stand for another one: open it again.
         """
-        searched = self._searched()
-        vectors = dict.fromkeys(searched.names, vector)
-        return self._send(search_request(self._engine.info.engine_type, searched, vectors, SearchParams.of(k, options)))
+        scope = self._scope()
+        vectors = dict.fromkeys(scope.names, vector)
+        return self._send(search_request(self._engine.info.engine_type, scope, vectors, SearchParams.of(k, options)))
 
-    def like(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> SearchResult:
-        """The k documents nearest in meaning to a document of the index, itself left out.
+    def similar_to(
+        self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult:
+        """The k documents most similar to a document of the index, which is not among the hits.
 
         Args:
-            id: The document's id. Of one with several passages, their mean direction counts.
+            id: The document's id. For a document with several passages, their mean direction is used.
             index: Where several indices are searched: the concrete one that holds it.
 
         Raises:
-            UsageError: as for `search`; no such document, or one without a vector.
+            UsageError: as for `search`; no such document, or one without an embedding.
         """
-        return self._find(self._resolver.current, self._similar_request(id, index, SearchParams.of(k, options)))
+        return self._run(SimilarSearch(self._engine, id, index, SearchParams.of(k, options)))
+
+    like = similar_to  # its name in 0.1
 
     def hybrid(
         self,
@@ -213,69 +271,143 @@ class SemanticIndex:
             UsageError, EngineError: as for `search`.
             UnsupportedEngine: a fusion that the engine lacks.
         """
-        return search_and_rerank(
-            text,
-            k,
-            lambda depth: self._find(self._resolver.target, self._hybrid_request(text, depth, options)),
-            self._searched,
-            rerank,
-            window,
-            options,
-        )
+        check_rerank_options(rerank, window, options)
+        depth = k if rerank is None else max(k, effective_window(k, window))
+        result = self._run(HybridSearch.of(text, depth, options))
+        return result if rerank is None else self._rerank(text, result, rerank, k, window)
+
+    def add(
+        self, documents: Iterable[Mapping[str, Any]], *, id_field: str | None = None, **options: Unpack[AddOptions]
+    ) -> LoadReport:
+        """Embed documents and write them to the index, as `es-sbert ingest` does.
+
+        Documents that the index already holds with the same content are left alone. Documents that cannot be loaded go
+        to the dead-letter file. The index is refreshed at the end, so that searches see them.
+
+        Args:
+            documents: Dicts, from a list or any other iterable; an iterator is consumed once, in another thread.
+            id_field: Field of the id; by default the id is a hash of the content.
+            options: See `AddOptions`.
+
+        Returns:
+            What happened to every document; `stopped` says why the load ended early, if it did.
+
+        Raises:
+            UsageError: not an iterable of dicts, or several indices are open.
+            SourceError: no document can be loaded, or they lack a field of the text; nothing was written then.
+            IndexMismatch: the index was deleted or replaced during the load.
+            EngineError: the engine failed before the first document was sent.
+            OutputError: the dead-letter file cannot be written.
+        """
+        return self._load(documents, {"id_field": id_field}, options)
+
+    def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
+        """Embed the documents of the index that lack an embedding or were changed since, as `es-sbert ingest` does.
+
+        Args:
+            options: See `AddOptions`.
+
+        Raises:
+            UsageError, SourceError, IndexMismatch, EngineError, OutputError: as for `add`.
+            VectorIndexError: the index cannot keep embeddings that are written in place.
+        """
+        return self._load(None, {}, options)
+
+    def delete(self, ids: str | Iterable[str], *, retry_seconds: float = 300.0) -> int:
+        """Delete documents by id and refresh the index.
+
+        Args:
+            ids: One id or several; ids without a document are ignored.
+            retry_seconds: How long an engine that is overloaded or does not answer is retried.
+
+        Returns:
+            How many documents were deleted.
+
+        Raises:
+            UsageError: several indices are open.
+            EngineError: the engine failed, or refused to delete a document.
+        """
+        from es_sbert.ingest.load_documents import delete_documents
+
+        ids = [ids] if isinstance(ids, str) else ids
+        return delete_documents(self._engine, self._single_name("deleted from"), ids, retry_seconds)
 
     def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
         """The request body that `search` would send to `POST /index/_search`, to use anywhere."""
-        return self._text_request(text, SearchParams.of(k, options))(self._resolver.target()).bodies[0]
+        return self._request(TextSearch.of(text, k, options)).bodies[0]
 
-    def like_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
-        """The request body that `like` would send."""
-        return self._similar_request(id, index, SearchParams.of(k, options))(self._resolver.current()).bodies[0]
+    def similar_body(self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]) -> Json:
+        """The request body that `similar_to` would send."""
+        return self._request(SimilarSearch(self._engine, id, index, SearchParams.of(k, options))).bodies[0]
+
+    like_body = similar_body  # its name in 0.1
 
     def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
         """The request bodies that `hybrid` would send: one for `_search`, or several for `_msearch`."""
-        return self._hybrid_request(text, k, options)(self._resolver.target()).bodies
+        return self._request(HybridSearch.of(text, k, options)).bodies
 
-    def _searched(self) -> SearchScope:
+    def _load(
+        self,
+        documents: Iterable[Mapping[str, Any]] | None,
+        more: dict[str, Any],
+        options: AddOptions,
+        control: LoadControl | None = None,
+    ) -> LoadReport:
+        # Imported here: a program that only searches does not load the pipeline.
+        from es_sbert.ingest.ledger import ErrorLimit
+        from es_sbert.ingest.load_documents import load_documents
+        from es_sbert.ingest.load_plan import IngestSettings
+
+        _check_options(options, AddOptions)
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "max_errors" in given:
+            given["max_errors"] = ErrorLimit.parse(str(given["max_errors"]))
+        fields = self._scope().names
+        given |= {"vector_field": fields[0]} if len(fields) == 1 else {"vectors": fields}
+        settings = IngestSettings(index=self._single_name("written to"), **more, **given)
+        return load_documents(self._engine, self.encoder, settings, documents, control)
+
+    def _single_name(self, action: str) -> str:
+        if len(self._names) > 1:
+            raise UsageError(
+                f"documents are {action} one index, but {', '.join(self._names)} are open",
+                "Open the index alone: SemanticIndex(name).",
+            )
+        return self._names[0]
+
+    def _load_encoder(self, field: VectorField) -> Encoder:
+        options = self._options
+        return Encoder.for_index(
+            field.index,
+            field.meta.model,
+            field.meta.fingerprint,
+            model=options.get("model"),
+            device=options.get("device", "auto"),
+            precision=options.get("precision", "auto"),
+            threads=options.get("threads"),
+            report=options.get("report", lambda message: None),
+        )
+
+    def _scope(self) -> SearchScope:
         return self._resolver.cached_target.searched
 
-    def _text_request(self, text: str, asked: SearchParams) -> Callable[[SearchTarget], SearchRequest[SearchResult]]:
-        check_query_text(text)
-        engine_type = self._engine.info.engine_type
-        return lambda target: search_request(engine_type, target.searched, target.encode(text), asked, text)
+    def _rerank(self, text: str, result: Result, reranker: Reranker, k: int, window: int | None) -> Result:
+        return rerank_hits(text, result, reranker, scope_text_reader(self._scope()), k=k, window=window)
 
-    def _similar_request(
-        self, id: str, index: str | None, asked: SearchParams
-    ) -> Callable[[SearchTarget], SearchRequest[SearchResult]]:
-        def request(target: SearchTarget) -> SearchRequest[SearchResult]:
-            place, vectors = read_document_vectors(self._engine, target.searched, id, index)
-            others = replace(asked, filter=exclude_document(asked.filter, place, id))
-            return search_request(self._engine.info.engine_type, target.searched, vectors, others)
+    def _request(self, search: Search[Result]) -> SearchRequest[Result]:
+        return search.request(self._engine.info.engine_type, self._target(search))
 
-        return request
+    def _target(self, search: Search[Result]) -> SearchTarget:
+        return self._resolver.target() if search.embeds_text else self._resolver.current()
 
-    def _hybrid_request(
-        self, text: str, k: int, options: HybridOptions
-    ) -> Callable[[SearchTarget], SearchRequest[HybridResult]]:
-        check_query_text(text)
-        own, rest = split_hybrid_options(options)
-        asked = SearchParams.of(k, rest)
-        engine_type = self._engine.info.engine_type
-
-        def request(target: SearchTarget) -> SearchRequest[HybridResult]:
-            blend = read_hybrid_params(engine_type, target.searched, text, k, own)
-            return hybrid_request(engine_type, target.searched, target.encode(text), asked, blend, text)
-
-        return request
-
-    def _find(
-        self, take: Callable[[], SearchTarget], request: Callable[[SearchTarget], SearchRequest[Result]]
-    ) -> Result:
-        target = take()
+    def _run(self, search: Search[Result]) -> Result:
+        target = self._target(search)
         try:
-            return self._send(request(target))
+            return self._send(search.request(self._engine.info.engine_type, target))
         except IndexMissing:
-            # Its alias may stand for another index by now, of another model (`es-sbert index migrate`).
-            return self._send(request(self._resolver.after(target)))
+            # Its alias may point to another index by now, of another model (`es-sbert index migrate`).
+            target = self._resolver.after(target)
+            return self._send(search.request(self._engine.info.engine_type, target))
 
     def _send(self, request: SearchRequest[Result]) -> Result:
         try:
@@ -315,3 +447,18 @@ class SemanticIndex:
 
 def _as_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _is_address(engine: object) -> bool:
+    """Whether the connection is opened, and so closed, by the index."""
+    return engine is None or isinstance(engine, str | EngineSettings)
+
+
+def _check_options(options: Mapping[str, Any], allowed: Any) -> None:
+    unknown = options.keys() - allowed.__annotations__.keys()
+    if unknown:
+        raise UsageError(
+            f"there is no option {', '.join(sorted(unknown))}", f"The options are {', '.join(allowed.__annotations__)}."
+        )
+    if options.get("model") is not None and options.get("encoder") is not None:
+        raise UsageError("both a model and an encoder are given", "Give one of the two.")

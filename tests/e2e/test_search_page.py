@@ -27,7 +27,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def names(engine_url: str) -> Iterator[dict[str, str]]:
     """What the page calls `docs` and `news`, and the names on this server."""
     stem = f"test-{uuid.uuid4().hex[:12]}"
-    names = {"docs": f"{stem}-docs", "news": f"{stem}-news"}
+    names = {"docs": f"{stem}-docs", "news": f"{stem}-news", "articles": f"{stem}-articles"}
     with (
         Encoder(DEFAULT_MODEL, device="cpu", precision="fp32") as encoder,
         closing(connect(EngineSettings(url=engine_url))) as engine,

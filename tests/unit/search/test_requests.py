@@ -16,11 +16,11 @@ from es_sbert.search.hybrid_search import (
     Fusion,
     FusionWeights,
     HybridOptions,
+    HybridSearch,
     hybrid_request,
     keyword_query,
     normalization_pipeline,
     read_hybrid_params,
-    split_hybrid_options,
 )
 from es_sbert.search.search_request import (
     ResultPage,
@@ -82,10 +82,9 @@ def test_hybrid_searches_are_as_recorded(engine_type: EngineType, name: str) -> 
     if "normalized" in str(HYBRIDS[name]) and engine_type is EngineType.ELASTICSEARCH:
         return  # refused, see tests/engine
     searched, options = HYBRIDS[name]
-    own, rest = split_hybrid_options(options)
-    blend = read_hybrid_params(engine_type, searched, TEXT, 20, own)
+    blend = read_hybrid_params(engine_type, searched, TEXT, 20, options)
     vectors = dict.fromkeys(searched.names, VECTOR)
-    request = hybrid_request(engine_type, searched, vectors, SearchParams.of(20, rest), blend, TEXT)
+    request = hybrid_request(engine_type, searched, vectors, HybridSearch.of(TEXT, 20, options).params, blend, TEXT)
     assert_golden(engine_type, f"hybrid-{name}", {"bodies": list(request.bodies)})
     assert request.named_scores == (blend.fusion is not Fusion.RRF)
     assert len(request.bodies) == (1 + len(searched.names) if blend.fusion is Fusion.RRF else 1)

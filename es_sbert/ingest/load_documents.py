@@ -1,0 +1,141 @@
+"""Load documents from Python: an iterable of dicts in place of files, and deletion by id."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.retry import RetryPolicy, make_retrier
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+from es_sbert.ingest.reconcile import delete_hits
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import DocumentSource, ReadContext, RequiredColumns
+from es_sbert.ingest.sources.table_rows import row_record, value_to_json
+from es_sbert.io.lines import SAMPLE_BYTES
+
+_DELETE_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class IterableSource:
+    """Documents from an iterable of dicts. An iterator is consumed once, from another thread.
+
+    Values that JSON lacks are converted as those of a SQL query: dates to ISO 8601, NaN to null, bytes to Base64.
+
+    Attributes:
+        documents: The documents.
+    """
+
+    documents: Iterable[object]
+    name: str = "documents"
+    path: None = None
+    size: None = None
+
+    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
+        """Check nothing: the load reads the first documents itself."""
+
+    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
+        return [self]
+
+    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
+        iterator = iter(self.documents)
+        number = 0
+        while not reading.stop.is_set():
+            try:
+                document = next(iterator)
+            except StopIteration:
+                return
+            except OSError as error:
+                # The reader of sources would take it for a file that cannot be opened.
+                raise SourceError(
+                    f"the iterator of the documents failed after {number:,} of them: {error}",
+                    "Fix the iterator and add the documents again: those that have an embedding are left alone.",
+                ) from error
+            number += 1
+            origin = Origin(self.name, number)
+            if isinstance(document, Mapping):
+                row = {str(name): value_to_json(value) for name, value in document.items()}
+                yield row_record(row, origin, reading.settings.max_bytes)
+            else:
+                raw = repr(document).encode()
+                reason = f"a document must be a dict, not {type(document).__name__}"
+                yield RejectedRecord(origin, reason, raw[:SAMPLE_BYTES], len(raw))
+
+
+def load_documents(
+    engine: Engine,
+    encoder: Encoder,
+    settings: IngestSettings,
+    documents: Iterable[Mapping[str, Any]] | None,
+    control: LoadControl | None = None,
+) -> LoadReport:
+    """Run the ingest pipeline over documents from Python, or over the documents of the index.
+
+    Args:
+        documents: What to load; None embeds documents of the index that lack a current embedding.
+        control: Stops the load from outside.
+
+    Raises:
+        UsageError: the documents are not an iterable of dicts, or options that contradict each other.
+        SourceError: no document can be loaded, or they lack a field of the text; nothing was written then.
+        IndexMismatch: the index holds embeddings of another model, or was deleted during the load.
+        EngineError: the engine failed before the first document was sent.
+        OutputError: the dead-letter file cannot be written.
+    """
+    control = control or LoadControl()
+    if documents is None:
+        plan = plan_load(engine, settings, [])
+        return run_load(engine, LocalRunner(encoder), plan, control, SilentMeter())
+    if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable):
+        raise UsageError(
+            f"the documents are {type(documents).__name__}, not an iterable of dicts",
+            "Give a list or an iterator of dicts; for a single document: [document].",
+        )
+    with tempfile.TemporaryDirectory(prefix="es-sbert-load-") as folder:
+        # The checkpoint detects repeated ids within the load. It is not kept: an iterator cannot be resumed.
+        settings = settings.model_copy(update={"state": Path(folder) / "load-state"})
+        plan = plan_load(engine, settings, [IterableSource(documents)])
+        report = run_load(engine, LocalRunner(encoder), plan, control, SilentMeter())
+    if report.stopped is None:
+        return report
+    reason = control.lost or control.truncated_reason or "interrupted"
+    remedy = "add the documents again: those that have an embedding are left alone"
+    return report.model_copy(update={"stopped": f"{reason}; {remedy}"})
+
+
+def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_seconds: float) -> int:
+    """Delete documents by id, whatever their routing, and refresh the index.
+
+    Args:
+        index: Index or alias.
+        retry_seconds: How long transient failures are retried.
+
+    Returns:
+        How many were deleted; ids without a document do not count.
+
+    Raises:
+        EngineError: the engine failed, or refused to delete a document.
+    """
+    policy = RetryPolicy(retry_seconds)
+    retry = make_retrier(policy, lambda reason: None)
+    retry(partial(engine.refresh, index))
+    deleted = 0
+    for page in batched(list(dict.fromkeys(ids)), _DELETE_PAGE):
+        hits = retry(partial(multi_get, engine, index, page)).values()
+        # Without the version: a document that another writer changes at the same time is deleted too.
+        targets: list[Json] = [{name: hit[name] for name in ("_id", "_routing") if name in hit} for hit in hits]
+        deleted += delete_hits(engine, index, targets, policy)
+    retry(partial(engine.refresh, index))
+    return deleted

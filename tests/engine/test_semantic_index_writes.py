@@ -1,0 +1,219 @@
+"""`SemanticIndex` and `AsyncSemanticIndex` create, fill and empty an index on each real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from elasticsearch import AsyncElasticsearch
+from opensearchpy import AsyncOpenSearch
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine, EngineType
+from es_sbert.errors import EngineUnreachable, IndexMismatch, SourceError, UsageError
+from es_sbert.search import AsyncSemanticIndex, SemanticIndex
+from tests.engine.ingest_support import tiny_encoder
+
+WORDS = ["a", "man", "plays", "guitar", "the", "cat", "sleeps", "on", "mat", "query"]  # that the model knows
+
+
+def sentences(count: int) -> list[dict[str, Any]]:
+    """Documents whose texts all differ."""
+    texts = (" ".join(WORDS[int(digit)] for digit in f"{number:03}") for number in range(count))
+    return [{"id": f"d{number}", "text": text, "price": number / 8} for number, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    with tiny_encoder(tmp_path_factory.mktemp("model")) as encoder:
+        yield encoder
+
+
+@pytest.fixture
+def engine(engine_url: str) -> Iterator[Engine]:
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        yield engine
+
+
+@pytest.fixture
+def name(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Name of an index that is deleted after the test; the working folder takes dead letters."""
+    monkeypatch.chdir(tmp_path)
+    name = f"test-writes-{os.getpid()}"
+    engine.delete_index(name)
+    yield name
+    engine.delete_index(name)
+
+
+def ids(result: Any) -> set[str]:
+    return {hit.id for hit in result}
+
+
+def test_create_add_search_and_delete(engine_url: str, engine: Engine, encoder: Encoder, name: str) -> None:
+    documents = sentences(120)
+    with SemanticIndex.create(name, engine_url, encoder=encoder, text_fields=["text"], shards=1) as index:
+        report = index.add(iter(documents), id_field="id")
+        assert (report.read, report.indexed, report.dead, report.stopped) == (120, 120, 0, None)
+        assert index.search(documents[7]["text"], 1).hits[0].id == "d7"
+        assert documents[7].items() <= index.search(documents[7]["text"], 1).hits[0].source.items()
+        assert len(index.hybrid(documents[7]["text"], 5)) == 5
+        assert "d7" not in ids(index.similar_to("d7", 10))
+        # What the index holds already is neither embedded nor written again.
+        changed = [*documents[:50], {**documents[50], "text": "the cat plays the guitar"}]
+        report = index.add(changed, id_field="id")
+        assert (report.unchanged, report.indexed) == (50, 1)
+        assert index.delete("d7") == 1
+        assert index.delete(["d7", "d8", "d9", "d9", "none"]) == 2
+        assert not ids(index.search("a cat", 120)) & {"d7", "d8", "d9"}
+    assert engine.count(name) == 117
+    assert not list(Path().iterdir())  # neither dead letters nor a state file
+    with SemanticIndex(name, engine_url, encoder=encoder) as index:
+        assert index.field.meta.text == "{text}"
+    with pytest.raises(IndexMismatch, match="were made from the text"):
+        SemanticIndex.create(name, engine, encoder=encoder, text_template="{text}. {price}")
+
+
+def test_add_takes_values_of_python(engine: Engine, encoder: Encoder, name: str) -> None:
+    document = {"text": "a cat on the mat", "when": datetime.date(2026, 2, 3), "gone": float("nan"), "ids": (1, 2)}
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        report = index.add([document])
+        assert report.indexed == 1
+        [hit] = index.search("a cat", 3)
+        hit.source.pop("embedding_meta")
+        assert hit.source == {"text": "a cat on the mat", "when": "2026-02-03", "gone": None, "ids": [1, 2]}
+    assert engine.count(name) == 1  # a given engine stays open
+
+
+def test_documents_that_cannot_be_loaded_are_dead_letters(engine: Engine, encoder: Encoder, name: str) -> None:
+    documents: list[Any] = [*sentences(30), {"id": "odd", "text": "a cat", "value": object()}, 7, {"text": "no id"}]
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        report = index.add(documents, id_field="id", dead_letters=Path("bad.jsonl"), max_errors="off")
+        assert (report.indexed, report.dead, report.dead_letters) == (30, 3, "bad.jsonl")
+        letters = [orjson.loads(line) for line in Path("bad.jsonl").read_bytes().splitlines()]
+        assert {letter["line"] for letter in letters} == {31, 32, 33}
+        stopped = index.add([*sentences(40)[30:], *documents[30:]], id_field="id", max_errors="1")
+        assert stopped.stopped is not None
+        assert "add the documents again" in stopped.stopped
+        with pytest.raises(SourceError, match="text"):
+            index.add([{"title": "nothing to embed"}])
+
+
+def test_an_iterator_that_fails_ends_the_load(engine: Engine, encoder: Encoder, name: str) -> None:
+    def rows(error: Exception) -> Iterator[dict[str, Any]]:
+        yield from sentences(5)
+        raise error
+
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        with pytest.raises(SourceError, match="failed after 5 of them: no more rows"):
+            index.add(rows(OSError("no more rows")), id_field="id")
+        with pytest.raises(ZeroDivisionError):
+            index.add(rows(ZeroDivisionError()), id_field="id")
+        # What was written before the failure is kept; the same documents complete it.
+        index.add(sentences(5), id_field="id")
+        assert len(index.search("a cat", 10)) == 5
+
+
+def test_embed_missing(engine: Engine, encoder: Encoder, name: str) -> None:
+    bare = sentences(25)
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        index.add(bare[:10], id_field="id")
+        lines = [line for row in bare[10:] for line in ({"index": {"_id": row["id"]}}, row)]
+        engine.bulk(name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        report = index.embed_missing()
+        assert (report.indexed, report.source) == (15, "index")
+        assert len(index.search("a cat", 25)) == 25
+        assert index.embed_missing().indexed == 0
+
+
+def test_passages_and_a_named_model(
+    engine: Engine, encoder: Encoder, name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with SemanticIndex.create(
+        name, engine, encoder=encoder, text_fields=["text"], passages=12, passage_overlap=2, index_type="flat"
+    ) as index:
+        report = index.add([{"text": "the cat sleeps on the mat. " * 6}])
+        assert report.passages > 1
+        assert index.search("a cat", 1).hits[0].passage is not None
+    with pytest.raises(UsageError, match="tokens"):
+        SemanticIndex.create(name, engine, encoder=encoder, passages=10_000)
+
+
+def test_writing_needs_a_single_index(engine: Engine, encoder: Encoder, name: str) -> None:
+    SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]).close()
+    SemanticIndex.create(f"{name}-2", engine, encoder=encoder, text_fields=["text"]).close()
+    try:
+        with SemanticIndex([name, f"{name}-2"], engine, encoder=encoder) as both:
+            with pytest.raises(UsageError, match="written to one index"):
+                both.add(sentences(1))
+            with pytest.raises(UsageError, match="deleted from one index"):
+                both.delete("d1")
+    finally:
+        engine.delete_index(f"{name}-2")
+
+
+def test_the_asynchronous_index_does_the_same(engine: Engine, encoder: Encoder, name: str) -> None:
+    documents = sentences(60)
+
+    async def stream() -> AsyncIterator[dict[str, Any]]:
+        for document in documents[30:]:
+            await asyncio.sleep(0)
+            yield document
+
+    async def write_and_search() -> None:
+        opensearch = engine.info.engine_type is EngineType.OPENSEARCH
+        client_class: Any = AsyncOpenSearch if opensearch else AsyncElasticsearch
+        async with client_class(engine.info.url) as client:
+            index = await AsyncSemanticIndex.create(name, client, encoder=encoder, text_fields=["text"])
+            async with index:
+                assert (await index.add(documents[:30], id_field="id")).indexed == 30
+                assert (await index.add(stream(), id_field="id")).indexed == 30
+                assert (await index.search(documents[44]["text"], 1)).hits[0].id == "d44"
+                assert "d44" not in ids(await index.similar_to("d44", 60))
+                assert await index.delete(["d44", "d45"]) == 2
+                assert (await index.embed_missing()).indexed == 0
+                with pytest.raises(UsageError, match="not an iterable of dicts"):
+                    await index.add({"text": "one document"})
+            assert (await client.count(index=name))["count"] == 58  # still open
+
+    asyncio.run(write_and_search())
+    assert engine.count(name) == 58
+
+
+def test_a_cancelled_load_stops(engine: Engine, encoder: Encoder, name: str) -> None:
+    async def endless() -> AsyncIterator[dict[str, Any]]:
+        number = 0
+        while True:
+            await asyncio.sleep(0.001)
+            number += 1
+            yield {"text": f"the cat sleeps on mat {number}"}
+
+    async def cancel() -> None:
+        async with await AsyncSemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+            load = asyncio.create_task(index.add(endless()))
+            await asyncio.sleep(1)
+            load.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await load
+
+    asyncio.run(asyncio.wait_for(cancel(), 120))
+
+
+def test_create_fails_as_opening_does(encoder: Encoder) -> None:
+    nowhere = "http://127.0.0.1:9"
+    with pytest.raises(EngineUnreachable):
+        SemanticIndex.create("docs", nowhere, encoder=encoder)
+
+    async def create() -> None:
+        await AsyncSemanticIndex.create("docs", nowhere, encoder=encoder)
+
+    with pytest.raises(EngineUnreachable):
+        asyncio.run(create())

@@ -1,0 +1,85 @@
+"""The parts of `SemanticIndex.add` and its options that need no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from datetime import date
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.index.create_index import VectorFieldPlan
+from es_sbert.ingest.load_documents import IterableSource, load_documents
+from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadContext, ReadSettings
+from es_sbert.search import SemanticIndex
+from es_sbert.search.async_semantic_index import _in_thread
+
+
+def read(documents: Any, max_bytes: int = 1000) -> list[Record | RejectedRecord]:
+    reading = ReadContext(ReadSettings(max_bytes, plain_field="text"), ByteCounter(), threading.Event())
+    return list(IterableSource(documents).records(reading))
+
+
+def test_dicts_become_records() -> None:
+    first, second = read(iter([{"id": 1, "when": date(2026, 2, 3)}, {7: "seven"}]))
+    assert isinstance(first, Record)
+    assert (first.fields, str(first.origin)) == ({"id": 1, "when": "2026-02-03"}, "documents:1")
+    assert orjson.loads(first.source) == first.fields
+    assert isinstance(second, Record)
+    assert second.fields == {"7": "seven"}
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [("a text", "not str"), ({"x": object()}, "cannot be written"), ({"x": "y" * 2000}, "bytes")],
+)
+def test_what_is_no_document_is_rejected(document: Any, reason: str) -> None:
+    [rejected] = read([document])
+    assert isinstance(rejected, RejectedRecord)
+    assert reason in rejected.reason
+
+
+def test_a_failing_iterator_is_not_a_missing_file() -> None:
+    def rows() -> Any:
+        yield {"text": "a"}
+        raise OSError("connection lost")
+
+    with pytest.raises(SourceError, match="after 1 of them: connection lost"):
+        read(rows())
+
+
+@pytest.mark.parametrize("documents", ["text", b"text", {"text": "a"}, 7])
+def test_add_refuses_what_is_no_iterable_of_dicts(documents: Any) -> None:
+    engine: Any = None
+    with pytest.raises(UsageError, match="not an iterable of dicts"):
+        load_documents(engine, engine, engine, documents)
+
+
+def test_an_asynchronous_iterator_is_read_from_a_thread() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(5):
+            await asyncio.sleep(0)
+            yield number
+
+    async def collect() -> list[int]:
+        return await asyncio.to_thread(list, _in_thread(numbers(), asyncio.get_running_loop()))
+
+    assert asyncio.run(collect()) == [0, 1, 2, 3, 4]
+
+
+def test_unknown_and_contradicting_options_are_refused() -> None:
+    unknown: Any = {"vector": "embedding"}
+    with pytest.raises(UsageError, match="no option vector"):
+        SemanticIndex("docs", **unknown)
+    with pytest.raises(UsageError, match="no option vector"):
+        SemanticIndex.create("docs", **unknown)
+    both: Any = {"model": "all-MiniLM-L6-v2", "encoder": object()}
+    with pytest.raises(UsageError, match="both a model and an encoder"):
+        SemanticIndex.create("docs", **both)
+    with pytest.raises(UsageError, match="--passage-overlap is for passages"):
+        VectorFieldPlan.of(None, passage_overlap=3)
