@@ -30,7 +30,7 @@ import orjson
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, spread, table
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType

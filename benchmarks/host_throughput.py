@@ -36,8 +36,7 @@ from numpy.typing import NDArray
 from benchmarks.common import machine, read_tsv, replaced, spread, table
 from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder import onnx_session as sessions
 from es_sbert.encoder.batching import WINDOW, InputBuilder, batch_limits, plan_batches, unique_rows

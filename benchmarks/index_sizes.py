@@ -21,7 +21,7 @@ from benchmarks.flat_then_graph import embedded, load
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.index_size import size_report
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.index.mapping import OPENSEARCH_TYPES, OVERSAMPLE, IndexType

@@ -18,11 +18,11 @@ import click
 import numpy as np
 
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.opensearch_ml import ZIP_NAME, export_opensearch_ml
-from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.exporters.parity import parity_sentences
 
 # Runs where es-sbert is not installed.
 _OLD = """

@@ -18,8 +18,7 @@ import click
 
 from benchmarks.common import machine, table
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.exporters.export import export_bundle
 

@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, read_jsonl, table
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect

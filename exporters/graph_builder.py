@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,14 @@ CONTRIB = "com.microsoft"
 # Opset 20 has Gelu, 17 LayerNormalization; read by every onnxruntime since 1.17. IR version 9 is older.
 OPSET = 20
 IR_VERSION = 9
+
+INT64: int = TensorProto.INT64
+FLOAT: int = TensorProto.FLOAT
+FLOAT16: int = TensorProto.FLOAT16
+INT32: int = TensorProto.INT32
+
+# Protobuf is limited to 2 GiB; a graph with more bytes of weights keeps them in a file next to it.
+EXTERNAL_DATA_FROM = 1_900_000_000
 
 
 class GraphBuilder:
@@ -113,7 +122,13 @@ class GraphBuilder:
         return model
 
 
-INT64: int = TensorProto.INT64
-FLOAT: int = TensorProto.FLOAT
-FLOAT16: int = TensorProto.FLOAT16
-INT32: int = TensorProto.INT32
+def save_graph(graph: onnx.ModelProto, path: Path) -> None:
+    """Write a graph; weights beyond protobuf's limit go to `FILE.data`."""
+    path.parent.mkdir(exist_ok=True)
+    size = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
+    if size < EXTERNAL_DATA_FROM:
+        onnx.save_model(graph, str(path))
+    else:
+        onnx.save_model(
+            graph, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location=f"{path.name}.data"
+        )

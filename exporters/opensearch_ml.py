@@ -24,10 +24,9 @@ from es_sbert.bundle.bundle import hash_file
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.tokenizer import load_tokenizer
 from es_sbert.errors import ParityFailed, UnsupportedArchitecture, UsageError
-from es_sbert.exporters.export import choose_graph_source
-from es_sbert.exporters.graph_builder import CONTRIB
+from es_sbert.exporters.export import choose_graph_source, is_previous_export, staged_folder
+from es_sbert.exporters.graph_builder import CONTRIB, save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
-from es_sbert.exporters.output_folder import is_previous_export, save_graph, staged_folder
 from es_sbert.exporters.parity import ParityCheck, describe_parity
 
 # Operators of onnxruntime that our fp32 graphs for CPUs use, and that onnxruntime 1.16 has as later ones have them.

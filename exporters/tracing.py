@@ -24,19 +24,16 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.manifest import PairFormat, ScoreParityReport
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import available_providers, open_session
 from es_sbert.encoder.tokenizer import CUDA_LENGTH_MULTIPLE, PairTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, UnsupportedArchitecture, error_summary
-from es_sbert.exporters.attention_fusion import fuse_attention
-from es_sbert.exporters.fp16 import emulate_fp16, to_fp16
-from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET
-from es_sbert.exporters.output_folder import save_graph
-from es_sbert.exporters.parity import compare_scores, max_padding_batches
-from es_sbert.exporters.parity_texts import parity_pairs
+from es_sbert.exporters.fp16 import emulate_fp16, fuse_attention, to_fp16
+from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
+from es_sbert.exporters.parity import compare_scores, max_padding_batches, parity_pairs
 from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
 from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.sentence_graph import GraphSpec

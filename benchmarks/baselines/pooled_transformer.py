@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from es_sbert.bundle.model_files import find_weight_files, read_json
-from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.bundle.sentence_model_reader import max_input_tokens
+from es_sbert.bundle.sentence_model import PromptKind, max_input_tokens
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 

@@ -30,9 +30,9 @@ def load_libraries() -> None:
     """Load CUDA's libraries as the encoder does, torch's before all others: no process can hold two of a kind."""
     with contextlib.suppress(ImportError):
         import torch  # noqa: F401
-    from es_sbert.encoder import cuda_libraries
+    from es_sbert.encoder import cuda_session
 
-    cuda_libraries.load_libraries()
+    cuda_session.load_libraries()
 
 
 def missing_cuda() -> str | None:

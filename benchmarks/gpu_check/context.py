@@ -84,8 +84,7 @@ class Context:
         Variants below their parity bar are written too: the step `parity` measures them.
         """
         from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
-        from es_sbert.bundle.sentence_model import Precision
-        from es_sbert.bundle.sentence_model_reader import read_sentence_model
+        from es_sbert.bundle.sentence_model import Precision, read_sentence_model
         from es_sbert.exporters.export import export_bundle
 
         wanted = tuple(precisions or (Precision.FP16,))

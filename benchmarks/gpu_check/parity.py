@@ -66,8 +66,7 @@ def _cases(context: Context) -> Iterator[tuple[str, dict[str, Any] | Path]]:
 
 
 def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JSON:
-    from es_sbert.bundle.sentence_model import Precision
-    from es_sbert.bundle.sentence_model_reader import read_sentence_model
+    from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 
     if isinstance(settings, Path):
         folder = settings
@@ -91,10 +90,9 @@ def _compare(bundle: Any, precision: Any) -> JSON:
     from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.errors import UnsupportedArchitecture
-    from es_sbert.exporters.architectures import read_transformer_weights
     from es_sbert.exporters.numpy_reference import choose_reference
-    from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors
-    from es_sbert.exporters.parity_texts import parity_sentences
+    from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors, parity_sentences
+    from es_sbert.exporters.transformer_weights import read_transformer_weights
 
     model = bundle.model
     texts = parity_sentences(model.max_tokens)

@@ -70,7 +70,7 @@ def _side_by_side(
     tokens: int,
     peaks: tuple[float | None, float | None],
 ) -> JSON:
-    from es_sbert.bundle.sentence_model_reader import read_sentence_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
 
     count, their_count = (context.at_most(number) for number in _ROUND[tokens])
     seeds = iter(range(1, 10_000))

@@ -18,7 +18,7 @@ from es_sbert.analysis.similarity import (
     check_dimensions,
     vector_lengths,
 )
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError
 
 DEFAULT_NEIGHBORS = 4

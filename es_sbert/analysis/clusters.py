@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.analysis.similarity import DECIMALS, Float64Array, Int64Array, check_cosine, pairs_above, vector_lengths
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError, require_extra
 
 DEFAULT_MIN_COSINE = 0.75

@@ -40,7 +40,7 @@ from es_sbert.analysis.text_collection import (
     other_model_reason,
     starts_from_counts,
 )
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.protocol import DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.retry import RetryPolicy, make_retrier

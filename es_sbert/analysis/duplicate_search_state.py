@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from es_sbert.analysis.similarity import Int64Array
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import DocumentKey
 from es_sbert.errors import OutputError, UsageError
 

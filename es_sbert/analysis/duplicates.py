@@ -16,7 +16,7 @@ from es_sbert.analysis.similarity import Int64Array, check_cosine, pair_cosines,
 from es_sbert.analysis.text_collection import (
     TextCollection,
 )
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import escape_unprintable

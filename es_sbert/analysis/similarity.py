@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError
 
 Float64Array = NDArray[np.float64]

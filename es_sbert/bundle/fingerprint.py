@@ -13,11 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from es_sbert.bundle.model_files import (
-    HEADER_LENGTH_BYTES,
-    read_header,
-)
-from es_sbert.bundle.sentence_model import PROMPT_NAMES, SentenceModel
+from es_sbert.bundle.model_files import HEADER_LENGTH_BYTES, read_header
 
 # Architectures whose every setting is known, and those of their config.json that change the output.
 KNOWN_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"})
@@ -39,17 +35,6 @@ _IGNORED_CONFIG_KEYS = frozenset({
     "gradient_checkpointing", "_attn_implementation", "_attn_implementation_autoset", "sentence_transformers",
     "sbert_ce_default_activation_function",
 })  # fmt: skip
-
-
-def legacy_settings(model: SentenceModel) -> dict[str, Any]:
-    """Settings that es-sbert has once understood otherwise: vectors from then may not pass for those of now."""
-    changed: dict[str, Any] = {}
-    a_prompt_for_each_kind = all(model.prompts.keys() & set(names) for names in PROMPT_NAMES.values())
-    if model.default_prompt is not None and not a_prompt_for_each_kind:
-        changed["prompt_without_kind"] = model.default_prompt
-    if model.lowercase:
-        changed["lowercase_in_tokenizer"] = True
-    return changed
 
 
 def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.bundle.bundle import is_reranker_bundle, open_reranker_bundle
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import expand_home, home_folder
 from es_sbert.errors import EsSbertError, ModelNotFound, OutputError, RegistryInvalid, UsageError
 from es_sbert.filesystem import file_lock, open_output

@@ -1,14 +1,28 @@
-"""Settings of a sentence encoder: the value that bundle, exporters, encoder and networks share."""
+"""`SentenceModel`: the settings of a sentence encoder, read from its folder.
+
+A sentence-transformers folder has a modules.json; a plain transformers folder has none, so the caller chooses its
+pooling.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from es_sbert.bundle.model_files import find_weight_files
+from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
+from es_sbert.bundle.model_files import (
+    COPY_AGAIN,
+    find_weight_files,
+    read_header,
+    read_json,
+    read_optional_json,
+)
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
 PromptKind = Literal["query", "document"]
 
@@ -124,3 +138,346 @@ class SentenceModel(BaseModel):
         if kind is None:
             return self.prompts.get(self.default_prompt, "") if self.default_prompt else ""
         return next((self.prompts[name] for name in PROMPT_NAMES[kind] if name in self.prompts), "")
+
+
+# Names that sentence-transformers has given to the file with the longest input, the first found wins.
+_SENTENCE_BERT_CONFIG_FILES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+# Arguments for the tokenizer that may stand in that file and change nothing for a text that runs alone.
+_IGNORED_TOKENIZER_KEYS = {"model_max_length", "padding_side", "use_fast", "trust_remote_code"}
+
+# A model_max_length beyond this says that nobody set one (transformers writes 10^30).
+_NO_LIMIT = 10**9
+
+
+def read_sentence_model(folder: Path, name: str | None = None) -> SentenceModel:
+    """Read and check a sentence-transformers folder.
+
+    Args:
+        folder: The folder with modules.json.
+        name: Name for people; the folder's own name by default.
+
+    Raises:
+        BundleInvalid: a file is missing or broken, weights are pickled, dimensions contradict each other.
+        UnsupportedArchitecture: a module or a setting that es-sbert does not honour.
+    """
+    modules = _read_modules(folder)
+    transformer, pooling_folder = modules[0][1], modules[1][1]
+    config = read_json(folder / transformer / "config.json")
+    pooling, width = _read_pooling(folder / pooling_folder)
+    dense, normalize = _read_dense_and_normalize(folder, modules[2:])
+    dimensions = _check_dimensions(folder, width * len(pooling), dense)
+    tokenizer = read_json(folder / transformer / "tokenizer.json")
+    sbert = _read_sentence_bert_config(folder / transformer, tokenizer)
+    prompts, default_prompt = _read_prompts(folder / "config_sentence_transformers.json")
+
+    files = find_weight_files(folder / transformer)
+    weights = [hash_tensors(files)]
+    weights += [hash_tensors(find_weight_files(folder / layer.folder)) for layer in dense]
+    try:
+        model = SentenceModel(
+            folder=folder,
+            name=name or folder.resolve().name,
+            transformer=transformer,
+            architecture=str(config.get("model_type", "unknown")),
+            transformer_config=config,
+            pooling=pooling,
+            dense=dense,
+            normalize=normalize,
+            max_tokens=max_input_tokens(folder / transformer, config, sbert, tokenizer),
+            dimensions=dimensions,
+            prompts=prompts,
+            default_prompt=default_prompt,
+            lowercase=sbert.get("do_lower_case", False),
+            fingerprint="",
+        )
+    except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
+        raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
+    settings = model.model_dump(
+        mode="json",
+        include={"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"},
+    )
+    settings |= _legacy_settings(model)
+    settings["config"] = fingerprint_settings(config, files)
+    return model.model_copy(update={"fingerprint": compute_fingerprint("".join(weights), tokenizer, settings)})
+
+
+def _legacy_settings(model: SentenceModel) -> dict[str, Any]:
+    """Settings whose meaning changed between releases, so that old fingerprints no longer match."""
+    changed: dict[str, Any] = {}
+    a_prompt_for_each_kind = all(model.prompts.keys() & set(names) for names in PROMPT_NAMES.values())
+    if model.default_prompt is not None and not a_prompt_for_each_kind:
+        changed["prompt_without_kind"] = model.default_prompt
+    if model.lowercase:
+        changed["lowercase_in_tokenizer"] = True
+    return changed
+
+
+def _read_sentence_bert_config(folder: Path, tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """The sentence_bert_config.json of a transformer's folder, under whatever name; empty where there is none.
+
+    Args:
+        folder: Of the transformer.
+        tokenizer: Its tokenizer.json.
+
+    Raises:
+        BundleInvalid: a file is broken.
+        UnsupportedArchitecture: texts would be read otherwise than es-sbert reads them.
+    """
+    file, sbert = next(
+        (
+            (folder / name, found)
+            for name in _SENTENCE_BERT_CONFIG_FILES
+            if (found := read_optional_json(folder / name))
+        ),
+        (folder / _SENTENCE_BERT_CONFIG_FILES[0], {}),
+    )
+    given = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
+    unknown = sorted(given.keys() - _IGNORED_TOKENIZER_KEYS - {"truncation_side"})
+    if unknown:
+        raise UnsupportedArchitecture(
+            f"{file} changes the tokenizer's {', '.join(unknown)}",
+            "es-sbert reads texts by tokenizer.json alone: save the model with a tokenizer that has these settings.",
+        )
+    said = given.get("truncation_side") or read_optional_json(folder / "tokenizer_config.json").get("truncation_side")
+    side = str(said or (tokenizer.get("truncation") or {}).get("direction") or "right")
+    if side.lower() != "right":
+        raise UnsupportedArchitecture(
+            f"{folder} cuts long texts at their beginning (truncation_side {side})",
+            "es-sbert cuts them at their end: choose a model that does, or save this one with truncation_side right.",
+        )
+    if "model_max_length" in given:
+        sbert = {**sbert, "max_seq_length": given["model_max_length"]}
+    return sbert
+
+
+def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
+    """The prompts and the name of the default one from config_sentence_transformers.json, where there is one."""
+    settings = read_optional_json(path)
+    if settings.get("truncate_dim") is not None:
+        raise UnsupportedArchitecture(
+            f"{path} cuts vectors to their first {settings['truncate_dim']} values (truncate_dim)",
+            "es-sbert gives whole vectors: remove truncate_dim there for these.",
+        )
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise BundleInvalid(
+            f"{path} has a setting of the wrong type: prompts are no texts by name",
+            'Write them as {"query": "…", "document": "…"}.',
+        )
+    # sentence-transformers has these two names whether or not they stand in the file.
+    if default is not None and default not in {*prompts, "query", "document"}:
+        raise BundleInvalid(
+            f"{path} has the default prompt {default!r}, and no prompt of that name",
+            "Name one of its prompts under default_prompt_name, or none.",
+        )
+    return {name: text or "" for name, text in prompts.items()}, default
+
+
+def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
+    """The longest input in tokens: what the model says, and never more than it has positions for.
+
+    Args:
+        folder: Of the transformer.
+        config, sbert, tokenizer: Its config.json, sentence_bert_config.json and tokenizer.json.
+
+    Raises:
+        BundleInvalid: nothing says it.
+    """
+    positions = config.get("max_position_embeddings")
+    if positions is not None and config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        # Their first positions are taken by the padding token: position ids start at pad_token_id + 1.
+        positions -= int(config.get("pad_token_id", 1)) + 1
+    said = sbert.get("max_seq_length") or read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
+    if not said and not positions:
+        # What tokenizer.json was last cut to is no property of the model, unless all else is silent.
+        said = (tokenizer.get("truncation") or {}).get("max_length")
+    # -1 is XLNet's word for positions without an end.
+    limits = [int(value) for value in (said, positions) if value and 0 < value < _NO_LIMIT]
+    if not limits:
+        raise BundleInvalid(
+            f"{folder} says nowhere how many tokens the model reads",
+            "Set max_seq_length in sentence_bert_config.json.",
+        )
+    return min(limits)
+
+
+# Keys of pooling configurations written before sentence-transformers 5.2, in that library's order.
+_OLD_POOLING_KEYS = {
+    "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_max_tokens": Pooling.MAX,
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
+    "pooling_mode_weightedmean_tokens": Pooling.WEIGHTEDMEAN,
+    "pooling_mode_lasttoken": Pooling.LASTTOKEN,
+}
+
+_ACTIVATIONS = {
+    "Identity": Activation.IDENTITY,
+    "Tanh": Activation.TANH,
+    "ReLU": Activation.RELU,
+    "GELU": Activation.GELU,
+}
+
+_DENSE_REMEDY = "es-sbert reads Dense layers with Identity, Tanh, ReLU or GELU; choose a model of that shape."
+
+
+def _read_modules(folder: Path) -> list[tuple[str, str]]:
+    """(class name, folder) of each module; the first two are the Transformer and the Pooling."""
+    path = folder / "modules.json"
+    if not path.exists():
+        raise BundleInvalid(
+            f"{folder} has no modules.json, so it does not say how token vectors become a sentence vector",
+            "Give a sentence-transformers folder (SentenceTransformer(...).save writes one).",
+        )
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleInvalid(f"{path} is broken: {error}", COPY_AGAIN) from error
+    for _, place in modules:
+        if Path(place).is_absolute() or ".." in Path(place).parts:
+            raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"]:
+        raise UnsupportedArchitecture(
+            f"{path} lists {', '.join(kinds)}; es-sbert reads Transformer, Pooling, then Dense and Normalize",
+            "Choose a model of that shape.",
+        )
+    return modules
+
+
+def _read_pooling(folder: Path) -> tuple[tuple[Pooling, ...], int]:
+    """The pooling modes and the width of a token vector."""
+    config = read_json(folder / "config.json")
+    modes: Any = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)]
+    elif isinstance(modes, str):
+        modes = [modes]
+    unknown = [mode for mode in modes if mode not in set(Pooling)] if isinstance(modes, list) else []
+    if unknown:
+        raise UnsupportedArchitecture(
+            f"{folder / 'config.json'} pools by {', '.join(map(str, unknown))}",
+            f"es-sbert pools by {', '.join(Pooling)}; choose a model that does.",
+        )
+    try:
+        pooling = tuple(Pooling(mode) for mode in modes)
+        width = int(config.get("embedding_dimension") or config["word_embedding_dimension"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise BundleInvalid(f"{folder / 'config.json'}: {error}", COPY_AGAIN) from error
+    if not pooling:
+        raise BundleInvalid(f"{folder / 'config.json'} names no pooling mode", "Set pooling_mode, e.g. to mean.")
+    if config.get("include_prompt") is False:
+        raise UnsupportedArchitecture(
+            f"{folder / 'config.json'} leaves prompt tokens out of pooling (include_prompt: false)",
+            "es-sbert pools over the whole input; choose a model that does.",
+        )
+    return pooling, width
+
+
+def _read_dense_and_normalize(folder: Path, modules: list[tuple[str, str]]) -> tuple[tuple[Dense, ...], bool]:
+    """The modules after pooling: any number of Dense, then at most one Normalize at the end."""
+    dense: list[Dense] = []
+    normalize = False
+    for kind, place in modules:
+        if kind == "Dense" and not normalize:
+            dense.append(_read_dense(folder, place))
+        elif kind == "Normalize":
+            normalize = True
+        else:
+            where = " after Normalize" if normalize else ""
+            raise UnsupportedArchitecture(
+                f"{folder / 'modules.json'} has a {kind} module{where}",
+                "es-sbert reads Dense modules and then Normalize; choose a model of that shape.",
+            )
+    return tuple(dense), normalize
+
+
+def _read_dense(folder: Path, place: str) -> Dense:
+    path = folder / place / "config.json"
+    config = read_json(path)
+    # sentence-transformers' own default is Tanh; what it cannot open, a null, means no activation to others.
+    activation = str(config.get("activation_function", "Tanh") or "Identity").rpartition(".")[2]
+    if activation not in _ACTIVATIONS:
+        raise UnsupportedArchitecture(f"{path} uses the activation {activation}", _DENSE_REMEDY)
+    if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+        raise UnsupportedArchitecture(f"{path} is not a plain Dense layer on the sentence vector", _DENSE_REMEDY)
+    try:
+        return Dense(
+            folder=place,
+            in_features=config["in_features"],
+            out_features=config["out_features"],
+            bias=config.get("bias", True),
+            activation=_ACTIVATIONS[activation],
+        )
+    except (KeyError, ValueError) as error:
+        raise BundleInvalid(f"{path}: {error}", COPY_AGAIN) from error
+
+
+def _check_dimensions(folder: Path, width: int, dense: tuple[Dense, ...]) -> int:
+    """Follow the vector's width through the Dense modules and compare it with their weights."""
+    for layer in dense:
+        shapes = {}
+        for file in find_weight_files(folder / layer.folder):
+            shapes.update({name: entry["shape"] for name, entry in read_header(file).items()})
+        if layer.in_features != width or shapes.get("linear.weight") != [layer.out_features, layer.in_features]:
+            raise BundleInvalid(
+                f"{folder / layer.folder} takes {layer.in_features} values and gets {width}, "
+                f"with weights of shape {shapes.get('linear.weight')}",
+                COPY_AGAIN,
+            )
+        width = layer.out_features
+    return width
+
+
+# Where configurations keep the width of a token vector.
+_WIDTH_KEYS = ("hidden_size", "dim", "d_model")
+
+
+def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] = (Pooling.MEAN,)) -> SentenceModel:
+    """A transformers folder (config.json, safetensors, tokenizer.json) with a pooling of the caller's choice.
+
+    The fingerprint is left empty: such a model is a start for training, never one that vectors are stored of.
+
+    Args:
+        folder: The folder.
+        name: Name for people.
+        pooling: Pooling modes; several are concatenated.
+
+    Raises:
+        BundleInvalid: a file is missing or broken, or the weights are pickled.
+    """
+    config = read_json(folder / "config.json")
+    if not (folder / "tokenizer.json").exists():
+        raise BundleInvalid(
+            f"{folder} has no tokenizer.json",
+            "Write one with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
+        )
+    find_weight_files(folder)
+    width = next((int(config[key]) for key in _WIDTH_KEYS if key in config), None)
+    if width is None:
+        raise BundleInvalid(
+            f"{folder / 'config.json'} does not say how wide a token vector is ({', '.join(_WIDTH_KEYS)})",
+            "Give the folder of a transformer encoder.",
+        )
+    tokenizer = read_json(folder / "tokenizer.json")
+    return SentenceModel(
+        folder=folder,
+        name=name,
+        transformer="",
+        architecture=str(config.get("model_type", "unknown")),
+        transformer_config=config,
+        pooling=tuple(pooling),
+        dense=(),
+        normalize=False,
+        max_tokens=max_input_tokens(folder, config, {}, tokenizer),
+        dimensions=width * len(pooling),
+        prompts={},
+        default_prompt=None,
+        lowercase=False,
+        fingerprint="",
+    )

@@ -9,7 +9,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.bundle.manifest import EncoderManifest, EncoderVariant, RerankerManifest, RerankerVariant
+from es_sbert.bundle.bundle import EncoderManifest, EncoderVariant, RerankerManifest, RerankerVariant
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.logs import log_format_option
 from es_sbert.config import DEFAULT_MODEL
@@ -104,7 +104,7 @@ def export(
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.bundle.model_lookup import resolve_model
-    from es_sbert.bundle.sentence_model_reader import read_sentence_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.exporters.export import export_bundle, export_reranker
     from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 

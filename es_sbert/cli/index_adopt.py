@@ -135,7 +135,7 @@ def adopt(
     import orjson
 
     from es_sbert.bundle.model_lookup import resolve_model
-    from es_sbert.bundle.sentence_model_reader import read_sentence_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.connect import connect
     from es_sbert.index.adopt import AdoptionSettings, adopt_vectors, adoption_lines

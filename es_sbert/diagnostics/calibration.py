@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.diagnostics.recall import ConfidenceInterval, mean_confidence_interval
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import Json
 from es_sbert.messages import escape_unprintable
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 import onnxruntime
 
-from es_sbert.encoder.cuda_libraries import (
+from es_sbert.encoder.cuda_session import (
     CudaLibraryStatus,
     cuda_major,
     install_remedy,
@@ -18,8 +18,7 @@ from es_sbert.encoder.cuda_libraries import (
     provider_problem,
 )
 from es_sbert.encoder.device import INSTALL_CUDA_COMMAND, NvidiaDriver, cuda_driver
-from es_sbert.encoder.embeddings import EncoderInfo
-from es_sbert.encoder.encoder import Encoder, LoadOptions
+from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import AccessDenied, EsSbertError
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy

@@ -18,7 +18,7 @@ from es_sbert.diagnostics.calibration import (
     document_cosines,
 )
 from es_sbert.diagnostics.query_sets import LabelledQuery, PseudoQuery, make_pseudo_query
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.multi_get import batched
 from es_sbert.engines.protocol import Engine, Json

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from es_sbert.diagnostics.doctor import Finding, failure, ok, warning
-from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index_state

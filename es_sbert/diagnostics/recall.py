@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.document_vectors import read_stored_vectors

@@ -31,6 +31,7 @@ def batch_limits(device: Device, tokens: int | None = None) -> BatchLimits:
 
 
 T = TypeVar("T")
+Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ import numpy as np
 import orjson
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.embeddings import EncodeResult, EncoderInfo
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import is_stream, open_output
 

@@ -1,4 +1,4 @@
-"""`Encoder`: texts to vectors, in input order."""
+"""`Encoder`: a sentence encoder on onnxruntime, from texts to vectors in input order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,14 +21,53 @@ from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.batching import WINDOW, InputBuilder, batch_limits, plan_batches, unique_rows
-from es_sbert.encoder.chunker import Chunker
+from es_sbert.encoder.batching import WINDOW, InputBuilder, Vectors, batch_limits, plan_batches, unique_rows
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.embeddings import EncodeResult, EncoderInfo, Vectors
 from es_sbert.encoder.model_loading import SelectedVariant, gpu_warnings, open_variant, select_encoder_variant
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, OnnxModel, run_session
-from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
+from es_sbert.encoder.tokenizer import Chunker, SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import ModelError, UsageError
+
+
+@dataclass(frozen=True)
+class EncodeResult:
+    """Sentence vectors in the order of the texts.
+
+    Attributes:
+        vectors: *Shape:* ``(texts, dimensions)`` float32.
+        tokens: *Shape:* ``(texts,)`` int64, tokens before any cut, as in `TokenizedTexts`.
+        truncated: *Shape:* ``(texts,)`` bool.
+    """
+
+    vectors: Vectors
+    tokens: NDArray[np.int64]
+    truncated: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """What really runs, for summaries.
+
+    Attributes:
+        model, fingerprint, dimensions, max_tokens: Of the model.
+        variant: ONNX variant that was loaded (`int8`, `fp16`, …).
+        precision: Its number format.
+        provider: onnxruntime's execution provider as the session reports it.
+        device: `cpu` or `cuda:N`, with the device's name where known.
+        threads: CPU threads, 0 on CUDA.
+        warnings: What every summary must repeat (a variant written below its bar, …).
+    """
+
+    model: str
+    fingerprint: str
+    dimensions: int
+    max_tokens: int
+    variant: str
+    precision: str
+    provider: str
+    device: str
+    threads: int
+    warnings: tuple[str, ...] = ()
 
 
 class LoadOptions(TypedDict, total=False):

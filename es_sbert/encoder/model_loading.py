@@ -19,8 +19,7 @@ from es_sbert.bundle.bundle import (
     open_reranker_bundle,
 )
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
 from es_sbert.encoder.device import (
     Device,
     choose_device,

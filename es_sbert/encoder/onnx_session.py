@@ -17,9 +17,9 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.cuda_session import device_error, open_cuda_session
 from es_sbert.encoder.device import Device, available_cores
-from es_sbert.encoder.embeddings import Vectors
 from es_sbert.errors import BundleInvalid, DeviceError, UsageError, error_summary
 
 # Sessions that run batches side by side: while one copies and the host prepares the next, the other computes.

@@ -1,4 +1,4 @@
-"""Tokenize texts and pairs of texts with the model's own tokenizer.json, in parallel (the Rust tokenizers library)."""
+"""Tokenize texts and pairs of texts, and split long texts into chunks, with the model's own tokenizer.json."""
 
 from __future__ import annotations
 
@@ -9,14 +9,53 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from semantic_text_splitter import TextSplitter
 from tokenizers import Tokenizer, normalizers
 
+from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.manifest import PairFormat
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.encoder.batching import pad
-from es_sbert.encoder.chunker import Chunker
 from es_sbert.errors import BundleInvalid, UsageError
+
+# (first character, character behind the last) of a passage in its text
+Span = tuple[int, int]
+
+
+class Chunker:
+    """Cuts texts at the ends of paragraphs and sentences; inside a sentence only where it is longer than a passage.
+
+    Ends of sentences are those of Unicode's standard annex 29, found by the library `semantic-text-splitter`.
+
+    Args:
+        tokenizer: Without truncation and padding.
+        tokens: Most tokens of a passage, its special tokens and `prompt` included.
+        overlap: Most tokens that two neighbouring passages share.
+        prompt: What will be put in front of each passage.
+
+    Raises:
+        UsageError: `tokens` leaves no room for a text, or `overlap` none for new text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, tokens: int, overlap: int, prompt: str) -> None:
+        taken = len(tokenizer.encode(prompt).ids)  # the special tokens, and those of the prompt
+        room = tokens - taken
+        if room < 1:
+            raise UsageError(
+                f"passages of {tokens} tokens hold no text: special tokens and prompt take {taken} of them",
+                "Make --passages larger.",
+            )
+        if overlap >= room:
+            raise UsageError(
+                f"passages with {room} tokens of text cannot share {overlap} with the next one",
+                "Make --passages larger, or --passage-overlap smaller.",
+            )
+        self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, room, overlap=overlap)
+
+    def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
+        """The passages of each text, in order, without white space around them; none of a text of white space."""
+        found = self._splitter.chunk_all_indices(list(texts))
+        return [[(start, start + len(passage)) for start, passage in passages] for passages in found]
 
 
 @dataclass(frozen=True)

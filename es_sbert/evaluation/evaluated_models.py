@@ -181,7 +181,7 @@ def _open_torch(folder: Path, spec: str, *, device: str, precision: str, pair: b
     from torch import nn
 
     from es_sbert.networks.pair_scorer_folder import open_pair_scorer
-    from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+    from es_sbert.networks.siamese_encoder import open_siamese_encoder
 
     place = _torch_device(device)
     network = open_pair_scorer(folder, name=spec) if pair else open_siamese_encoder(folder, name=spec)

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.embeddings import EncodeResult
+from es_sbert.encoder.encoder import EncodeResult
 from es_sbert.errors import EsSbertError, ModelNotFound, Overloaded, RequestTooLarge, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
 from es_sbert.gateway.concurrency import cancel_on_disconnect

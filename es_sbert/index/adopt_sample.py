@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key

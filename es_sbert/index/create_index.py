@@ -75,7 +75,7 @@ class VectorFieldPlan:
             ModelError: the model is not found or broken.
         """
         from es_sbert.bundle.model_lookup import resolve_model
-        from es_sbert.bundle.sentence_model_reader import read_sentence_model
+        from es_sbert.bundle.sentence_model import read_sentence_model
         from es_sbert.encoder.tokenizer import SentenceTokenizer
 
         text = parse_text_options(options.get("text_fields", ()), options.get("text_template"))

@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, CHUNK_VECTOR, VectorFieldMeta, document_meta_field
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field

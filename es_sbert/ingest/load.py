@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from es_sbert.clock import Clock, format_timestamp
-from es_sbert.encoder.embeddings import EncoderInfo
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, Throttle, wait_for_engine
 from es_sbert.errors import AccessDenied, DocumentsAltered, EngineError, EsSbertError, IndexMismatch

@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.clock import Clock
-from es_sbert.encoder.batching import slice_by_size
-from es_sbert.encoder.chunker import Chunker
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors, slice_by_size
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import TokenizedTexts
+from es_sbert.encoder.tokenizer import Chunker, TokenizedTexts
 from es_sbert.engines.protocol import Engine, EngineInfo
 from es_sbert.engines.retry import Throttle
 from es_sbert.errors import EngineError

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EsSbertError, RequestFailed
 from es_sbert.index.document_vectors import targets_to_fill

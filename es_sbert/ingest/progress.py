@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.table import Column
 
-from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.protocol import EngineInfo
 from es_sbert.engines.retry import Throttle
 from es_sbert.ingest.ledger import Ledger

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.protocol import BulkItemResult, IndexState, Json
 from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing

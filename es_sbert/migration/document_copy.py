@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 import orjson
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.protocol import BulkItemResult, DocumentKey, Engine, Json, document_key

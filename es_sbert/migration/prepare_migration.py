@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from es_sbert.encoder.embeddings import EncoderInfo
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.protocol import Engine, EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.load_checks import fields_missing_from_source

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation
-from es_sbert.bundle.manifest import PairFormat
 from es_sbert.encoder.batching import plan_batches
 from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs
 from es_sbert.errors import UsageError

@@ -20,16 +20,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
+from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation, is_cross_encoder, read_cross_encoder
-from es_sbert.bundle.manifest import PairFormat
 from es_sbert.bundle.model_files import read_json
-from es_sbert.bundle.sentence_model_reader import read_plain_transformer, read_sentence_model
+from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence_model
 from es_sbert.encoder.tokenizer import load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.networks.cross_encoder import CrossEncoder, set_labels
 from es_sbert.networks.poly_encoder import PolyEncoder
-from es_sbert.networks.siamese_encoder import SiameseEncoder
-from es_sbert.networks.siamese_encoder_folder import merge_lora, open_siamese_encoder, save_siamese_encoder
+from es_sbert.networks.siamese_encoder import SiameseEncoder, merge_lora, open_siamese_encoder, save_siamese_encoder
 
 _ACTIVATION_NAMES = {
     ScoreActivation.SIGMOID: "torch.nn.modules.activation.Sigmoid",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.index.mapping import VectorFieldMeta

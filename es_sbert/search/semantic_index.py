@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.connect import open_engine

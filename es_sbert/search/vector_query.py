@@ -31,7 +31,7 @@ from enum import StrEnum
 import numpy as np
 import orjson
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import QueryVector, to_float_list

@@ -17,7 +17,7 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
-from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.objectives.settings import (
     MarginDistillationSpec,

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
-from es_sbert.networks.siamese_encoder import SiameseEncoder
-from es_sbert.networks.siamese_encoder_folder import save_siamese_encoder
+from es_sbert.networks.siamese_encoder import SiameseEncoder, save_siamese_encoder
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.token_columns import TokenColumn
 from es_sbert.training.objectives.losses import Objective

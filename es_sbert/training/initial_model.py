@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from es_sbert.bundle.sentence_model import Dense, Pooling, SentenceModel
-from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder
-from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder
 from es_sbert.training.recipe import ModelSpec
 
 

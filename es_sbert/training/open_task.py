@@ -8,8 +8,8 @@ from torch import nn
 
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import RecipeInvalid
-from es_sbert.networks.attention_mask import skip_mask_check
 from es_sbert.networks.cross_encoder import CrossEncoder
+from es_sbert.networks.siamese_encoder import skip_mask_check
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.initial_model import open_initial_model

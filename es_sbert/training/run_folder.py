@@ -13,8 +13,7 @@ from typing import Any, get_args
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from es_sbert.bundle.bundle import hash_file
-from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME
+from es_sbert.bundle.bundle import ENCODER_MANIFEST_NAME, hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD
 from es_sbert.filesystem import file_lock

@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle, open_encoder_bundle, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import ModelNotFound, RecipeInvalid, SourceError
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, TrainingRecord, model_card
 from es_sbert.exporters.export import export_bundle, export_reranker

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from transformers import TrainingArguments
 
 from es_sbert.errors import SourceError
-from es_sbert.exporters.output_folder import staged_folder
+from es_sbert.exporters.export import staged_folder
 from es_sbert.training.callbacks import (
     CheckpointSchedule,
     MetricsLogCallback,

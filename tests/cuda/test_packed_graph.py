@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_sbert.bundle.sentence_model import Pooling, Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
 from es_sbert.encoder.batching import pack
-from es_sbert.exporters.architectures import read_transformer_weights
-from es_sbert.exporters.output_folder import save_graph
+from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.sentence_graph import GRAPH_SPECS, build_sentence_graph
+from es_sbert.exporters.transformer_weights import read_transformer_weights
 from tests.cuda.events import Copy, Gemm, Kernel, Sync
 from tests.cuda.stand_in import GraphRun, StandIns
 from tests.unit.checkpoints import write_checkpoint

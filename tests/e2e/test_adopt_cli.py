@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.document_vectors import vector_value
 from tests.e2e.cli_support import Cli, Done

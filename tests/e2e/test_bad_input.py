@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from es_sbert.bundle.bundle import cached_bundle_folder
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import open_engine

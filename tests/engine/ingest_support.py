@@ -16,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect

@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.encoder.embeddings import EncoderInfo
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.protocol import Engine
 from es_sbert.index.load_settings import BULK_LOAD_SETTINGS
 from es_sbert.index.mapping import vector_fields

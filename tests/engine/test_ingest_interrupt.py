@@ -12,8 +12,7 @@ import onnxruntime
 import pytest
 
 import es_sbert.encoder.encoder as encoder_module
-from es_sbert.encoder.batching import ModelInputs
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import ModelInputs, Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.onnx_session import run_session
 from es_sbert.ingest.pipeline import LoadControl

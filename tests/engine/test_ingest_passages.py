@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import EngineType
 from es_sbert.errors import IndexMismatch, UsageError

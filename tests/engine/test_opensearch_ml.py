@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 from es_sbert.gateway.settings import ModelSettings

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.engines.rest import RestEngine

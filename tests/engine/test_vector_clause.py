@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.engines.rest import RestEngine

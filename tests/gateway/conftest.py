@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from es_sbert.bundle.sentence_model import Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.exporters.export import export_bundle
 from es_sbert.gateway.settings import ModelSettings
 from tests.browser import chromium

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.exporters.parity import parity_sentences
 
 ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
 TRACED_ARCHITECTURES = ("xlnet", "modernbert")  # whose graphs are traced, not built

@@ -9,9 +9,9 @@ import pytest
 
 from es_sbert.diagnostics.doctor import CudaState, Finding, NodeDisk, Severity, cuda_findings, disk_findings
 from es_sbert.diagnostics.index_check import field_findings, settings_findings
-from es_sbert.encoder.cuda_libraries import CudaLibraryStatus, needed_libraries
+from es_sbert.encoder.cuda_session import CudaLibraryStatus, needed_libraries
 from es_sbert.encoder.device import Gpu, NvidiaDriver
-from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.protocol import IndexState
 from es_sbert.errors import UsageError
 from es_sbert.index.index_summary import FieldSummary

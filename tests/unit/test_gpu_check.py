@@ -18,7 +18,7 @@ from benchmarks.gpu_check.random_models import make_texts, whole_words, write_cr
 from benchmarks.gpu_check.steps import STEPS
 from benchmarks.gpu_check.training import training_case
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -147,9 +147,9 @@ def test_the_crossover_is_the_length_from_which_the_default_stays_faster() -> No
 def test_random_models_are_read_by_us_and_by_sentence_transformers(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
-    from es_sbert.exporters.architectures import read_transformer_weights
     from es_sbert.exporters.numpy_reference import NumpyReference
     from es_sbert.exporters.parity import normalize_rows
+    from es_sbert.exporters.transformer_weights import read_transformer_weights
 
     folder = write_model(tmp_path / "model", TINY, vocabulary=200)
     model, texts = read_sentence_model(folder), ["baba bebe bibi", "babe"]

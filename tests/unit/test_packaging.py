@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import es_sbert
-from es_sbert.encoder.cuda_libraries import needed_libraries
+from es_sbert.encoder.cuda_session import needed_libraries
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -20,9 +20,8 @@ import numpy as np
 from cachetools import LRUCache
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import slice_by_size
-from es_sbert.encoder.embeddings import EncodeResult, EncoderInfo, Vectors
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.batching import Vectors, slice_by_size
+from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.embedding.request_queue import BatchSlice, QueuedRequest, join_texts, next_batch

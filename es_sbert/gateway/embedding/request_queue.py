@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from es_sbert.encoder.embeddings import EncodeResult
+from es_sbert.encoder.encoder import EncodeResult
 from es_sbert.encoder.tokenizer import TokenizedTexts
 
 

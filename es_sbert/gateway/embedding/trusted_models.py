@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from es_sbert.bundle.bundle import cached_bundle_path, is_encoder_bundle
 from es_sbert.bundle.fingerprint import is_fingerprint
 from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, is_hub_id, resolve_model
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import IndexMismatch, ModelError, ModelNotFound
 from es_sbert.gateway.settings import ModelSettings
 

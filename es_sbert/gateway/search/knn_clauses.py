@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from urllib.parse import urlencode
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.callers import credential_headers
 from es_sbert.gateway.concurrency import gather_or_cancel

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import AccessDenied, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.callers import CallerCacheKeys

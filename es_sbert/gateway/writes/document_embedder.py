@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.chunker import Chunker, Span
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.tokenizer import Chunker, Span
 from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder

@@ -300,7 +300,7 @@ def _make_probe(wanted: str) -> Callable[[str], tuple[str | None, str | None]]:
         if found != wanted:
             return found, None
         from es_sbert.bundle.model_lookup import resolve_model
-        from es_sbert.bundle.sentence_model_reader import read_sentence_model
+        from es_sbert.bundle.sentence_model import read_sentence_model
 
         return found, read_sentence_model(resolve_model(model)).fingerprint
 

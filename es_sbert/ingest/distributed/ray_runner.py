@@ -16,10 +16,9 @@ from ray.exceptions import RayError
 
 from es_sbert.bundle.local_registry import registered_model_folder
 from es_sbert.bundle.model_lookup import installed_model_folder, resolve_model
-from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.engines.protocol import PointInTimeSlice
 from es_sbert.errors import ClusterError, EsSbertError, SourceError

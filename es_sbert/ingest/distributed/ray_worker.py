@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from es_sbert.clock import Clock
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.embeddings import EncoderInfo
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, IndexState, PointInTimeSlice
 from es_sbert.engines.retry import RetryPolicy, Throttle, wait_for_engine

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch

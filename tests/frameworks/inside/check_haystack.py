@@ -18,8 +18,7 @@ from haystack_integrations.components.retrievers.opensearch import OpenSearchEmb
 from haystack_integrations.document_stores.elasticsearch import ElasticsearchDocumentStore
 from haystack_integrations.document_stores.opensearch import OpenSearchDocumentStore
 
-from es_sbert.bundle.sentence_model import Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UsageError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.index.document_vectors import read_vector, text_hash
 from es_sbert.index.mapping import VectorFieldMeta, index_body

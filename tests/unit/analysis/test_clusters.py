@@ -18,7 +18,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 import es_sbert.analysis.clusters as module
 from es_sbert.analysis import Clustering, ClusterMethod, cluster_texts
 from es_sbert.analysis.clusters import AUTO_CANDIDATES, mean_silhouette, text_vectors
-from es_sbert.encoder.embeddings import Vectors
+from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError
 
 WITH_K = ["kmeans", "agglomerative"]

@@ -10,8 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Activation, Dense, Pooling
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Activation, Dense, Pooling, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
 from tests.tiny import HIDDEN, write_tiny_bert

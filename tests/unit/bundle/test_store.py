@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
-from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME
-from es_sbert.bundle.sentence_model import Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.bundle import ENCODER_MANIFEST_NAME, is_encoder_bundle, open_encoder_bundle
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters.export import export_bundle

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.encoder.cuda_libraries import (
+from es_sbert.encoder.cuda_session import (
     CudaLibrary,
     CudaLibraryStatus,
     find_libraries,

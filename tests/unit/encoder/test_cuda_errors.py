@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from es_sbert.encoder import cuda_session
-from es_sbert.encoder.cuda_libraries import CudaLibrary, CudaLibraryStatus
-from es_sbert.encoder.cuda_session import device_error, error_cause, missing_libraries_error
+from es_sbert.encoder.cuda_session import (
+    CudaLibrary,
+    CudaLibraryStatus,
+    device_error,
+    error_cause,
+    missing_libraries_error,
+)
 from es_sbert.encoder.device import Device
 
 CARD = Device("cuda", 1)

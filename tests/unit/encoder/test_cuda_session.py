@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from es_sbert.bundle.sentence_model import Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.cuda_session import cuda_provider_options, non_shape_operators, warmup_inputs
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.onnx_session import open_session

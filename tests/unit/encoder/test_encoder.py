@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 import es_sbert.encoder.encoder as encoder_module
 from es_sbert.encoder import model_loading
-from es_sbert.encoder.batching import ModelInputs
+from es_sbert.encoder.batching import ModelInputs, Vectors
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.embeddings import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.onnx_session import InferencePool, run_session
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ModelNotFound, UsageError

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from sentence_transformers import CrossEncoder
 
-from es_sbert.bundle.bundle import RerankerBundle, hash_file, open_reranker_bundle
+from es_sbert.bundle.bundle import RERANKER_MANIFEST_NAME, RerankerBundle, hash_file, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-from es_sbert.bundle.manifest import RERANKER_MANIFEST_NAME
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder import model_loading, onnx_session
 from es_sbert.encoder import reranker as reranker_module

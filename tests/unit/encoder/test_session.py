@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.bundle.sentence_model import Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder import onnx_session as session_module
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.onnx_session import SessionPool, open_session, session_count

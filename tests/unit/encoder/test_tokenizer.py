@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 import es_sbert.encoder.tokenizer as tokenizer_module
-from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.encoder.tokenizer import MAX_COUNTED_CHARACTERS, SentenceTokenizer, truncate_ids
 from es_sbert.errors import BundleInvalid, UsageError
 from tests.tiny import WORDS, write_tiny_bert

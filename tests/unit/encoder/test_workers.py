@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_sbert.bundle.sentence_model import Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.onnx_session import InferencePool
 from es_sbert.errors import UsageError

@@ -17,8 +17,7 @@ from es_sbert.exporters.export import export_reranker
 from es_sbert.networks.cross_encoder import CrossEncoder
 from es_sbert.networks.pair_scorer_folder import save_poly_encoder
 from es_sbert.networks.poly_encoder import PolyEncoder
-from es_sbert.networks.siamese_encoder import SiameseEncoder
-from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import SiameseEncoder, open_siamese_encoder
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
 

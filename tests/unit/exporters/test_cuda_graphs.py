@@ -10,17 +10,16 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from es_sbert.bundle.sentence_model import Pooling, Precision
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
 from es_sbert.encoder.batching import PADDING_ID_PROPERTY, PackedBatch, pack
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import ModelError
 from es_sbert.exporters import sentence_graph
-from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.sentence_graph import GRAPH_SPECS, GraphSpec, build_sentence_graph
 from es_sbert.exporters.transformer_layers import AttentionKind
+from es_sbert.exporters.transformer_weights import read_transformer_weights
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 from tests.unit.exporters.contributed import OPERATORS
 

@@ -15,19 +15,16 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from es_sbert.bundle.bundle import open_encoder_bundle
-from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME, EncoderManifest
+from es_sbert.bundle.bundle import ENCODER_MANIFEST_NAME, EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.batching import PackedBatch
 from es_sbert.encoder.device import Device, cuda_devices
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UsageError
-from es_sbert.exporters import output_folder, quantization
-from es_sbert.exporters.export import export_bundle
-from es_sbert.exporters.output_folder import staged_folder
+from es_sbert.exporters import graph_builder, quantization
+from es_sbert.exporters.export import export_bundle, staged_folder
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
@@ -230,7 +227,7 @@ def test_a_missing_tensor_writes_nothing(tmp_path: Path) -> None:
 def test_weights_beyond_protobufs_limit_go_into_a_file_of_their_own(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_folder, "EXTERNAL_DATA_FROM", 1)
+    monkeypatch.setattr(graph_builder, "EXTERNAL_DATA_FROM", 1)
     folder = tmp_path / "bundle"
     manifest = export_bundle(model, folder, [Precision.FP32])
     assert manifest.variants["fp32"].data_sha256 is not None
@@ -283,7 +280,7 @@ def test_torch_is_neither_needed_nor_imported(model: SentenceModel, tmp_path: Pa
         "import sys\n"
         "for name in ('torch', 'transformers', 'sentence_transformers'): sys.modules[name] = None\n"
         "from pathlib import Path\n"
-        "from es_sbert.bundle.sentence_model_reader import read_sentence_model\n"
+        "from es_sbert.bundle.sentence_model import read_sentence_model\n"
         "from es_sbert.bundle.sentence_model import Precision\n"
         "from es_sbert.exporters.export import export_bundle\n"
         "model = read_sentence_model(Path(sys.argv[1]))\n"

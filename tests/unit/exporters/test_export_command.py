@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.bundle.manifest import ENCODER_MANIFEST_NAME, EncoderManifest, EncoderVariant, ParityReport
+from es_sbert.bundle.bundle import ENCODER_MANIFEST_NAME, EncoderManifest, EncoderVariant, ParityReport
 from es_sbert.cli.export import export_summary
 from es_sbert.cli.main import main
 from tests.unit.checkpoints import write_checkpoint

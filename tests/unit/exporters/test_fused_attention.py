@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import Precision
-from es_sbert.exporters.attention_fusion import fuse_attention
+from es_sbert.exporters.fp16 import fuse_attention
 from es_sbert.exporters.tracing import TracedCrossEncoder
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_cross_encoder
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from tokenizers import Tokenizer
 
 from es_sbert.bundle.bundle import hash_file
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.cli.main import main
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import UnsupportedArchitecture, UsageError

@@ -11,17 +11,14 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert.bundle.sentence_model import Pooling, Precision, SentenceModel
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Pooling, Precision, SentenceModel, read_sentence_model
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.exporters.architectures import read_transformer_weights
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.numpy_reference import choose_reference
-from es_sbert.exporters.parity import normalize_rows
-from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.exporters.parity import normalize_rows, parity_sentences
 from es_sbert.exporters.sentence_graph import GRAPH_SPECS, GraphSpec, build_sentence_graph
-from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 
 FP32 = GRAPH_SPECS[Precision.FP32][0]

@@ -19,8 +19,14 @@ from es_sbert.bundle.sentence_model import Precision
 from es_sbert.errors import SourceError
 from es_sbert.exporters.graph_builder import GraphBuilder
 from es_sbert.exporters.numpy_reference import _bucket, erf
-from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors, describe_parity, read_gold_pairs, spearman
-from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.exporters.parity import (
+    PARITY_THRESHOLDS,
+    compare_vectors,
+    describe_parity,
+    parity_sentences,
+    read_gold_pairs,
+    spearman,
+)
 from es_sbert.exporters.quantization import quantize_columns
 from es_sbert.exporters.transformer_layers import relative_position_buckets
 

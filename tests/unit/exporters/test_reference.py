@@ -7,11 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
-from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.exporters.numpy_reference import NumpyReference
-from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
 from tests.tiny import write_tiny_bert
 
 TEXT = ["the cat sleeps on the mat"]

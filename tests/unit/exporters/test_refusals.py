@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.exporters.architectures import read_transformer_weights
+from es_sbert.exporters.transformer_weights import read_transformer_weights
 from tests.unit.checkpoints import write_checkpoint
 
 

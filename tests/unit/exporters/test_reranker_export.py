@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from es_sbert import errors
-from es_sbert.bundle.bundle import open_reranker_bundle
+from es_sbert.bundle.bundle import RERANKER_MANIFEST_NAME, RerankerManifest, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
-from es_sbert.bundle.manifest import RERANKER_MANIFEST_NAME, RerankerManifest
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.main import main
 from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
 from es_sbert.exporters import quantization, tracing
 from es_sbert.exporters.export import export_reranker
-from es_sbert.exporters.parity import compare_scores
-from es_sbert.exporters.parity_texts import parity_pairs
+from es_sbert.exporters.parity import compare_scores, parity_pairs
 from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_cross_encoder

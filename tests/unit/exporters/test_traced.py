@@ -16,11 +16,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
+from es_sbert.bundle.bundle import EncoderBundle, EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
-from es_sbert.bundle.manifest import EncoderManifest
-from es_sbert.bundle.sentence_model import Pooling, Precision
-from es_sbert.bundle.sentence_model_reader import max_input_tokens, read_sentence_model
+from es_sbert.bundle.sentence_model import Pooling, Precision, max_input_tokens, read_sentence_model
 from es_sbert.encoder.batching import pad
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
@@ -28,10 +26,9 @@ from es_sbert.encoder.model_loading import SelectedVariant, select_encoder_varia
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import export as source_module
-from es_sbert.exporters.architectures import ARCHITECTURES
 from es_sbert.exporters.export import export_bundle
 from es_sbert.exporters.parity import normalize_rows
-from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.exporters.transformer_weights import ARCHITECTURES, Floats
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
 
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", "The night train is late. " * 30]

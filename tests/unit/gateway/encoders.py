@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.embeddings import EncoderInfo, Vectors
+from es_sbert.encoder.batching import Vectors
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.encoder.tokenizer import TokenizedTexts
 
 POISON = "poison"

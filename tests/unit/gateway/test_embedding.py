@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.embeddings import EncodeResult, Vectors
-from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.batching import Vectors
+from es_sbert.encoder.encoder import Encoder, EncodeResult
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder, VectorCache

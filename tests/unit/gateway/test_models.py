@@ -20,7 +20,7 @@ import es_sbert.gateway.embedding.model_registry
 import es_sbert.gateway.embedding.trusted_models
 from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.local_registry import register_model
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import EsSbertError, IndexMismatch, ModelError, ModelNotFound, UsageError
 from es_sbert.gateway.embedding.model_registry import ModelRegistry

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.encoder.embeddings import EncoderInfo
+from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError
 from es_sbert.ingest.load_report import LoadReport
 

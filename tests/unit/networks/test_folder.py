@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert.bundle.sentence_model import Activation, Pooling
-from es_sbert.bundle.sentence_model_reader import read_sentence_model
+from es_sbert.bundle.sentence_model import Activation, Pooling, read_sentence_model
 from es_sbert.errors import BundleInvalid
-from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder, save_siamese_encoder
+from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.initial_model import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint

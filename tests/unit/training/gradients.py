@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from es_sbert.cli.main import main as es_sbert
-from es_sbert.networks.attention_mask import skip_mask_check
-from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import open_siamese_encoder, skip_mask_check
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.objectives.losses import build_objective

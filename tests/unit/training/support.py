@@ -12,7 +12,7 @@ import pytest
 import yaml
 from torch import Tensor
 
-from es_sbert.exporters.parity_texts import parity_sentences
+from es_sbert.exporters.parity import parity_sentences
 from es_sbert.training.recipe import load_recipe
 from es_sbert.training.trainer import TaskTrainer
 from es_sbert.training.training_run import TrainingResult, train

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, RecipeInvalid, SourceError
 from es_sbert.networks.pair_scorer_folder import open_pair_scorer
-from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.recipe import ModelKind
 from es_sbert.training.training_device import choose_training_device
 from tests.unit.training.support import (

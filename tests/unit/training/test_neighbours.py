@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training import augmentation
 from es_sbert.training.augmentation import distinct_texts, mine_neighbour_pairs, nearest_pairs
 from es_sbert.training.data.examples import Examples

@@ -11,7 +11,7 @@ from torch import nn
 
 from es_sbert.errors import RecipeInvalid, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
-from es_sbert.networks.siamese_encoder_folder import open_siamese_encoder
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.objectives.settings import (
     InBatchSpec,
     MatryoshkaSpec,
