@@ -257,7 +257,6 @@ def gateway_settings(**given: Any) -> GatewaySettings:
     """
     from pydantic import SecretStr
 
-    from es_sbert.gateway.search_log import QueryTextPolicy, SearchLogSettings
     from es_sbert.gateway.settings import (
         MIB,
         EmbeddingsApiSettings,
@@ -266,6 +265,8 @@ def gateway_settings(**given: Any) -> GatewaySettings:
         ListenSettings,
         ModelSettings,
         OnEmbeddingFailure,
+        QueryTextPolicy,
+        SearchLogSettings,
         SemanticSettings,
     )
 

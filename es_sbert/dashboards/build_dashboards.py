@@ -31,7 +31,7 @@ from es_sbert.dashboards.visualizations import (
 )
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import AccessDenied, IndexMismatch
-from es_sbert.gateway.search_log import check_index_name, monthly_index_pattern
+from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import index_not_found

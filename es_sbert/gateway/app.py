@@ -43,8 +43,7 @@ from es_sbert.gateway.search.incoming_search import MODE_HEADER, PitResolver, Te
 from es_sbert.gateway.search.search_handlers import MsearchHandler, RankEvalHandler, SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import DeleteByQueryHandler, QueryLanguageHandler
-from es_sbert.gateway.search_log import SearchLog
-from es_sbert.gateway.search_recorder import SearchRecorder
+from es_sbert.gateway.search_log import SearchLog, SearchRecorder
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.ui.page_api import PageApi
 from es_sbert.gateway.ui.page_routes import ui_routes

@@ -6,11 +6,11 @@ Logging is asynchronous: it never blocks a request and never makes one fail.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import re
 import secrets
 import time
+import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +23,12 @@ import orjson
 
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.protocol import Json
-from es_sbert.errors import EngineUnreachable, EsSbertError, RequestFailed, UsageError
+from es_sbert.errors import EngineUnreachable, EsSbertError, RequestFailed
+from es_sbert.gateway.search.search_rewriter import RewriteResult
+from es_sbert.gateway.search.semantic_query import SemanticSyntax
+from es_sbert.gateway.settings import QueryTextPolicy, SearchLogSettings, monthly_index
 from es_sbert.mappings import read_body
 from es_sbert.messages import log_event
-
-DEFAULT_INDEX = "es-sbert-searches"
-_INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
-# BLAKE2's own limits on a key, in bytes; a shorter one could be tried out.
-MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
 
 
 class SearchKind(StrEnum):
@@ -74,73 +72,6 @@ class SearchRecord:
     hits: int | None = None
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     id: str = field(default_factory=lambda: secrets.token_hex(10))
-
-
-@dataclass(frozen=True)
-class QueryTextPolicy:
-    """What the log says of a query's text.
-
-    Attributes:
-        queries: Whether the text itself is written. People type names, illnesses and passwords into search boxes.
-        key: Otherwise its hash under this key (BLAKE2b, 16 bytes), so that repetitions can be counted and nobody
-            without the key can try out texts.
-    """
-
-    queries: bool
-    key: bytes = field(repr=False)
-
-    @classmethod
-    def of(cls, *, queries: bool, key: bytes | None = None) -> QueryTextPolicy:
-        """
-        Args:
-            queries: Whether texts are written.
-            key: None makes one for this process: hashes of different processes then have nothing in common.
-
-        Raises:
-            UsageError: a key that is too short or too long.
-        """
-        if key is not None and not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
-            raise UsageError(
-                f"the key of the search log has {len(key)} bytes, not {MIN_KEY_BYTES} to {MAX_KEY_BYTES}",
-                "Make one: openssl rand -hex 32.",
-            )
-        return cls(queries=queries, key=key or secrets.token_bytes(MAX_KEY_BYTES))
-
-    def of_texts(self, texts: Sequence[str]) -> Json:
-        """The fields of a document that stand for its texts."""
-        if not texts:
-            return {}
-        hashes = {"query_hash": [self._hash(text) for text in texts]}
-        return hashes | {"query": list(texts)} if self.queries else hashes
-
-    def _hash(self, text: str) -> str:
-        # Case and spaces make no other query of it.
-        same = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(same, digest_size=16, key=self.key).hexdigest()
-
-
-def check_index_name(name: str) -> str:
-    """The name before the month.
-
-    Raises:
-        UsageError: engines do not take such a name.
-    """
-    if not _INDEX_NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} is no name for an index",
-            "Use small letters, digits, hyphens and underscores, with a letter or digit in front.",
-        )
-    return name
-
-
-def monthly_index(name: str, at: datetime) -> str:
-    """The index of a month: `es-sbert-searches-2026.01`. A month that nobody needs any more is deleted as a whole."""
-    return f"{name}-{at.astimezone(UTC):%Y.%m}"
-
-
-def monthly_index_pattern(name: str) -> str:
-    """What Kibana, OpenSearch Dashboards and deletions call all months."""
-    return f"{name}-*"
 
 
 def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -> Json:
@@ -297,32 +228,6 @@ _WARNING_INTERVAL_SECONDS = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class SearchLogSettings:
-    """How searches are remembered.
-
-    Attributes:
-        index: Name of the log; each month is an index of its own.
-        wording: What is written of the texts.
-        gateway: Which gateway this is.
-        buffer: Records that may wait; beyond it new ones are dropped and counted.
-        batch: Most records of one bulk request.
-        flush_seconds: How long a record waits for others.
-        close_seconds: How long the end of the gateway waits for the last ones.
-    """
-
-    wording: QueryTextPolicy
-    gateway: str
-    index: str = DEFAULT_INDEX
-    buffer: int = 10_000
-    batch: int = 500
-    flush_seconds: float = 5.0
-    close_seconds: float = 5.0
-
-    def __post_init__(self) -> None:
-        check_index_name(self.index)
-
-
 class SearchLog:
     """Takes records and writes them when there is time.
 
@@ -470,3 +375,111 @@ def _report_failure(writer: asyncio.Task[None]) -> None:
             logging.ERROR,
             error=type(error).__name__,
         )
+
+
+# `hits.total` of an answer, as an object or (rest_total_hits_as_int) as a number; it stands before the hits themselves.
+_TOTAL_HITS = re.compile(rb'"hits":\{(?:"[a-z_]+":[^{}\[\]]*?,)?"total":(?:\{"value":)?(\d+)')
+# Enough of an answer to find its total; of several searches, for the total of each.
+_PARSED_BYTES = 16 * 1024
+_PARSED_BYTES_MSEARCH = 4 * 1024 * 1024
+_GZIP = 16 + zlib.MAX_WBITS
+
+RecordSink = Callable[[SearchRecord], None]
+
+
+@dataclass
+class SearchRecorder:
+    """One request to a search API.
+
+    Attributes:
+        index: Expression of indices as the caller wrote it.
+        api: `search`, `msearch`, ….
+        searches: Result of rewriting each search; None for one that is forwarded unchanged.
+        status: HTTP status of the response; 499 if the client disconnected before it.
+    """
+
+    index: str
+    api: str
+    searches: list[RewriteResult | None] = field(default_factory=list)
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    start: float = field(default_factory=time.perf_counter)
+    sent: float | None = None
+    total_hits: TotalHitsParser | None = None
+    status: int = 499
+
+    def asked(self, understood: RewriteResult | None) -> None:
+        """Note a search."""
+        self.searches.append(understood)
+
+    def watch(self) -> TotalHitsParser:
+        """Looks at the answer, which begins to be waited for now."""
+        self.sent = time.perf_counter()
+        self.total_hits = TotalHitsParser(_PARSED_BYTES if len(self.searches) < 2 else _PARSED_BYTES_MSEARCH)
+        return self.total_hits
+
+    def records(self) -> list[SearchRecord]:
+        """What is remembered, once the answer is given."""
+        searches = self.searches or [None]
+        totals = [] if self.total_hits is None else self.total_hits.totals()
+        # Answers of several searches, some of which failed, have fewer totals than searches: nobody knows whose.
+        hits: list[int | None] = list(totals) if len(totals) == len(searches) else [None] * len(searches)
+        end = time.perf_counter()
+        waited = None if self.sent is None else 1000 * (end - self.sent)
+        return [
+            _search_record(self, understood, found, self.status, 1000 * (end - self.start), waited)
+            for understood, found in zip(searches, hits, strict=True)
+        ]
+
+
+def _search_record(
+    note: SearchRecorder,
+    understood: RewriteResult | None,
+    hits: int | None,
+    status: int,
+    total: float,
+    waited: float | None,
+) -> SearchRecord:
+    asked = () if understood is None else understood.asked
+    ways = {semantic.way for semantic in asked}
+    kind = SearchKind.HYBRID if SemanticSyntax.HYBRID in ways else SearchKind.SEMANTIC if ways else SearchKind.LEXICAL
+    return SearchRecord(
+        index=note.index,
+        api=f"_{note.api}",
+        kind=kind,
+        status=status,
+        milliseconds=total,
+        embedding_milliseconds=1000 * understood.seconds if understood is not None and asked else None,
+        upstream_milliseconds=waited,
+        texts=tuple(dict.fromkeys(semantic.text for semantic in asked)),
+        rewrites=tuple(sorted(ways)),
+        k=max((semantic.k for semantic in asked), default=None),
+        hits=hits,
+        at=note.at,
+    )
+
+
+class TotalHitsParser:
+    """The beginning of an answer, as it passes.
+
+    Args:
+        most: Bytes that are looked at.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen = bytearray()
+
+    def part(self, part: bytes) -> None:
+        """A part of the answer, as the engine sent it."""
+        if len(self._seen) < self._most:
+            self._seen += part[: self._most - len(self._seen)]
+
+    def totals(self) -> list[int]:
+        """The number of hits of each search; fewer where the answer does not tell, or tells it too late."""
+        seen = bytes(self._seen)
+        if seen.startswith(b"\x1f\x8b"):
+            try:
+                seen = zlib.decompressobj(_GZIP).decompress(seen, self._most)
+            except zlib.error:
+                return []  # damaged on its way, which is for the caller to find
+        return [int(total) for total in _TOTAL_HITS.findall(seen)]

@@ -2,20 +2,118 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from es_sbert.config import DEFAULT_MODEL, EngineSettings, expand_home
+from es_sbert.engines.protocol import Json
 from es_sbert.errors import ModelNotFound, UsageError
-from es_sbert.gateway.search_log import SearchLogSettings
 
-if TYPE_CHECKING:
-    pass
+DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
+_INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
+# BLAKE2's own limits on a key, in bytes; a shorter one could be tried out.
+MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
+
+
+@dataclass(frozen=True)
+class QueryTextPolicy:
+    """What the log says of a query's text.
+
+    Attributes:
+        queries: Whether the text itself is written. People type names, illnesses and passwords into search boxes.
+        key: Otherwise its hash under this key (BLAKE2b, 16 bytes), so that repetitions can be counted and nobody
+            without the key can try out texts.
+    """
+
+    queries: bool
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, *, queries: bool, key: bytes | None = None) -> QueryTextPolicy:
+        """
+        Args:
+            queries: Whether texts are written.
+            key: None makes one for this process: hashes of different processes then have nothing in common.
+
+        Raises:
+            UsageError: a key that is too short or too long.
+        """
+        if key is not None and not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
+            raise UsageError(
+                f"the key of the search log has {len(key)} bytes, not {MIN_KEY_BYTES} to {MAX_KEY_BYTES}",
+                "Make one: openssl rand -hex 32.",
+            )
+        return cls(queries=queries, key=key or secrets.token_bytes(MAX_KEY_BYTES))
+
+    def of_texts(self, texts: Sequence[str]) -> Json:
+        """The fields of a document that stand for its texts."""
+        if not texts:
+            return {}
+        hashes = {"query_hash": [self._hash(text) for text in texts]}
+        return hashes | {"query": list(texts)} if self.queries else hashes
+
+    def _hash(self, text: str) -> str:
+        # Case and spaces make no other query of it.
+        same = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(same, digest_size=16, key=self.key).hexdigest()
+
+
+def check_index_name(name: str) -> str:
+    """The name before the month.
+
+    Raises:
+        UsageError: engines do not take such a name.
+    """
+    if not _INDEX_NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name for an index",
+            "Use small letters, digits, hyphens and underscores, with a letter or digit in front.",
+        )
+    return name
+
+
+def monthly_index(name: str, at: datetime) -> str:
+    """The index of a month: `es-sbert-searches-2026.01`. A month that nobody needs any more is deleted as a whole."""
+    return f"{name}-{at.astimezone(UTC):%Y.%m}"
+
+
+def monthly_index_pattern(name: str) -> str:
+    """What Kibana, OpenSearch Dashboards and deletions call all months."""
+    return f"{name}-*"
+
+
+@dataclass(frozen=True)
+class SearchLogSettings:
+    """How searches are remembered.
+
+    Attributes:
+        index: Name of the log; each month is an index of its own.
+        wording: What is written of the texts.
+        gateway: Which gateway this is.
+        buffer: Records that may wait; beyond it new ones are dropped and counted.
+        batch: Most records of one bulk request.
+        flush_seconds: How long a record waits for others.
+        close_seconds: How long the end of the gateway waits for the last ones.
+    """
+
+    wording: QueryTextPolicy
+    gateway: str
+    index: str = DEFAULT_SEARCH_LOG_INDEX
+    buffer: int = 10_000
+    batch: int = 500
+    flush_seconds: float = 5.0
+    close_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        check_index_name(self.index)
 
 
 class EmbeddingsApiSettings(BaseModel):

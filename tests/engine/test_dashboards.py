@@ -19,15 +19,8 @@ from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search_log import (
-    QueryTextPolicy,
-    SearchKind,
-    SearchLog,
-    SearchLogSettings,
-    SearchRecord,
-    monthly_index,
-)
-from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord
+from es_sbert.gateway.settings import Limits, QueryTextPolicy, SearchLogSettings, monthly_index
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, index_body, mapping_addition
 from es_sbert.mappings import read_body
 from tests.dashboards.checks import check_objects

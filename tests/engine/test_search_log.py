@@ -14,15 +14,8 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied, EngineUnreachable
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search_log import (
-    QueryTextPolicy,
-    SearchKind,
-    SearchLog,
-    SearchLogSettings,
-    SearchRecord,
-    monthly_index_pattern,
-)
-from es_sbert.gateway.settings import Limits
+from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord
+from es_sbert.gateway.settings import Limits, QueryTextPolicy, SearchLogSettings, monthly_index_pattern
 from es_sbert.ingest.load_report import prepare_report_index
 from es_sbert.mappings import read_body
 from tests.conftest import free_port

@@ -15,8 +15,13 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.app import create_app
-from es_sbert.gateway.search_log import QueryTextPolicy, SearchLogSettings, monthly_index
-from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.gateway.settings import (
+    GatewaySettings,
+    QueryTextPolicy,
+    SearchLogSettings,
+    SemanticSettings,
+    monthly_index,
+)
 from es_sbert.index.mapping import VectorFieldMeta, index_body
 from tests.engine.ingest_support import open_engine
 from tests.gateway.async_search import async_search_before

@@ -22,10 +22,9 @@ from es_sbert.engines.address import Address, parse_address
 from es_sbert.engines.error_mapping import connection_error, response_error
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
-from es_sbert.gateway.errors import BadRequest, UpstreamTimeout
+from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.settings import Limits
-from es_sbert.gateway.throttled_log import ThrottledLog
 
 logger = logging.getLogger(__name__)
 

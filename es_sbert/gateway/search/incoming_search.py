@@ -10,12 +10,16 @@ from urllib.parse import parse_qsl, quote
 from cachetools import LRUCache
 
 from es_sbert.engines.protocol import Json
-from es_sbert.gateway.callers import CallerCacheKeys, credential_headers
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import IndexExpression
 from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, decompress_body
+from es_sbert.gateway.proxy.incoming_request import (
+    CallerCacheKeys,
+    IncomingRequest,
+    credential_headers,
+    decompress_body,
+)
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.settings import MIB, Limits

@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
-from es_sbert.gateway.callers import credential_headers
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import IndexGroup, ResolvedField
 from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS
+from es_sbert.gateway.proxy.incoming_request import credential_headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax

@@ -44,7 +44,7 @@ from es_sbert.gateway.search.incoming_search import (
     parse_search,
 )
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
-from es_sbert.gateway.search_recorder import SearchRecorder
+from es_sbert.gateway.search_log import SearchRecorder
 
 # Searches that can be made again.
 _REPEATABLE = frozenset(

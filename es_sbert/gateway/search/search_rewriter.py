@@ -11,14 +11,13 @@ from typing import Any, cast
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import AccessDenied, IndexMismatch, RequestTooLarge
-from es_sbert.gateway.callers import CallerCacheKeys
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
 from es_sbert.gateway.proxy.forward import OutgoingRequest
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight

@@ -1,4 +1,4 @@
-"""API of the search page: vector fields, facets, rewritten bodies, similar documents and a map of hits.
+"""API of the search page: indices, facets, rewritten bodies, similar documents and a map of hits.
 
 Every request to the engine carries the credentials of the page's user, never the gateway's own.
 """
@@ -15,14 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
-from es_sbert.errors import UsageError
-from es_sbert.gateway.callers import credential_headers
+from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver, ResolvedField
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
-from es_sbert.gateway.proxy.incoming_request import Headers
+from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.search.full_text_queries import semantic_weight
@@ -32,9 +31,9 @@ from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.semantic_query import parse_query_text
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.ui.facets import choose_facets, facet_fields, survey_body
-from es_sbert.gateway.ui.searchable_indices import FILTER_PATH, hidden_fields, list_searchable_indices
 from es_sbert.index.document_vectors import read_vector
-from es_sbert.index.mapping import CHUNK_VECTOR, vector_path
+from es_sbert.index.mapping import CHUNK_VECTOR, VectorFieldMeta, document_meta_field, vector_fields, vector_path
+from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_request import HIGHLIGHT_LIMITS, exclude_document, mean_direction
 from es_sbert.search.vector_query import VectorQuery
 
@@ -251,7 +250,7 @@ class PageApi:
     async def list_indices(self, client: CallerClient, params: Mapping[str, str]) -> Json:
         """The searchable indices, and defaults of the page."""
         semantic = self._settings.semantic
-        answer = await client.get(f"/_all?{FILTER_PATH}")
+        answer = await client.get(f"/_all?{INDICES_FILTER_PATH}")
         with client.upstream.parsing("GET /_all"):
             indices, problems = list_searchable_indices(answer, semantic.virtual_field)
         engine_type = client.upstream.engine_type_or_default
@@ -378,3 +377,66 @@ def project_to_plane(vectors: Vectors) -> NDArray[np.float64]:
     extent = np.abs(points).max(initial=0.0)
     # A smaller extent is rounding error of equal vectors.
     return points / extent if extent > 1e-6 else np.zeros_like(points)
+
+
+# The parts of `GET /_all` that are read here.
+INDICES_FILTER_PATH = "filter_path=*.aliases,*.mappings._meta.es_sbert"
+
+
+def list_searchable_indices(answer: Json, virtual_field: str) -> tuple[list[Json], list[str]]:
+    """Indices and aliases with vector fields.
+
+    Args:
+        answer: The response to `GET /_all`.
+        virtual_field: Name of the virtual field.
+
+    Returns:
+        The indices and aliases, aliases first, each with `name` and `fields`. A field has its `name`, the `semantic`
+        name for queries, the object with the vector's metadata (`meta`), `model`, whether it holds `passages`, the
+        `parts` of its text template (pairs of literal and field), the fields in it (`texts`) and the fields that hits
+        need not return (`hidden`).
+
+        Problems with indices that are left out: anyone who may write an index may put an invalid mapping there, which
+        must not keep others from searching theirs.
+    """
+    described: dict[str, list[Json]] = {}
+    aliases: dict[str, list[Json]] = {}
+    problems: list[str] = []
+    for index, state in sorted(answer.items()):
+        try:
+            metas = vector_fields(state.get("mappings", {}), index)
+            fields = [_field_entry(name, meta, virtual_field) for name, meta in metas.items()]
+        except (IndexMismatch, UsageError) as error:
+            problems.append(f"{index} is left out: {error.message}. {error.remedy}")
+            continue
+        if fields:
+            described[index] = fields
+            for alias in state.get("aliases", {}):
+                aliases.setdefault(alias, fields)
+    listed = [*sorted(aliases.items()), *described.items()]
+    return [{"name": name, "fields": fields} for name, fields in listed], problems
+
+
+def hidden_fields(fields: dict[str, VectorFieldMeta]) -> set[str]:
+    """Fields that cannot be facets: vectors, their metadata, and embedded texts."""
+    texts = {text for meta in fields.values() for text in _template(meta).fields}
+    return {*fields, *(document_meta_field(name) for name in fields), *texts}
+
+
+def _field_entry(name: str, meta: VectorFieldMeta, virtual_field: str) -> Json:
+    template = _template(meta)
+    return {
+        "name": name,
+        "semantic": f"{virtual_field}.{name}",
+        "meta": document_meta_field(name),
+        "model": meta.model,
+        "passages": meta.passages is not None,
+        "parts": template.parts,
+        "texts": template.fields,
+        "hidden": [name, document_meta_field(name)],
+    }
+
+
+def _template(meta: VectorFieldMeta) -> TextTemplate:
+    """Template of the embedded text; empty if the index has none yet."""
+    return TextTemplate("", ()) if meta.text is None else TextTemplate.parse(meta.text)

@@ -11,12 +11,10 @@ from cachetools import TTLCache
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied
-from es_sbert.gateway.callers import CallerCacheKeys
-from es_sbert.gateway.errors import log_detail
+from es_sbert.gateway.errors import ThrottledLog, log_detail
 from es_sbert.gateway.index_lookup import IndexLookup
-from es_sbert.gateway.proxy.incoming_request import Headers
+from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 from es_sbert.index.text_template import TextTemplate

@@ -14,14 +14,12 @@ import orjson
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.errors import EsSbertError, IndexMismatch
-from es_sbert.gateway.callers import credential_headers
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
-from es_sbert.gateway.errors import UnknownTextError, log_detail, public_mapping_error
+from es_sbert.gateway.errors import ThrottledLog, UnknownTextError, log_detail, public_mapping_error
 from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
-from es_sbert.gateway.proxy.incoming_request import Headers
+from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.settings import OnEmbeddingFailure
-from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.gateway.writes.bulk_items import BulkItem
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_changes import (

@@ -13,7 +13,7 @@ from starlette.types import Send
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
-from es_sbert.gateway.errors import BadRequest, log_detail
+from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
 from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
@@ -23,7 +23,6 @@ from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import MODE_HEADER, RewriteMode, decompress_offloaded, has_json_body
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
-from es_sbert.gateway.throttled_log import ThrottledLog
 from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits, document_item
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder

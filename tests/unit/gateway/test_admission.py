@@ -8,8 +8,8 @@ import pytest
 
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, client_network, default_connection_limit
+from es_sbert.gateway.errors import ThrottledLog
 from es_sbert.gateway.settings import MIB, Limits
-from es_sbert.gateway.throttled_log import ThrottledLog
 
 
 class Caller:

@@ -17,7 +17,6 @@ import pytest
 
 import es_sbert.bundle.local_registry
 import es_sbert.gateway.embedding.model_registry
-import es_sbert.gateway.embedding.trusted_models
 from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.local_registry import register_model
 from es_sbert.bundle.sentence_model import read_sentence_model
@@ -174,7 +173,7 @@ def test_an_index_may_use_a_model_that_the_operator_has_registered(
 ) -> None:
     own = write_tiny_bert(tmp_path / "own", seed=7)
     wanted = read_sentence_model(own).fingerprint
-    monkeypatch.setattr(es_sbert.gateway.embedding.trusted_models, "_RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(es_sbert.gateway.embedding.model_registry, "_RECHECK_SECONDS", 0.0)
 
     async def scenario() -> None:
         served = models(folders[0])

@@ -25,12 +25,11 @@ from es_sbert.errors import (
     UsageError,
 )
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
-from es_sbert.gateway.callers import credential_headers
 from es_sbert.gateway.errors import BadRequest, error_body, error_object, http_status, response_headers
 from es_sbert.gateway.index_lookup import local_indices, resolve_mappings, split_expression
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
 from es_sbert.gateway.proxy.forward import BufferedResponse
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest, decompress_body
+from es_sbert.gateway.proxy.incoming_request import IncomingRequest, credential_headers, decompress_body
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, to_utf8, write_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
 from es_sbert.gateway.search.incoming_search import has_json_body

@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from es_sbert.errors import EngineUnreachable
-from es_sbert.gateway.search_log import QueryTextPolicy, SearchKind, SearchLog, SearchLogSettings, SearchRecord
+from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord
+from es_sbert.gateway.settings import QueryTextPolicy, SearchLogSettings
 
 
 class Engine:

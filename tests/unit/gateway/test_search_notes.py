@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from es_sbert.gateway.search_recorder import TotalHitsParser
+from es_sbert.gateway.search_log import TotalHitsParser
 
 ANSWER = b'{"took":1,"timed_out":false,"_shards":{"total":1},"hits":{"total":{"value":17,"relation":"eq"},"hits":[]}}'
 

@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.gateway.search_log import (
-    QueryTextPolicy,
-    SearchKind,
-    SearchRecord,
-    bulk_body,
-    check_index_name,
-    log_document,
-    monthly_index,
-    monthly_index_pattern,
-)
+from es_sbert.gateway.search_log import SearchKind, SearchRecord, bulk_body, log_document
+from es_sbert.gateway.settings import QueryTextPolicy, check_index_name, monthly_index, monthly_index_pattern
 from es_sbert.mappings import read_body
 
 GOLDEN = Path(__file__).parents[1] / "golden/gateway/search_log.ndjson"

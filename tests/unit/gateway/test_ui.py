@@ -29,11 +29,11 @@ from es_sbert.gateway.ui.page_api import (
     DocumentRef,
     HitMapRequest,
     SimilarDocumentsRequest,
+    list_searchable_indices,
     parse_page_request,
     project_to_plane,
 )
 from es_sbert.gateway.ui.page_routes import CONTENT_TYPES, page_files, static_file_routes
-from es_sbert.gateway.ui.searchable_indices import list_searchable_indices
 
 REFERENCE = re.compile(r"""(?:src|href)="([\w.]+)"|(?:from|import) "\./([\w.]+)";""")
 META = {"fingerprint": "f" * 32, "model": "m", "dimensions": 3, "index_type": "hnsw", "text": "{title}. {text}"}
