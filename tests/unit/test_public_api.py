@@ -1,0 +1,89 @@
+"""The names that `es_sbert` and its packages promise, and the reference that is generated from their docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import es_sbert
+
+ROOT = Path(__file__).parents[2]
+
+# A change of these lists is a change of the public API: it needs a line in CHANGELOG.md.
+PUBLIC = {
+    "es_sbert": ["AsyncSemanticIndex", "Encoder", "Reranker", "SemanticIndex"],
+    "es_sbert.search": [
+        "AsyncSemanticIndex",
+        "Hit",
+        "HybridHit",
+        "HybridResult",
+        "Passage",
+        "RankedHits",
+        "Reranking",
+        "SearchResult",
+        "SemanticIndex",
+    ],
+}
+METHODS = {
+    "Encoder": ["close", "embed_documents", "embed_query", "encode"],
+    "Reranker": ["close", "predict", "rank"],
+    "SemanticIndex": ["add", "close", "create", "delete", "embed_missing", "hybrid", "search", "similar_to"],
+    "AsyncSemanticIndex": ["add", "close", "create", "delete", "embed_missing", "hybrid", "search", "similar_to"],
+}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names(package: str) -> None:
+    module = import_module(package)
+    assert sorted(module.__all__) == PUBLIC[package]
+    assert all(inspect.getdoc(getattr(module, name)) for name in PUBLIC[package])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_public_methods_are_documented(name: str) -> None:
+    """Private and special methods, and those inherited from object, need no docstring."""
+    methods = inspect.getmembers(getattr(es_sbert, name), lambda value: callable(value) or isinstance(value, property))
+    public = {method: value for method, value in methods if not method.startswith("_")}
+    assert set(METHODS[name]) <= set(public)
+    assert [method for method, value in public.items() if not inspect.getdoc(value)] == []
+
+
+def test_the_two_index_classes_have_the_same_methods() -> None:
+    def methods(of: type) -> set[str]:
+        return {name for name, value in vars(of).items() if callable(value) and not name.startswith("_")}
+
+    assert methods(es_sbert.SemanticIndex) - {"create"} == methods(es_sbert.AsyncSemanticIndex) - {"create"}
+
+
+def test_unknown_names_raise_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Encodr'"):
+        es_sbert.Encodr  # noqa: B018
+    assert set(es_sbert.__all__) <= set(dir(es_sbert))
+
+
+def test_import_loads_no_library() -> None:
+    code = "import es_sbert, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = {"numpy", "onnxruntime", "pydantic", "elasticsearch", "opensearchpy", "click", "torch", "orjson"}
+    assert heavy.isdisjoint(loaded)
+
+
+@pytest.mark.slow
+def test_the_reference_builds_without_warnings(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["scripts/api-reference", str(tmp_path)],
+        env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tmp_path / "es_sbert.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in page for name in es_sbert.__all__)
