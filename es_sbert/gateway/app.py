@@ -97,7 +97,7 @@ class Gateway:
         self._metrics = GatewayMetrics(settings.models.public_names)
         connections = connections or ConnectionLimiter(settings.limits)
         self._admission = AdmissionControl(settings.limits)
-        self._metrics.watch(self._admission, connections)
+        self._metrics.track(self._admission, connections)
         self._upstream = Upstream(settings.upstream, settings.limits)
         self._models = ModelRegistry(settings.models, settings.embedding, self._metrics)
         self._indices = IndexLookup(self._upstream, settings.semantic.virtual_field)

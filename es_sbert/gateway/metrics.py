@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,11 +23,11 @@ _TEXTS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass
 class RequestOutcome:
-    """How a request ended, set by whoever answers it.
+    """Kind and status of a request, set while it is handled.
 
     Attributes:
-        kind: What it asked for, one of few words.
-        status: HTTP status; 499, as nginx writes it, where the client went away before there was one.
+        kind: `embeddings`, `search`, `write`, `passed`, ….
+        status: HTTP status; 499, as in nginx, if the client disconnected before the response.
     """
 
     kind: str
@@ -35,83 +35,62 @@ class RequestOutcome:
 
 
 class GatewayMetrics:
-    """Counts and times of one gateway, in a registry of its own.
+    """Metrics of one gateway, in a separate registry.
 
     Args:
-        models: Names of models that may stand in a label: whatever else is loaded was named by a mapping.
+        models: Model names that may be labels. Other models were named by a mapping and count as `other`.
+
+    Attributes:
+        registry: Holds the metrics.
+        texts_waiting, texts_refused, cache_hits: Metrics of the embedder.
     """
 
     def __init__(self, models: Collection[str] = ()) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         self._named = frozenset(models)
-        self._requests = Counter(
-            "es_sbert_gateway_requests", "Requests by kind and HTTP status.", ["kind", "status"], registry=self.registry
+
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"es_sbert_gateway_{name}", help_text, labels, registry=registry)
+
+        def gauge(name: str, help_text: str, *labels: str) -> Gauge:
+            return Gauge(f"es_sbert_gateway_{name}", help_text, labels, registry=registry)
+
+        def histogram(name: str, help_text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"es_sbert_gateway_{name}", help_text, labels, buckets=buckets, registry=registry)
+
+        self._requests = counter("requests", "Requests by kind and HTTP status.", "kind", "status")
+        self._seconds = histogram("request_seconds", "Time to handle a request.", _SECONDS_BUCKETS, "kind")
+        self._running = gauge("requests_running", "Requests in progress.")
+        self._upstream = counter("upstream_errors", "Requests without a response of the engine, by reason.", "reason")
+        self.texts_waiting = gauge("texts_waiting", "Texts waiting to be embedded.")
+        self.texts_refused = counter("texts_refused", "Texts refused because too many waited.")
+        self._vectors = counter("vectors", "Vectors by source: cache or model.", "source")
+        self.cache_hits = self._vectors.labels("cache")
+        self._batch_texts = histogram("batch_texts", "Texts per batch.", _TEXTS_BUCKETS)
+        self._batch_seconds = histogram("batch_seconds", "Time to embed one batch.", _SECONDS_BUCKETS)
+        self._models = gauge(
+            "model_loaded",
+            "Models in memory, by name. Models that clients cannot name are `other`.",
+            "model",
+            "fingerprint",
         )
-        self._seconds = Histogram(
-            "es_sbert_gateway_request_seconds",
-            "Time until a request was answered.",
-            ["kind"],
-            buckets=_SECONDS_BUCKETS,
-            registry=self.registry,
-        )
-        self._running = Gauge(
-            "es_sbert_gateway_requests_running", "Requests that are being answered.", registry=self.registry
-        )
-        self._upstream = Counter(
-            "es_sbert_gateway_upstream_errors",
-            "Requests that the engine did not answer, by reason.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self._waiting = Gauge(
-            "es_sbert_gateway_texts_waiting", "Texts that wait for their vectors.", registry=self.registry
-        )
-        self._refused = Counter(
-            "es_sbert_gateway_texts_refused", "Texts refused because too many waited.", registry=self.registry
-        )
-        self._vectors = Counter(
-            "es_sbert_gateway_vectors",
-            "Vectors given out, by where they came from: cache or model.",
-            ["source"],
-            registry=self.registry,
-        )
-        self._batch_texts = Histogram(
-            "es_sbert_gateway_batch_texts", "Texts embedded together.", buckets=_TEXTS_BUCKETS, registry=self.registry
-        )
-        self._batch_seconds = Histogram(
-            "es_sbert_gateway_batch_seconds",
-            "Time to embed one batch.",
-            buckets=_SECONDS_BUCKETS,
-            registry=self.registry,
-        )
-        self._models = Gauge(
-            "es_sbert_gateway_model_loaded",
-            "Models in memory, by name; those that only mappings name are `other`.",
-            ["model", "fingerprint"],
-            registry=self.registry,
-        )
-        self._connections = Gauge("es_sbert_gateway_connections", "Open connections.", registry=self.registry)
+        self._connections = gauge("connections", "Open connections.")
         self._connections_refused = _CallbackCounter(
-            "es_sbert_gateway_connections_refused", "Connections refused because too many were open.", self.registry
+            "es_sbert_gateway_connections_refused", "Connections refused because too many were open.", registry
         )
-        self._buffered = Gauge(
-            "es_sbert_gateway_buffered_bytes", "Bytes of requests' bodies in memory.", registry=self.registry
+        self._buffered = gauge("buffered_bytes", "Bytes of request bodies in memory.")
+        self._documents = counter(
+            "documents", "Documents with changed texts, by outcome: embedded, without vectors or refused.", "outcome"
         )
-        self._documents = Counter(
-            "es_sbert_gateway_documents",
-            "Documents written whose vectors change, by what became of these: embedded, without or refused.",
-            ["outcome"],
-            registry=self.registry,
-        )
-        # Memory, processor time and open files of this process.
-        ProcessCollector(registry=self.registry)
+        # Memory, CPU time and open files of this process.
+        ProcessCollector(registry=registry)
 
     @contextmanager
     def request(self, kind: str) -> Iterator[RequestOutcome]:
-        """Around one request.
+        """Measure one request.
 
         Args:
-            kind: What it asks for (`embeddings`, `search`, `write`, `passed`, …), as far as that is known yet.
+            kind: Its kind (`embeddings`, `search`, `write`, `passed`, …), which may be changed in the outcome.
         """
         outcome = RequestOutcome(kind)
         start = time.perf_counter()
@@ -127,73 +106,54 @@ class GatewayMetrics:
             self._requests.labels(outcome.kind, str(outcome.status)).inc()
 
     def upstream_failed(self, reason: str) -> None:
-        """The engine did not answer; `reason` is one of few words (`unreachable`, `timeout`, …)."""
+        """The engine did not respond; `reason` is `unreachable` or `timeout`."""
         self._upstream.labels(reason).inc()
 
-    def waiting(self, change: int) -> None:
-        """So many texts more (or fewer, negative) wait for their vectors."""
-        self._waiting.inc(change)
-
-    def refused(self, texts: int) -> None:
-        """Texts were refused because too many waited."""
-        self._refused.inc(texts)
-
-    def from_cache(self, texts: int) -> None:
-        """Vectors came from the cache."""
-        self._vectors.labels("cache").inc(texts)
-
-    def batch(self, texts: int, seconds: float) -> None:
+    def observe_batch(self, texts: int, seconds: float) -> None:
         """A batch was embedded."""
         self._vectors.labels("model").inc(texts)
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
 
     def documents(self, *, embedded: int, without: int, refused: int) -> None:
-        """Documents were written with their vectors, without because they could not be made, or refused for that."""
+        """Documents were written with vectors, without because embedding failed, or refused for that reason."""
         for outcome, count in (("embedded", embedded), ("without", without), ("refused", refused)):
             self._documents.labels(outcome).inc(count)
 
-    def model_loaded(self, model: str, fingerprint: str) -> None:
-        """A model is in memory now."""
-        self._models.labels(*self._labels(model, fingerprint)).inc()
+    def model_loaded(self, model: str, fingerprint: str, change: int = 1) -> None:
+        """A model was loaded, or dropped if `change` is -1."""
+        labels = (model, fingerprint) if model in self._named else ("other", "")
+        self._models.labels(*labels).inc(change)
 
-    def model_dropped(self, model: str, fingerprint: str) -> None:
-        """A model is not kept in memory any more."""
-        self._models.labels(*self._labels(model, fingerprint)).dec()
-
-    def _labels(self, model: str, fingerprint: str) -> tuple[str, str]:
-        return (model, fingerprint) if model in self._named else ("other", "")
-
-    def watch(self, admission: AdmissionControl, connections: ConnectionLimiter) -> None:
-        """Show what is open and in memory whenever somebody looks."""
+    def track(self, admission: AdmissionControl, connections: ConnectionLimiter) -> None:
+        """Report connections and buffered bytes at each scrape."""
         self._buffered.set_function(lambda: admission.buffered_bytes)
         self._connections.set_function(lambda: connections.open)
         self._connections_refused.read = lambda: connections.refused
 
 
 class _CallbackCounter:
-    """A counter that something else counts.
+    """A counter whose value is read at each scrape.
 
     Attributes:
-        read: Its value now.
+        read: Returns the value.
     """
 
-    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
-        self._name = name
-        self._documentation = documentation
+    def __init__(self, name: str, help_text: str, registry: CollectorRegistry) -> None:
+        self._metric = name, help_text
         self.read: Callable[[], float] = lambda: 0
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """As `prometheus_client` asks for it."""
-        yield CounterMetricFamily(self._name, self._documentation, value=self.read())
+        """The metric, for `prometheus_client`."""
+        yield CounterMetricFamily(*self._metric, value=self.read())
 
 
 def metrics_routes(metrics: GatewayMetrics, key: SecretStr | None = None) -> list[Route]:
     """`GET /metrics`.
 
     Args:
-        key: What callers must send as bearer token; None asks for nothing.
+        key: Bearer token that is required; None for none.
     """
 
     async def show(request: Request) -> Response:

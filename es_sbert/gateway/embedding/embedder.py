@@ -155,7 +155,7 @@ class BatchingEmbedder:
         keys = _cache_keys(self.info.fingerprint, texts, kind, caller)
         found = [self._cache.get(key) for key in keys]
         missing = [number for number, entry in enumerate(found) if entry is None]
-        self._metrics.from_cache(len(texts) - len(missing))
+        self._metrics.cache_hits.inc(len(texts) - len(missing))
         if missing:
             fresh = await self._run([texts[number] for number in missing], kind)
             for number, row in zip(missing, range(len(missing)), strict=True):
@@ -194,7 +194,7 @@ class BatchingEmbedder:
                 "Send them in several requests, or raise the gateway's limit of waiting texts.",
             )
         if self._occupied + len(texts) > most:
-            self._metrics.refused(len(texts))
+            self._metrics.texts_refused.inc(len(texts))
             raise Overloaded(
                 f"{self._occupied:,} texts wait for their vectors, and at most {most:,} may",
                 "Send the request again in a moment, and fewer at a time.",
@@ -221,7 +221,7 @@ class BatchingEmbedder:
 
     def _occupy(self, change: int) -> None:
         self._occupied += change
-        self._metrics.waiting(change)
+        self._metrics.texts_waiting.inc(change)
         if self._occupied:
             self._free.clear()
         else:
@@ -263,7 +263,7 @@ class BatchingEmbedder:
             for share in batch:
                 share.request.future.cancel()
             raise
-        self._metrics.batch(sum(len(share.numbers) for share in batch), time.perf_counter() - start)
+        self._metrics.observe_batch(sum(len(share.numbers) for share in batch), time.perf_counter() - start)
         for share, part in zip(batch, parts, strict=True):
             share.request.deliver(share.numbers, part)
 

@@ -254,5 +254,5 @@ class ModelRegistry:
         while len(self._kept) > settings.in_memory:
             # Not closed: callers may hold it, and the last of them closes it by letting go.
             name, dropped = self._kept.popitem(last=False)
-            self._metrics.model_dropped(public_name(name), dropped.info.fingerprint)
+            self._metrics.model_loaded(public_name(name), dropped.info.fingerprint, -1)
         return embedder

@@ -233,7 +233,7 @@ def test_an_engine_that_never_answers_is_asked_again(
 
     with caplog.at_level(logging.WARNING, "es_sbert"):
         assert _run(Silent(), use).dropped == 0
-    assert "did not answer within" in caplog.messages[0]
+    assert "did not respond within" in caplog.messages[0]
 
 
 def test_the_index_is_there_before_the_first_search() -> None:
