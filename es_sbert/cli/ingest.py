@@ -115,7 +115,7 @@ def ingest(
             if ray is None
             else _ray_runner(ray, model, wanted, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
         )
-        stack.enter_context(handle_signals(control, log_message, lambda: control.left_behind))
+        stack.enter_context(handle_signals(control, log_message, lambda: control.exit_warning))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
             summary = run_load(

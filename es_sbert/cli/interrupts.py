@@ -24,7 +24,7 @@ EXIT_INTERRUPTED = 130  # exit code of a command that the user stopped
 
 @contextmanager
 def handle_signals(
-    control: LoadControl, say: Callable[[str], None], left_behind: Callable[[], str] = str
+    control: LoadControl, say: Callable[[str], None], exit_warning: Callable[[], str] = str
 ) -> Iterator[None]:
     """Stop the command in order by the first signal, and end the process by the second.
 
@@ -33,12 +33,12 @@ def handle_signals(
 
     Args:
         say: Shows a line.
-        left_behind: What the user must know when the process ends at once; empty for nothing.
+        exit_warning: Gives a sentence to print if the process ends at once; empty for nothing.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if control.interrupted:
-            line = " ".join(filter(None, ["Stopped at once: the same command goes on where it was.", left_behind()]))
+            line = " ".join(filter(None, ["Stopped at once: the same command goes on where it was.", exit_warning()]))
             last = threading.Thread(target=say, args=(line,), daemon=True)
             last.start()
             last.join(_LAST_MESSAGE_SECONDS)

@@ -43,51 +43,51 @@ class Backoff:
 
     Args:
         policy: How long to wait.
-        no_waiting: Ends a wait, and every later one, once it is set; None where only an exception does, as by Ctrl-C.
+        stop_retrying: Once set, ends the current wait and every later one; None if only an exception does (Ctrl-C).
     """
 
-    def __init__(self, policy: RetryPolicy, no_waiting: threading.Event | None = None) -> None:
+    def __init__(self, policy: RetryPolicy, stop_retrying: threading.Event | None = None) -> None:
         self._policy = policy
-        self._no_waiting = no_waiting or threading.Event()
+        self._stop_retrying = stop_retrying or threading.Event()
         self._failures = 0
         self._deadline = 0.0
 
     def wait(self) -> bool:
-        """Wait after a failure; False where the budget is spent or nothing is waited for any more."""
+        """Wait after a failure; False if the budget is spent or `stop_retrying` is set."""
         now = time.monotonic()
         if not self._failures:
             self._deadline = now + self._policy.budget
         self._failures += 1
         if now >= self._deadline:
             return False
-        # Full jitter: clients that failed together must not come back together.
+        # Full jitter: clients that failed at the same time must not retry at the same time.
         pause = random.uniform(0, self._policy.longest_wait(self._failures))
-        return not self._no_waiting.wait(min(pause, self._deadline - now))
+        return not self._stop_retrying.wait(min(pause, self._deadline - now))
 
     @property
-    def left(self) -> float:
-        """Seconds of the budget that are left; all of it before the first failure."""
+    def seconds_left(self) -> float:
+        """Seconds left of the budget; all of it before the first failure."""
         return max(0.0, self._deadline - time.monotonic()) if self._failures else self._policy.budget
 
-    def succeeded(self) -> None:
-        """Something went through: the budget starts anew with the next failure."""
+    def reset(self) -> None:
+        """There was progress: the budget starts again with the next failure."""
         self._failures = 0
 
 
 def is_retryable(status: int) -> bool:
-    """Whether a status goes away by itself: a broken connection (0), too many requests, or the server's own trouble."""
+    """Whether a status is transient: a broken connection (0), too many requests, or a server error."""
     return status in (0, _TOO_MANY_REQUESTS) or status >= 500
 
 
 def is_transient(error: EngineError) -> bool:
-    """Whether the same request may well succeed later."""
+    """Whether the same request may succeed later."""
     if isinstance(error, RequestFailed):
         return is_retryable(error.status)
     return isinstance(error, EngineUnreachable)
 
 
 class Retrier(Protocol):
-    """Gives a call's answer; transient failures are waited out."""
+    """Returns the result of a call; transient failures are retried."""
 
     def __call__(self, call: Callable[[], T]) -> T: ...
 
@@ -96,31 +96,27 @@ def make_retrier(policy: RetryPolicy, on_wait: Callable[[str], None]) -> Retrier
     """`with_retries` for a command that only Ctrl-C ends.
 
     Args:
-        on_wait: Told why a call is tried again.
+        on_wait: Called with the reason of each retry.
     """
-
-    def answer(call: Callable[[], T]) -> T:
-        return with_retries(call, policy, None, lambda error: on_wait(error.message))
-
-    return answer
+    return lambda call: with_retries(call, policy, None, lambda error: on_wait(error.message))
 
 
 def with_retries(
     call: Callable[[], T],
     policy: RetryPolicy,
-    no_waiting: threading.Event | None,
+    stop_retrying: threading.Event | None,
     on_retry: Callable[[EngineError], None],
 ) -> T:
-    """The call's answer; transient failures are waited out.
+    """The result of a call; transient failures are retried.
 
     Args:
-        no_waiting: Once set, a failure is not waited out; see `Backoff`.
-        on_retry: Told of each failure before the call is tried again.
+        stop_retrying: Once set, failures are not retried; see `Backoff`.
+        on_retry: Called with each failure before the retry.
 
     Raises:
-        EngineError: a failure that does not pass, or one that outlasted the budget.
+        EngineError: a failure that is not transient, or that outlasted the budget.
     """
-    backoff = Backoff(policy, no_waiting)
+    backoff = Backoff(policy, stop_retrying)
     while True:
         try:
             return call()
@@ -132,25 +128,25 @@ def with_retries(
                 raise
 
 
-# Seconds: an engine that is back is not left waiting for half a minute, as one that is overloaded is.
+# Seconds: shorter than for an overloaded engine, so that the command goes on soon after the start.
 _MAX_STARTUP_WAIT = 5.0
 
 
-def wait_for_engine(call: Callable[[], T], seconds: float, no_waiting: threading.Event | None = None) -> T:
-    """The call's answer, waited for while the engine is not there or not ready, as in the middle of a load.
+def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: threading.Event | None = None) -> T:
+    """The result of a call; while the engine is unreachable or not ready, it is retried.
 
-    What it waits for is said at once: an address that is mistyped looks like an engine that is about to start.
+    The first failure is logged at once: a mistyped address looks like an engine that is about to start.
 
     Args:
         call: May be called more than once.
-        seconds: How long to wait after the first failure; 0 fails at once.
-        no_waiting: Ends the wait once it is set.
+        seconds: How long to retry after the first failure; 0 fails at once.
+        stop_retrying: Ends the wait once it is set.
 
     Raises:
-        EngineError: the engine did not come in time, or failed in a way that does not pass: wrong credentials, TLS, a
-            host name that nobody knows.
+        EngineError: the engine did not start in time, or the failure is not transient: wrong credentials, TLS, an
+            unknown host name.
     """
-    backoff = Backoff(RetryPolicy(seconds, ceiling=_MAX_STARTUP_WAIT), no_waiting)
+    backoff = Backoff(RetryPolicy(seconds, ceiling=_MAX_STARTUP_WAIT), stop_retrying)
     began: float | None = None
     while True:
         try:
@@ -184,7 +180,7 @@ def wait_for_engine(call: Callable[[], T], seconds: float, no_waiting: threading
 
 
 def may_be_starting(error: EngineError) -> bool:
-    """Whether an engine that is starting may be what fails."""
+    """Whether the failure may come from an engine that is starting."""
     return is_transient(error) and not isinstance(error, TlsFailed | HostUnknown)
 
 
@@ -193,15 +189,15 @@ _BODY_STEP = 256 << 10
 
 
 class Throttle:
-    """Body size and number of requests under way: additive increase, multiplicative decrease. Thread-safe.
+    """Limits the body size and the concurrency of bulk requests: additive increase, multiplicative decrease.
 
-    Chiu and Jain 1989 showed that this, alone among linear rules, brings clients that share a server to equal shares
-    without any word between them; two loads into one cluster are such clients.
+    Thread-safe. Chiu and Jain (1989) showed that among linear rules only this one brings clients that share a server,
+    such as two loads into one cluster, to equal shares without communication.
 
     Args:
-        largest_body: Bytes of a bulk request's body, at first and at most.
-        most_requests: Bulk requests under way at a time, at most.
-        first_requests: At first.
+        largest_body: Largest body of a bulk request in bytes; also the first limit.
+        most_requests: Most concurrent bulk requests.
+        first_requests: Concurrent bulk requests at the start.
     """
 
     def __init__(self, largest_body: int, most_requests: int, first_requests: int = 2) -> None:
@@ -217,19 +213,19 @@ class Throttle:
 
     @property
     def body_bytes(self) -> int:
-        """Largest body that is worth sending now."""
+        """Largest body to send now."""
         with self._changed:
             return self._body
 
     @property
     def requests(self) -> int:
-        """Requests that may be under way now."""
+        """Concurrent requests allowed now."""
         with self._changed:
             return self._allowed
 
     @contextmanager
-    def request(self) -> Iterator[None]:
-        """Wait for a turn, and hold it."""
+    def slot(self) -> Iterator[None]:
+        """Wait until a request may be sent, and count it until the block ends."""
         with self._changed:
             while self._running >= self._allowed:
                 self._changed.wait()
@@ -241,8 +237,8 @@ class Throttle:
                 self._running -= 1
                 self._changed.notify()
 
-    def succeeded(self) -> None:
-        """A body was taken whole: a little more next time, and one request more after a round of them."""
+    def increase(self) -> None:
+        """A body was taken whole: a larger one next time, and one more request after a round of them."""
         with self._changed:
             self._body = min(self._largest, self._body + _BODY_STEP)
             self._taken += 1
@@ -255,8 +251,8 @@ class Throttle:
         if recovered:
             self._record("all is sent as before")
 
-    def overloaded(self) -> None:
-        """The engine has more than it can do: half of everything."""
+    def decrease(self) -> None:
+        """The engine is overloaded: halve both limits."""
         with self._changed:
             before = (self._body, self._allowed)
             self._body = max(self._smallest, self._body // 2)
@@ -267,8 +263,8 @@ class Throttle:
         if changed:
             self._record("the engine is overloaded: half as much is sent")
 
-    def too_large(self, size: int) -> None:
-        """A body of this size is over the server's limit: no later one will be larger than half of it."""
+    def limit_body(self, size: int) -> None:
+        """A body of this size is over the server's limit: no later one is larger than half of it."""
         with self._changed:
             self._largest = max(1, min(self._largest, size // 2))
             self._smallest = min(self._smallest, self._largest)

@@ -63,7 +63,7 @@ class VersionedUpdates:
             self._check_index()
             body = b"".join(action.body for action in waiting)
             try:
-                results = self._engine.bulk(self._state.name, body, timeout=backoff.left)
+                results = self._engine.bulk(self._state.name, body, timeout=backoff.seconds_left)
             except RequestFailed as error:
                 if error.status == _TOO_LARGE and len(waiting) > 1:
                     half = len(waiting) // 2
@@ -84,7 +84,7 @@ class VersionedUpdates:
                 else:
                     yield action, result
             if len(again) < len(waiting):
-                backoff.succeeded()
+                backoff.reset()
             waiting = again
             if waiting:
                 self._on_wait(reason)

@@ -7,7 +7,7 @@ the index.
 
 from __future__ import annotations
 
-import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -26,6 +26,7 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.load_checks import in_place_commands
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
+from es_sbert.ingest.bulk import BulkWriter, ConflictQueue
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
 from es_sbert.ingest.documents import (
     Document,
@@ -35,18 +36,14 @@ from es_sbert.ingest.documents import (
     update_action,
 )
 from es_sbert.ingest.ledger import DocumentOutcome
-from es_sbert.ingest.load_context import (
-    LoadContext,
-    check_index_unchanged,
-    index_replaced_error,
-    retrying,
-)
-from es_sbert.ingest.load_pipeline import WINDOW_BYTES, batch_window, build_pipeline
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_pipeline import WINDOW_BYTES, LoadPipeline, batch_window
 from es_sbert.ingest.read_back import ReadBackCheck
-from es_sbert.ingest.records import Origin
+from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.io.json_lines import dump_object
 
-# How often documents that other writers keep changing are read and embedded anew.
+SCAN_PAGE = 500
+# How often documents that other writers keep changing are read and embedded again.
 CONFLICT_ROUNDS = 3
 
 
@@ -54,13 +51,13 @@ def embed_in_place(
     context: LoadContext,
     encoder: Encoder,
     reader: IndexReader,
-    documents: Callable[[], Iterable[Document]],
+    documents: Iterable[Document],
     tick: Callable[[], None],
 ) -> None:
-    """Give documents of the index their vectors.
+    """Embed the documents of an index that have no current vector.
 
     Args:
-        documents: Gives those that lack one, as `reader` finds them.
+        documents: Those documents, as `reader` yields them.
         tick: Called several times a second.
 
     Raises:
@@ -69,25 +66,38 @@ def embed_in_place(
     window = batch_window(context, encoder)
     conflicts = ConflictQueue()
     read_back = ReadBackCheck(context)
-    loader = build_pipeline(context, encoder, InPlaceChangeDetection(context.targets), conflicts.add, read_back)
-    loader.run(document_windows(documents(), window, WINDOW_BYTES), tick)
+    detect = partial(plan_updates, targets=context.targets)
+    pipeline = LoadPipeline(context, encoder, detect, BulkWriter(context, read_back, conflicts))
+    pipeline.run(document_windows(documents, window, WINDOW_BYTES), tick)
     for _ in range(CONFLICT_ROUNDS):
-        changed = conflicts.take()
+        changed = conflicts.take_all()
         if not changed:
             break
-        loader.run(document_windows(reader.again(changed), window, WINDOW_BYTES), tick)
-    for action in conflicts.take().values():
+        pipeline.run(document_windows(reader.reread(changed), window, WINDOW_BYTES), tick)
+    for action in conflicts.take_all().values():
         reason = "other writers kept changing it while it was being embedded: run again"
-        document = action.document
-        context.outcomes.dead(document.origin, reason, document.source, document.id, partial=True)
+        context.outcomes.record_dead_letter(action.document.rejected(reason))
     read_back.check_sample()
 
 
-SCAN_PAGE = 500
+def plan_updates(documents: list[Document], targets: EmbeddingTargets) -> WindowPlan:
+    """Plan a window of documents of the index: those that lost their text lose their vector.
+
+    A search must not find a document by words that it no longer holds.
+    """
+    plan = WindowPlan()
+    for document in documents:
+        to_embed = tuple(number for number in document.stale if document.texts[number])
+        if to_embed:
+            plan.embed.append(EmbeddingTask(document, to_embed))
+        else:
+            body = update_action(document, [], cleared_fields(document, targets))
+            plan.actions.append(DocumentAction(document, body, DocumentOutcome.EMPTY, 0, ""))
+    return plan
 
 
 def scan_query(targets: EmbeddingTargets, *, only_lacking: bool = False, only_ids: Sequence[str] | None = None) -> Json:
-    """All documents, each hit saying by named queries which of the targets have a vector (their numbers).
+    """All documents; the named queries of a hit tell which of the targets have a vector (their numbers).
 
     Args:
         only_lacking: Only documents that lack a vector in one of them.
@@ -102,52 +112,13 @@ def scan_query(targets: EmbeddingTargets, *, only_lacking: bool = False, only_id
     return query
 
 
-class InPlaceChangeDetection:
-    """Sorts a window: what has text is embedded; what lost its text loses its vector.
-
-    A search must not find a document by words that it no longer holds.
-    """
-
-    def __init__(self, targets: EmbeddingTargets) -> None:
-        self._targets = targets
-
-    def __call__(self, documents: list[Document]) -> WindowPlan:
-        found = WindowPlan([])
-        for document in documents:
-            wanted = tuple(number for number in document.stale if document.texts[number])
-            if wanted:
-                found.embed.append(EmbeddingTask(document, wanted))
-            else:
-                body = update_action(document, [], cleared_fields(document, self._targets))
-                found.actions.append(DocumentAction(document, body, DocumentOutcome.EMPTY, 0, ""))
-        return found
-
-
-class ConflictQueue:
-    """Documents that were written between our reading and our writing. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._actions: dict[DocumentKey, DocumentAction] = {}
-
-    def add(self, action: DocumentAction) -> None:
-        with self._lock:
-            self._actions[action.document.id, action.document.routing] = action
-
-    def take(self) -> dict[DocumentKey, DocumentAction]:
-        """All of them, by id and routing; none are left."""
-        with self._lock:
-            taken, self._actions = self._actions, {}
-        return taken
-
-
 class IndexReader:
-    """Documents of an index that lack a current vector; the ends of all others are entered.
+    """Reads the documents of an index that lack a current vector, or that have a vector but no text any more.
 
-    Those that have a vector but no text any more come too.
+    The outcome of all other documents is recorded.
 
     Args:
-        context: The load; it fills all of its targets. Where it names an alias, the documents are those that a search
+        context: The load; it fills all of its targets. If it names an alias, only documents are read that a search
             by the alias sees.
         slice: The part of the index to read; None reads all of it.
     """
@@ -167,35 +138,44 @@ class IndexReader:
         self._origin = Origin(f"index {self._index}")
 
     def documents(self) -> Iterator[Document]:
-        """From one point in time. A scan that fails ends early: what was read is still loaded."""
+        """The documents, from one point in time. If the scan fails, what was read until then is still loaded."""
+        for hit in self._hits():
+            self._outcomes.record_read()
+            self._record_missing_fields(hit)
+            yield from self._stale(hit)
+
+    def count_stale(self) -> tuple[int, int]:
+        """Documents that lack a current vector, and those whose text cannot be read; no outcome is recorded."""
+        counts = Counter(type(self._examine(hit)) for hit in self._hits())
+        return counts[Document], counts[TextFieldError]
+
+    def _hits(self) -> Iterator[Json]:
         query = scan_query(self._targets, only_lacking=self._only_lacking, only_ids=self._only_ids)
         pages = self._engine.scan(
             self._index, query=query, source_includes=self.includes, page=SCAN_PAGE, slice=self._slice
         )
         try:
             for page in pages:
-                for hit in page:
-                    self._outcomes.read()
-                    self._count_lacking(hit)
-                    yield from self._lacking(hit)
+                yield from page
                 if self._control.stop.is_set():
                     return
         except EngineError as error:
-            self._control.cut(f"reading the index failed: {error.message}")
+            self._control.truncate(f"reading the index failed: {error.message}")
 
-    def again(self, conflicts: Mapping[DocumentKey, DocumentAction]) -> Iterator[Document]:
+    def reread(self, conflicts: Mapping[DocumentKey, DocumentAction]) -> Iterator[Document]:
         """The documents of these actions as they are now; they are not counted as read a second time.
 
-        What cannot be read, since the engine is lost or the user stopped the load, is left for the next run.
+        Documents that cannot be read, because the engine is unreachable or the user stopped the load, are left for the
+        next run.
         """
         left, source = len(conflicts), {"includes": self.includes}
         try:
             if not self._control.halted.is_set():
-                retrying(self._context, partial(self._engine.refresh, self._index))
+                self._context.retrying(self._engine.refresh, self._index)
             for keys in batched(list(conflicts), SCAN_PAGE):
                 if self._control.halted.is_set():
                     break
-                look = partial(
+                hits = self._context.retrying(
                     multi_get,
                     self._engine,
                     self._index,
@@ -203,94 +183,91 @@ class IndexReader:
                     query=scan_query(self._targets),
                     source=source,
                 )
-                hits = retrying(self._context, look)
                 left -= len(keys)
                 for key in keys:
                     hit = hits.get(key)
                     if hit is None:
-                        self._outcomes.deleted()
-                    elif self._is_ours(hit, conflicts[key]):
-                        # Written by a request whose answer was lost; the conflict has counted it as not embedded.
+                        self._outcomes.add(DocumentOutcome.DELETED)
+                    elif self._was_written_by(conflicts[key], hit):
+                        # A request whose answer was lost; the conflict has counted it as not embedded.
                         self._outcomes.ledger.add_embedded(1)
-                        self._outcomes.indexed(conflicts[key].lost_tokens, conflicts[key].passages)
+                        self._outcomes.ledger.add_indexed(conflicts[key].lost_tokens, conflicts[key].passages)
                     else:
-                        yield from self._lacking(hit)
+                        yield from self._stale(hit)
         except EngineError as error:
             if not self._control.halted.is_set():
                 self._control.mark_unreachable(f"reading the index failed: {error.message}")
-        self._outcomes.left(left)
+        self._outcomes.add(DocumentOutcome.LEFT, left)
 
     @property
     def includes(self) -> list[str]:
-        """Fields of a hit that are needed."""
+        """Fields of `_source` that are read."""
         fields = [field for target in self._targets for field in target.template.fields]
         return list(dict.fromkeys([*fields, *self._meta_fields]))
 
-    def _is_ours(self, hit: Json, action: DocumentAction) -> bool:
-        """Whether the version that stood in the way was written by this very action: its answer got lost."""
+    def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:
+        """Whether this action wrote the version that it conflicts with: its answer was lost, and it was sent again."""
         document, metas = action.document, self._metas(hit)
-        wanted = [number for number in document.stale if document.texts[number]]
-
-        def wrote(number: int) -> bool:
-            meta = metas[number]
-            written = meta is not None and meta.get("embedded_at") == action.embedded_at
-            return written and self._is_current(number, document.texts[number], hit, meta)
-
-        return bool(wanted) and all(map(wrote, wanted))
+        embedded = [(number, metas[number]) for number in document.stale if document.texts[number]]
+        return bool(embedded) and all(
+            meta is not None
+            and meta.get("embedded_at") == action.embedded_at
+            and self._is_current(number, document.texts[number], hit, meta)
+            for number, meta in embedded
+        )
 
     def _metas(self, hit: Json) -> list[Json | None]:
         return [raw_document_meta(hit.get("_source") or {}, field) for field in self._meta_fields]
 
     def _is_current(self, number: int, text: str, hit: Json, meta: Json | None) -> bool:
         """Whether the hit has the vector that the text would get now."""
-        there = str(number) in hit.get("matched_queries", [])
-        return there and is_vector_current(meta, text, self._targets[number].meta.fingerprint)
+        has_vector = str(number) in hit.get("matched_queries", [])
+        return has_vector and is_vector_current(meta, text, self._targets[number].meta.fingerprint)
 
-    def changed(self, hits: Iterable[Json]) -> Iterator[Document]:
-        """Those of a page that lack a current vector; they alone are counted as read.
+    def stale_in(self, hits: Iterable[Json]) -> Iterator[Document]:
+        """The documents of a page that lack a current vector; only these are counted as read.
 
-        A watcher meets its own writes here, which are as they should be.
+        The page of a watcher also holds the watcher's own writes, which are current.
         """
         for hit in hits:
-            found = self._examined(hit)
-            if not isinstance(found, DocumentOutcome):
-                self._outcomes.read()
-                self._count_lacking(hit)
-                yield from self._entered(hit, found)
+            if not isinstance(self._examine(hit), DocumentOutcome):
+                self._outcomes.record_read()
+                self._record_missing_fields(hit)
+                yield from self._stale(hit)
 
-    def _count_lacking(self, hit: Json) -> None:
-        self._outcomes.lacking(absent_fields(hit.get("_source") or {}, self._text_fields))
+    def _record_missing_fields(self, hit: Json) -> None:
+        self._outcomes.ledger.add_missing_fields(absent_fields(hit.get("_source") or {}, self._text_fields))
 
-    def _lacking(self, hit: Json) -> Iterator[Document]:
-        yield from self._entered(hit, self._examined(hit))
-
-    def _entered(self, hit: Json, found: Document | TextFieldError | DocumentOutcome) -> Iterator[Document]:
-        """A document that lacks a vector is handed on; the end of any other is entered."""
-        if isinstance(found, Document):
-            yield found
-        elif isinstance(found, TextFieldError):
-            self._outcomes.dead(self._origin, str(found), self._plain(hit), hit["_id"], partial=True)
+    def _stale(self, hit: Json) -> Iterator[Document]:
+        """The document of a hit if it lacks a current vector; the outcome of any other is recorded."""
+        result = self._examine(hit)
+        if isinstance(result, Document):
+            yield result
+        elif isinstance(result, TextFieldError):
+            fields = self._read_fields(hit)
+            letter = RejectedRecord(self._origin, str(result), document=fields, id=hit["_id"], partial=True)
+            self._outcomes.record_dead_letter(letter)
         else:
-            self._outcomes.ledger.enter(found)
+            self._outcomes.add(result)
 
-    def _examined(self, hit: Json) -> Document | TextFieldError | DocumentOutcome:
-        """What is to be done: embed the document, put it aside, or nothing.
+    def _examine(self, hit: Json) -> Document | TextFieldError | DocumentOutcome:
+        """The document to embed, the reason why it cannot be, or the outcome of one that needs nothing.
 
         Raises:
-            IndexMismatch: the hit is another index's, to which the alias has gone over: what is made of it would be
-                written to the document of that id in the index that the load began with.
+            IndexMismatch: the hit is of another index, because the alias was moved: its vector would be written to the
+                document of that id in the index that the load started with.
         """
         if hit["_index"] != self._context.index.name:
-            raise index_replaced_error(self._context)
+            raise self._context.index_replaced_error()
         try:
             texts = target_texts(hit.get("_source") or {}, self._targets)
         except TextFieldError as error:
             return error
-        metas, has = self._metas(hit), hit.get("matched_queries", [])
+        metas, has_vector = self._metas(hit), hit.get("matched_queries", [])
         stale = tuple(
             number
             for number, text in enumerate(texts)
-            if (str(number) in has if not text else not self._is_current(number, text, hit, metas[number]))
+            if (str(number) in has_vector if not text else not self._is_current(number, text, hit, metas[number]))
         )
         if stale:
             version = (hit["_seq_no"], hit["_primary_term"])
@@ -298,7 +275,7 @@ class IndexReader:
                 self._origin,
                 hit["_id"],
                 texts,
-                self._plain(hit),
+                self._read_fields(hit),
                 None,
                 version,
                 stale=stale,
@@ -306,14 +283,14 @@ class IndexReader:
             )
         return DocumentOutcome.UNCHANGED if any(texts) else DocumentOutcome.EMPTY
 
-    def _plain(self, hit: Json) -> bytes:
+    def _read_fields(self, hit: Json) -> bytes:
         """The part of the document that was read."""
         source: Json = hit.get("_source") or {}
         return dump_object({key: value for key, value in source.items() if key not in self._meta_fields})
 
 
 class IndexWatcher:
-    """What was written to an index since it was last looked at.
+    """Finds the documents that were written to an index since the last check.
 
     Args:
         context: The load.
@@ -327,49 +304,46 @@ class IndexWatcher:
         self._context = context
         self._reader = reader
         self._index = context.index.name
-        self._name = context.plan.settings.index  # an alias leaves out documents that are not its own
+        self._name = context.plan.settings.index  # an alias may have a filter
         self._backing = self._backing_indices()
         self._query: Json = scan_query(context.targets)
         self._seen = self._checkpoints()
-        self._there = dict(self._seen)
+        self._latest = dict(self._seen)
 
     def has_changes(self) -> bool:
-        """Whether anything was written that was not looked at. An engine that fails ends the watch.
+        """Whether there are writes that were not seen yet. If the engine fails, the watch ends.
 
         Raises:
-            IndexMismatch: the index was deleted or made anew, its alias points to another one, or the data stream
-                that it belongs to has rolled over.
+            IndexMismatch: the index was deleted or replaced, its alias was moved, or its data stream has rolled over.
         """
         try:
-            # Looked at first, and every time: the numbers of another index may well be the same.
+            # First, and every time: another index may have the same sequence numbers.
             self._check_stream()
-            check_index_unchanged(self._context)
-            self._there = self._checkpoints()
+            self._context.check_index_unchanged()
+            self._latest = self._checkpoints()
         except EngineError as error:
-            self._lost(error)
-        return self._there != self._seen
+            self._end_watch(error)
+        return self._latest != self._seen
 
     def documents(self) -> Iterator[Document]:
-        """Documents that lack a current vector; the writes up to the last `has_changes` count as seen.
+        """Documents that lack a current vector; writes up to the last `has_changes` count as seen.
 
-        An engine that fails ends the watch: what was read is still embedded.
+        If the engine fails, the watch ends: documents read until then are still embedded.
         """
         try:
-            retrying(self._context, lambda: self._context.engine.refresh(self._index))
-            for shard, up_to in self._there.items():
-                yield from self._of_shard(shard, up_to)
+            self._context.retrying(self._context.engine.refresh, self._index)
+            for shard, up_to in self._latest.items():
+                yield from self._shard_documents(shard, up_to)
         except EngineError as error:
-            self._lost(error)
+            self._end_watch(error)
 
     def _backing_indices(self) -> set[str]:
-        """Names of the backing indices of the data stream that the index belongs to; none where it belongs to none."""
+        """Names of the backing indices of the index's data stream; none if it belongs to none."""
         stream = self._context.index.data_stream
-        return (
-            set() if stream is None else set(retrying(self._context, partial(self._context.engine.index_uuids, stream)))
-        )
+        return set() if stream is None else set(self._context.retrying(self._context.engine.index_uuids, stream))
 
     def _check_stream(self) -> None:
-        """New documents of a data stream go to its newest backing index, which this watch would never see."""
+        """New documents of a data stream go to its newest backing index, which is not watched."""
         added = sorted(self._backing_indices() - self._backing)
         if added:
             raise IndexMismatch(
@@ -379,16 +353,16 @@ class IndexWatcher:
                 f"backing index: `es-sbert ingest --index {added[-1]} --watch`.",
             )
 
-    def _lost(self, error: EngineError) -> None:
-        self._context.control.cut(f"reading the index failed: {error.message}")
+    def _end_watch(self, error: EngineError) -> None:
+        self._context.control.truncate(f"reading the index failed: {error.message}")
 
     def _checkpoints(self) -> dict[int, int]:
-        numbers = retrying(self._context, lambda: self._context.engine.sequence_numbers(self._index))
+        numbers = self._context.retrying(self._context.engine.sequence_numbers, self._index)
         return {shard: number.global_checkpoint for shard, number in enumerate(numbers)}
 
-    def _of_shard(self, shard: int, up_to: int) -> Iterator[Document]:
+    def _shard_documents(self, shard: int, up_to: int) -> Iterator[Document]:
         while self._seen.get(shard, -1) < up_to and not self._context.control.stop.is_set():
-            ask = partial(
+            hits = self._context.retrying(
                 self._context.engine.read_changes,
                 self._name,
                 shard,
@@ -398,6 +372,5 @@ class IndexWatcher:
                 source_includes=self._reader.includes,
                 page=SCAN_PAGE,
             )
-            hits = retrying(self._context, ask)
-            yield from self._reader.changed(hits)
+            yield from self._reader.stale_in(hits)
             self._seen[shard] = hits[-1]["_seq_no"] if len(hits) == SCAN_PAGE else up_to

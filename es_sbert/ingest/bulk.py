@@ -3,271 +3,269 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from es_sbert.engines.error_mapping import privilege_remedy
-from es_sbert.engines.protocol import BulkItemResult, Engine
-from es_sbert.engines.retry import Backoff, RetryPolicy, Throttle, is_retryable, is_transient
+from es_sbert.engines.protocol import BulkItemResult, DocumentKey
+from es_sbert.engines.retry import Backoff, is_retryable, is_transient
 from es_sbert.errors import AccessDenied, EngineError, RequestFailed
 from es_sbert.ingest.documents import Document, DocumentAction, split_in_half
-from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
-from es_sbert.ingest.pipeline import LoadControl
-from es_sbert.ingest.progress import LoadObserver
-from es_sbert.ingest.read_back import ReadBackCheck
+from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck
 from es_sbert.messages import log_event
 
-# The whole request was refused because of something inside it: halve it until the culprit stands alone.
+# The request was rejected as a whole: split it until the offending document is alone.
 _SPLIT_STATUSES = frozenset({400, 413})
 _OVERLOAD_STATUSES = frozenset({429, 503})
-# The engine itself stumbles over a document: it may pass, but must not hold up the others for ever.
+# HTTP 500 for one item may be transient: it is retried, but only within the budget.
 _INTERNAL_SERVER_ERROR = 500
-# Read-only, by hand or by a disk that is nearly full: it passes once somebody has mended it.
+# Read-only, set by hand or because a disk is nearly full: transient once somebody has removed the cause.
 _BLOCKED_REASON = "cluster_block_exception"
+_BLOCKED_STATUS = 403  # of a request; missing privileges raise AccessDenied
+# The following reasons are not about a document: every later one would be rejected too.
 _DENIED_REASON = "security_exception"
-# Nothing is the matter with the documents, and all that follow would be refused too.
 _CLOSED_REASON = "index_closed_exception"
-# A load whose index was deleted ends with an error that says so.
-_DELETED_REASON = "index_not_found_exception"
-# What a pipeline refuses it refuses for ever, though engines answer 500 for its `fail` processor.
+_DELETED_REASON = "index_not_found_exception"  # the load ends with an error that says so
+# An ingest pipeline rejects the document for good, though engines answer 500 for its `fail` processor.
 _PIPELINE_REASON = "fail_processor_exception"
-_PIPELINE_SETTINGS = "see the settings index.default_pipeline and index.final_pipeline"
-_BLOCKED_STATUS = 403  # of a request; a user who may not is an AccessDenied
-
-
-@dataclass
-class _RetryableActions:
-    """What of a request is worth another try.
-
-    Attributes:
-        actions: In the order of the request; none where everything has come to its end.
-        reason: Why, in one line.
-        overloaded: Whether the engine has more to do than it can.
-        answered: Whether the engine took the request, whatever became of its actions.
-        stumbled: Whether all of them made the engine stumble, while it took the request as such.
-        broken: Whether the connection broke before an answer came.
-    """
-
-    actions: list[DocumentAction] = field(default_factory=list)
-    reason: str = ""
-    overloaded: bool = False
-    answered: bool = False
-    stumbled: bool = False
-    broken: bool = False
 
 
 def _is_retryable_item(result: BulkItemResult) -> bool:
-    """Whether an action is worth another try."""
     if result.reason.startswith(_PIPELINE_REASON):
         return False
     return is_retryable(result.status) or result.reason.startswith(_BLOCKED_REASON)
 
 
-def misrouted_reason(document: Document, taken: BulkItemResult, index: str) -> str | None:
-    """Why a document that the engine took does not stand where it was sent to; None where it does.
+def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> str | None:
+    """Why a document that the engine acknowledged is not where it was sent to; None if it is.
 
     Args:
-        taken: What the engine said of it.
+        result: The engine's answer for the document.
         index: The index that it was sent to.
     """
-    if document.version is not None:  # a partial update, which pipelines do not see
+    if document.version is not None:  # ingest pipelines do not see partial updates
         return None
-    if taken.result == "noop":
-        return f"an ingest pipeline drops it: {_PIPELINE_SETTINGS} of {index}"
-    if (taken.index, taken.id) != (index, document.id):
-        return f"an ingest pipeline writes it to {taken.index} as {taken.id!r}: {_PIPELINE_SETTINGS} of {index}"
+    settings = f"see the settings {' and '.join(PIPELINE_SETTINGS)} of {index}"
+    if result.result == "noop":
+        return f"an ingest pipeline drops it: {settings}"
+    if (result.index, result.id) != (index, document.id):
+        return f"an ingest pipeline writes it to {result.index} as {result.id!r}: {settings}"
     return None
+
+
+class ConflictQueue:
+    """Updates of documents that were written between our reading and our writing. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._actions: dict[DocumentKey, DocumentAction] = {}
+
+    def add(self, action: DocumentAction) -> None:
+        with self._lock:
+            self._actions[action.document.id, action.document.routing] = action
+
+    def take_all(self) -> dict[DocumentKey, DocumentAction]:
+        """Empty the queue; its actions by id and routing."""
+        with self._lock:
+            actions, self._actions = self._actions, {}
+        return actions
+
+
+@dataclass
+class _Attempt:
+    """The result of one bulk request.
+
+    Attributes:
+        retryable: Actions to send again, in the order of the request.
+        reason: Why, in one line.
+        halves: Groups to send instead, because the request was rejected as a whole.
+        overloaded: Whether the engine is overloaded.
+        answered: Whether the engine answered the request as such.
+        server_errors: Whether all retryable actions failed with HTTP 500.
+        disconnected: Whether the connection broke before an answer arrived.
+    """
+
+    retryable: list[DocumentAction] = field(default_factory=list)
+    reason: str = ""
+    halves: Sequence[list[DocumentAction]] = ()
+    overloaded: bool = False
+    answered: bool = False
+    server_errors: bool = False
+    disconnected: bool = False
 
 
 class BulkWriter:
     """Sends groups of actions; thread-safe.
 
+    Nothing is sent once the engine is unreachable. Once the load is interrupted, a failed request is not retried, and
+    nothing is sent after it.
+
     Args:
-        engine: Where to.
-        index: Index or alias.
-        policy: How long transient failures are waited out.
-        throttle: How much is sent at a time.
-        outcomes: Where each document's end is entered.
-        control: Told when the engine is lost; after that, nothing is sent any more. Once the load is interrupted, a
-            request that fails is not sent again, and nothing is sent after it.
-        on_conflict: Takes the action of a document that was written since it was read.
-        observer: Sees each request.
+        context: The load. Actions go to the index itself: an alias may be moved to another model's index during the
+            load, which would mix the vectors of both.
         read_back: Compares what the engine stores with what was sent.
-        check_index: Called right before each request, which would create the index if it were missing.
-        alias_moved: Why it is useless to wait for a blocked index: its alias points to another one; None where it is
-            not.
+        conflicts: Takes the updates of documents that were written since they were read; None if every document is
+            sent as a whole, without a version.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        index: str,
-        policy: RetryPolicy,
-        throttle: Throttle,
-        outcomes: OutcomeRecorder,
-        control: LoadControl,
-        on_conflict: Callable[[DocumentAction], None],
-        observer: LoadObserver,
-        read_back: ReadBackCheck,
-        check_index: Callable[[], None],
-        alias_moved: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self._engine = engine
-        self._index = index
-        self._policy = policy
-        self._throttle = throttle
-        self._outcomes = outcomes
-        self._control = control
-        self._on_conflict = on_conflict
-        self._observer = observer
-        self._given_up = threading.Event()
+    def __init__(self, context: LoadContext, read_back: ReadBackCheck, conflicts: ConflictQueue | None = None) -> None:
+        self._context = context
+        self._index = context.index.name
+        self._control = context.control
+        self._outcomes = context.outcomes
         self._read_back = read_back
-        self._check_index = check_index
-        self._alias_moved = alias_moved
+        self._conflicts = conflicts
+        self._given_up = threading.Event()
 
     def send(self, actions: list[DocumentAction]) -> None:
-        """Send a group; when this returns, every document of it has come to an end."""
-        waiting = [actions]
-        # Also where another thread has lost the engine: what waits is left then.
-        backoff = Backoff(self._policy, self._control.halted)
-        while waiting:
-            group = waiting.pop()
-            if self._is_over():
-                self._outcomes.left(len(group))
-                continue
-            if len(group) > 1 and sum(len(action.body) for action in group) > self._throttle.body_bytes:
-                # It was packed when the engine still took more at a time.
-                waiting.extend(reversed(split_in_half(group)))
-                continue
-            with self._throttle.request(), self._read_back.exclusive_first_request():
-                if self._is_over():  # since this group waits for its turn
-                    self._outcomes.left(len(group))
-                    continue
-                refused = self._attempt(group, waiting, backoff.left)
-            if refused.overloaded:
-                self._throttle.overloaded()
-            if not refused.actions:
-                if refused.answered:
-                    self._throttle.succeeded()
-                backoff.succeeded()
-                self._control.clear_backoff()
-                continue
-            if len(refused.actions) < len(group):
-                # Some went through, so the engine lives: the budget is for standstill.
-                backoff.succeeded()
-            self._control.waits(refused.reason)
-            moved = self._alias_moved() if refused.reason.startswith(_BLOCKED_REASON) else None
-            if moved is not None:
-                self._control.mark_unreachable(moved)
-            elif backoff.wait():
-                self._outcomes.ledger.add_retries(len(refused.actions))
-                log_event(
-                    "retry",
-                    f"{len(refused.actions):,} documents are sent again: {refused.reason}",
-                    documents=len(refused.actions),
-                    reason=refused.reason,
-                )
-            elif self._control.halted.is_set():
-                self._outcomes.left(len(refused.actions))
-                if not refused.answered:
-                    self._given_up.set()  # each further request might take as long to fail
-                continue
-            elif refused.stumbled:
-                for action in refused.actions:
-                    self._give_up(action, f"the engine fails on it, for {self._policy.budget:g} s: {refused.reason}")
-                continue
-            else:
-                self._control.mark_unreachable(f"{refused.reason} (tried again for {self._policy.budget:g} s)")
-            if refused.broken and len(refused.actions) > 1:
-                # It may be the body: a proxy that takes no larger one, or a server that it keeps too busy to answer.
-                waiting.extend(reversed(split_in_half(refused.actions)))
-            else:
-                waiting.append(refused.actions)
+        """Send a group; when this returns, every document of it has an outcome."""
+        groups = [actions]
+        # The backoff also ends when another thread finds the engine unreachable.
+        backoff = Backoff(self._context.retry_policy, self._control.halted)
+        while groups:
+            groups.extend(reversed(self._send_group(groups.pop(), backoff)))
 
-    def _is_over(self) -> bool:
-        """Whether nothing is sent any more."""
-        return self._control.lost is not None or self._given_up.is_set()
+    def _send_group(self, group: list[DocumentAction], backoff: Backoff) -> Sequence[list[DocumentAction]]:
+        """Send one request; the groups that are to be sent next, in order."""
+        throttle = self._context.throttle
+        if self._left(group):
+            return ()
+        if len(group) > 1 and sum(len(action.body) for action in group) > throttle.body_bytes:
+            # The group was packed before the limit fell.
+            return split_in_half(group)
+        with throttle.slot(), self._read_back.exclusive_first_request():
+            if self._left(group):  # the engine may have become unreachable while the group waited for its slot
+                return ()
+            attempt = self._attempt(group, backoff.seconds_left)
+        if attempt.overloaded:
+            throttle.decrease()
+        if attempt.retryable:
+            if len(attempt.retryable) < len(group):
+                # Some documents were taken: the budget is for a standstill.
+                backoff.reset()
+            return self._wait(attempt, backoff)
+        if attempt.answered:
+            throttle.increase()
+        backoff.reset()
+        self._control.clear_backoff()
+        return attempt.halves
 
-    def _attempt(
-        self, group: list[DocumentAction], waiting: list[list[DocumentAction]], seconds: float
-    ) -> _RetryableActions:
-        """One request; what is too large for it goes back to `waiting` in halves.
+    def _left(self, group: Sequence[DocumentAction]) -> bool:
+        """Whether nothing is sent any more; the group is then left for the next run."""
+        if self._control.unreachable_reason is None and not self._given_up.is_set():
+            return False
+        self._outcomes.add(DocumentOutcome.LEFT, len(group))
+        return True
+
+    def _wait(self, attempt: _Attempt, backoff: Backoff) -> Sequence[list[DocumentAction]]:
+        """Wait before a retry; the groups to send then, none if the retries have ended."""
+        actions, seconds = attempt.retryable, self._context.retry_policy.budget
+        self._control.set_backoff(attempt.reason)
+        moved = self._context.moved_alias_reason() if attempt.reason.startswith(_BLOCKED_REASON) else None
+        if moved is not None:
+            self._control.mark_unreachable(moved)
+        elif backoff.wait():
+            self._outcomes.ledger.add_retries(len(actions))
+            message = f"{len(actions):,} documents are sent again: {attempt.reason}"
+            log_event("retry", message, documents=len(actions), reason=attempt.reason)
+        elif self._control.halted.is_set():
+            self._outcomes.add(DocumentOutcome.LEFT, len(actions))
+            if not attempt.answered:
+                self._given_up.set()  # each further request might take as long to fail
+            return ()
+        elif attempt.server_errors:
+            for action in actions:
+                self._record_failure(action, f"the engine fails on it, for {seconds:g} s: {attempt.reason}")
+            return ()
+        else:
+            self._control.mark_unreachable(f"{attempt.reason} (tried again for {seconds:g} s)")
+        if attempt.disconnected and len(actions) > 1:
+            # The body may be the cause: a proxy limits its size, or it keeps the server too busy to answer.
+            return split_in_half(actions)
+        return (actions,)
+
+    def _attempt(self, group: list[DocumentAction], seconds: float) -> _Attempt:
+        """Send one request and record the outcome of every document that needs no retry.
 
         Args:
             seconds: How long the engine itself may wait for a shard.
         """
         body = b"".join(action.body for action in group)
         try:
-            self._check_index()
-            with self._observer.bulk(len(body)):
-                results = self._engine.bulk(self._index, body, timeout=seconds)
+            self._context.check_index_uuid()
+            with self._context.observer.bulk_request(len(body)):
+                results = self._context.engine.bulk(self._index, body, timeout=seconds)
         except EngineError as error:
-            status = error.status if isinstance(error, RequestFailed) else 0
-            if is_transient(error) or status == _BLOCKED_STATUS:
-                broken = status == 0
-                return _RetryableActions(group, error.message, status in _OVERLOAD_STATUSES or broken, broken=broken)
-            if status == 413:
-                self._throttle.too_large(len(body))
-            if status in _SPLIT_STATUSES and len(group) > 1:
-                waiting.extend(reversed(split_in_half(group)))
-            elif status in _SPLIT_STATUSES:
-                self._give_up(group[0], error.message)
-            else:
-                way_out = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
-                self._control.mark_unreachable(error.message + way_out)
-                self._outcomes.left(len(group))
-            return _RetryableActions()
-        taken = [
+            return self._failed_request(group, len(body), error)
+        acknowledged = [
             (action, result)
             for action, result in zip(group, results, strict=True)
             if result.ok and misrouted_reason(action.document, result, self._index) is None
         ]
-        self._outcomes.acknowledged([action.document.id for action, _ in taken])
-        refused = _RetryableActions(answered=True, stumbled=True)
+        self._outcomes.record_acknowledged([action.document.id for action, _ in acknowledged])
+        attempt = _Attempt(answered=True, server_errors=True)
         for action, result in zip(group, results, strict=True):
             if _is_retryable_item(result):
-                refused.actions.append(action)
-                refused.reason = result.reason
-                refused.overloaded |= result.status in _OVERLOAD_STATUSES
-                refused.stumbled &= result.status == _INTERNAL_SERVER_ERROR
-            elif result.reason.startswith(_DENIED_REASON):
-                # Nothing is the matter with the document: the user has lost a privilege, or never had it.
-                self._control.mark_unreachable(f"{result.reason} ({privilege_remedy(result.reason).rstrip('.')})")
-                self._outcomes.left(1)
-            elif result.reason.startswith(_CLOSED_REASON):
-                self._control.mark_unreachable(f"the index {self._index} is closed: open it")
-                self._outcomes.left(1)
-            elif result.reason.startswith(_DELETED_REASON):
-                self._outcomes.left(1)
+                attempt.retryable.append(action)
+                attempt.reason = result.reason
+                attempt.overloaded |= result.status in _OVERLOAD_STATUSES
+                attempt.server_errors &= result.status == _INTERNAL_SERVER_ERROR
             else:
-                self._enter(action, result)
-        self._read_back.check_first(taken)
-        return refused
+                self._record(action, result)
+        self._read_back.check_first_request(acknowledged)
+        return attempt
 
-    def _enter(self, action: DocumentAction, result: BulkItemResult) -> None:
-        document = action.document
-        if result.ok and (problem := misrouted_reason(document, result, self._index)) is not None:
-            self._give_up(action, problem)
-        elif result.ok:
-            if action.outcome is DocumentOutcome.INDEXED:
-                self._outcomes.indexed(action.lost_tokens, action.passages)
-            else:
-                self._outcomes.ledger.enter(action.outcome)
-        elif document.version is not None and result.status == 409:
-            self._no_longer_embedded(action)
-            self._on_conflict(action)
-        elif document.version is not None and result.reason.startswith("document_missing_exception"):
-            self._no_longer_embedded(action)
-            self._outcomes.deleted()
+    def _failed_request(self, group: list[DocumentAction], size: int, error: EngineError) -> _Attempt:
+        """What to do after a request that failed as a whole."""
+        status = error.status if isinstance(error, RequestFailed) else 0
+        if is_transient(error) or status == _BLOCKED_STATUS:
+            disconnected = status == 0
+            overloaded = status in _OVERLOAD_STATUSES or disconnected
+            return _Attempt(group, error.message, overloaded=overloaded, disconnected=disconnected)
+        if status == 413:
+            self._context.throttle.limit_body(size)
+        if status in _SPLIT_STATUSES:
+            if len(group) > 1:
+                return _Attempt(halves=split_in_half(group))
+            self._record_failure(group[0], error.message)
         else:
-            self._give_up(action, f"refused by the engine ({result.status}): {result.reason}")
+            remedy = f" ({error.remedy.rstrip('.')})" if isinstance(error, AccessDenied) else ""
+            self._control.mark_unreachable(error.message + remedy)
+            self._outcomes.add(DocumentOutcome.LEFT, len(group))
+        return _Attempt()
 
-    def _no_longer_embedded(self, action: DocumentAction) -> None:
+    def _record(self, action: DocumentAction, result: BulkItemResult) -> None:
+        """Record the outcome of a document."""
+        document, reason = action.document, result.reason
+        misrouted = misrouted_reason(document, result, self._index) if result.ok else None
+        if misrouted is not None:
+            self._record_failure(action, misrouted)
+        elif result.ok and action.outcome is DocumentOutcome.INDEXED:
+            self._outcomes.ledger.add_indexed(action.lost_tokens, action.passages)
+        elif result.ok:
+            self._outcomes.add(action.outcome)
+        elif reason.startswith((_DENIED_REASON, _CLOSED_REASON, _DELETED_REASON)):
+            if reason.startswith(_DENIED_REASON):
+                self._control.mark_unreachable(f"{reason} ({privilege_remedy(reason).rstrip('.')})")
+            elif reason.startswith(_CLOSED_REASON):
+                self._control.mark_unreachable(f"the index {self._index} is closed: open it")
+            self._outcomes.add(DocumentOutcome.LEFT)
+        elif document.version is not None and result.status == 409:
+            self._uncount_embedded(action)
+            assert self._conflicts is not None, f"{document.id} has a version, but conflicts are not handled"
+            self._conflicts.add(action)
+        elif document.version is not None and reason.startswith("document_missing_exception"):
+            self._uncount_embedded(action)
+            self._outcomes.add(DocumentOutcome.DELETED)
+        else:
+            self._record_failure(action, f"refused by the engine ({result.status}): {reason}")
+
+    def _record_failure(self, action: DocumentAction, reason: str) -> None:
+        self._uncount_embedded(action)
+        self._outcomes.record_dead_letter(action.document.rejected(reason))
+
+    def _uncount_embedded(self, action: DocumentAction) -> None:
         if action.outcome is DocumentOutcome.INDEXED:
             self._outcomes.ledger.add_embedded(-1)
-
-    def _give_up(self, action: DocumentAction, reason: str) -> None:
-        self._no_longer_embedded(action)
-        document = action.document
-        partial = document.version is not None
-        self._outcomes.dead(document.origin, reason, document.source, document.id, partial=partial)

@@ -102,17 +102,17 @@ class SeenRecordTable:
         # One transaction for all: without a journal it costs nothing to keep open.
         self._db.execute("BEGIN")
 
-    def meet(self, meetings: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
-        """See `LoadCheckpoint.meet`."""
+    def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+        """See `LoadCheckpoint.record_seen`."""
         first_number = self._meetings
-        self._meetings += len(meetings)
+        self._meetings += len(records)
         rows = [
             (_key(meeting.id), number, bytes.fromhex(meeting.content), *self._place(meeting.origin))
-            for number, meeting in enumerate(meetings, first_number)
+            for number, meeting in enumerate(records, first_number)
         ]
         # Neighbours of the table are entered together; of one key, the first that was met wins.
         rows.sort()
-        answers = [(SeenStatus.NEW, meeting.origin) for meeting in meetings]
+        answers = [(SeenStatus.NEW, meeting.origin) for meeting in records]
         for some in batched(rows, _ROWS):
             padding = [None] * (len(some[0]) * (_ROWS - len(some)))
             if self._db.execute(_INSERT, [*chain.from_iterable(some), *padding]).rowcount == len(some):
@@ -121,16 +121,16 @@ class SeenRecordTable:
             for key, number, content, *_ in some:
                 if found[key][1] != number:
                     place = number - first_number
-                    answers[place] = self._seen_before(found[key], content, meetings[place].origin)
+                    answers[place] = self._seen_before(found[key], content, records[place].origin)
         return answers
 
-    def acknowledge(self, document_ids: Sequence[str]) -> None:
-        """See `LoadCheckpoint.acknowledge`."""
+    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
+        """See `LoadCheckpoint.record_acknowledged`."""
         for keys in batched(sorted(map(_key, document_ids)), _ROWS):
             self._db.execute(_ACKNOWLEDGE, _padded(keys))
 
-    def holds(self, document_ids: Sequence[str]) -> set[str]:
-        """See `LoadCheckpoint.holds`."""
+    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
+        """See `LoadCheckpoint.seen_ids`."""
         seen = self._find([_key(document_id) for document_id in document_ids])
         return {document_id for document_id in document_ids if _key(document_id) in seen}
 
@@ -219,21 +219,21 @@ class LoadCheckpoint(Protocol):
     resumed: bool
     note: str | None
 
-    def meet(self, meetings: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+    def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
         """Enter documents in the order of the source: what is known of each, and where its id was met first.
 
         Raises:
             OutputError: the file cannot be written.
         """
 
-    def acknowledge(self, document_ids: Sequence[str]) -> None:
+    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
         """The engine holds these documents as they were met; on the disk when this returns, but for a power cut.
 
         Raises:
             OutputError: the file cannot be written.
         """
 
-    def holds(self, document_ids: Sequence[str]) -> set[str]:
+    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
         """Those of the ids that were met in this pass over the source.
 
         Raises:
@@ -250,24 +250,24 @@ class LoadCheckpoint(Protocol):
             OutputError: the file cannot be read.
         """
 
-    def distrust(self) -> None:
+    def mark_untrusted(self) -> None:
         """The engine has altered documents of this load: vectors that the index holds may not be those that were sent.
 
         Raises:
             OutputError: the file cannot be written.
         """
 
-    def is_distrusted(self) -> bool:
-        """Whether an earlier process of this load has called `distrust`."""
+    def is_untrusted(self) -> bool:
+        """Whether an earlier process of this load has called `mark_untrusted`."""
 
-    def remember_letters(self, keys: Iterable[bytes]) -> None:
+    def record_dead_letters(self, keys: Iterable[bytes]) -> None:
         """Dead letters that this load has written already.
 
         Raises:
             OutputError: the file cannot be written.
         """
 
-    def has_letter(self, key: bytes) -> bool:
+    def has_dead_letter(self, key: bytes) -> bool:
         """Whether a dead letter was written before the load was killed.
 
         Raises:
@@ -324,7 +324,7 @@ class CheckpointFile:
         self._finished = False
         with self._explained():
             self._db, run = self._opened(identity)
-            [(self._distrusted,)] = [map(bool, row) for row in self._db.execute("PRAGMA user_version")]
+            [(self._untrusted,)] = [map(bool, row) for row in self._db.execute("PRAGMA user_version")]
             self.resumed = run is not None
             self.run = run or current_timestamp()
             self._db.execute("REPLACE INTO load VALUES (?, ?, ?)", (_FORMAT, _packed(identity), self.run))
@@ -361,38 +361,38 @@ class CheckpointFile:
         db.execute("CREATE TABLE letters (key BLOB PRIMARY KEY) WITHOUT ROWID")
         return db, None
 
-    def meet(self, meetings: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+    def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
         with self._explained():
-            return self._records.meet(meetings)
+            return self._records.record_seen(records)
 
-    def acknowledge(self, document_ids: Sequence[str]) -> None:
+    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
         with self._explained():
-            self._records.acknowledge(document_ids)
+            self._records.record_acknowledged(document_ids)
 
-    def holds(self, document_ids: Sequence[str]) -> set[str]:
+    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
         with self._explained():
-            return self._records.holds(document_ids)
+            return self._records.seen_ids(document_ids)
 
     def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
         with self._explained():
             return self._records.count_acknowledged(documents)
 
-    def distrust(self) -> None:
+    def mark_untrusted(self) -> None:
         with self._explained():
             # Kept with the file: the process that resumes this load must know.
             self._db.execute("PRAGMA user_version = 1")
             self._commit()
             self._records.forget_acknowledged()
 
-    def is_distrusted(self) -> bool:
-        return self._distrusted
+    def is_untrusted(self) -> bool:
+        return self._untrusted
 
-    def remember_letters(self, keys: Iterable[bytes]) -> None:
+    def record_dead_letters(self, keys: Iterable[bytes]) -> None:
         with self._explained():
             self._db.executemany("INSERT OR IGNORE INTO letters VALUES (?)", ((key,) for key in keys))
             self._commit()
 
-    def has_letter(self, key: bytes) -> bool:
+    def has_dead_letter(self, key: bytes) -> bool:
         with self._explained():
             return self._db.execute("SELECT 1 FROM letters WHERE key = ?", (key,)).fetchone() is not None
 

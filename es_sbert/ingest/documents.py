@@ -45,7 +45,7 @@ class RecordStream:
     def __init__(self, sources: Sequence[DocumentSource], settings: ReadSettings, control: LoadControl) -> None:
         self.counter = ByteCounter()
         self._records: Generator[Record | RejectedRecord] = read_records(
-            sources, settings, self.counter, control.stop, control.cut
+            sources, settings, self.counter, control.stop, control.truncate
         )
         self._peeked: list[Record | RejectedRecord] = []
 
@@ -105,6 +105,10 @@ class Document(NamedTuple):
         """Bytes that it holds in memory, roughly: the texts are part of the source."""
         return 2 * len(self.source) + 512
 
+    def rejected(self, reason: str) -> RejectedRecord:
+        """The dead letter of the document; of an update it holds only a part."""
+        return RejectedRecord(self.origin, reason, document=self.source, id=self.id, partial=self.version is not None)
+
 
 @dataclass(frozen=True)
 class DocumentRules:
@@ -158,26 +162,29 @@ def to_document(record: Record, rules: DocumentRules) -> Document | RejectedReco
 
 
 def read_documents(
-    records: Iterable[Record | RejectedRecord], rules: DocumentRules, memory: LoadCheckpoint, outcomes: OutcomeRecorder
+    records: Iterable[Record | RejectedRecord],
+    rules: DocumentRules,
+    checkpoint: LoadCheckpoint,
+    outcomes: OutcomeRecorder,
 ) -> Iterator[Document]:
-    """Documents worth loading; all others are entered in `outcomes` with the reason.
+    """Documents to load; the outcome of all others is recorded.
 
-    A repetition of a document met before is skipped. The same id with another content is a dead letter: which of the
-    two is meant cannot be known. Documents without text come too: the index may hold them with one.
+    A repeated document is skipped. The same id with another content is a dead letter: which of the two is meant cannot
+    be known. Documents without text are included, because the index may hold an earlier version with text.
     """
     for group in document_windows(_valid_documents(records, rules, outcomes), _LOOKUP_DOCUMENTS, _LOOKUP_BYTES):
-        known = memory.meet([SeenRecord(doc.id, doc.document_hash or "", doc.origin) for doc in group])
-        for document, (met, first) in zip(group, known, strict=True):
-            match met:
+        seen = checkpoint.record_seen([SeenRecord(doc.id, doc.document_hash or "", doc.origin) for doc in group])
+        for document, (status, first) in zip(group, seen, strict=True):
+            match status:
                 case SeenStatus.NEW:
                     yield document
                 case SeenStatus.ACKNOWLEDGED:
-                    outcomes.unchanged()
+                    outcomes.add(DocumentOutcome.UNCHANGED)
                 case SeenStatus.REPEATED:
-                    outcomes.duplicate()
+                    outcomes.add(DocumentOutcome.DUPLICATE)
                 case SeenStatus.CONTRADICTED:
-                    reason = f"the id {document.id} stands in {first} already, with another content"
-                    outcomes.dead(document.origin, reason, document.source, document.id)
+                    reason = f"the id {document.id} was read before, in {first}, with another content"
+                    outcomes.record_dead_letter(document.rejected(reason))
 
 
 def _valid_documents(
@@ -185,18 +192,18 @@ def _valid_documents(
 ) -> Iterator[Document]:
     """Documents that can be loaded."""
     for record in records:
-        outcomes.read()
+        outcomes.record_read()
         if isinstance(record, RejectedRecord):
-            outcomes.reject(record)
+            outcomes.record_rejected(record)
             continue
         if record.superseded:
-            outcomes.superseded(1)
+            outcomes.add(DocumentOutcome.SUPERSEDED)
             continue
         document = to_document(record, rules)
         if isinstance(document, RejectedRecord):
-            outcomes.reject(document)
+            outcomes.record_rejected(document)
         else:
-            outcomes.lacking(absent_fields(record.fields, rules.text_fields))
+            outcomes.ledger.add_missing_fields(absent_fields(record.fields, rules.text_fields))
             yield document
 
 

@@ -23,6 +23,7 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.mapping import index_body
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_field import mapping_change, new_field_meta
+from es_sbert.ingest.change_detection import EmbeddingTask
 from es_sbert.ingest.documents import Document, RecordStream, to_document
 from es_sbert.ingest.first_records import check_first_records, planned_document_rules, sample_hits
 from es_sbert.ingest.load_pipeline import DocumentChunker
@@ -264,7 +265,7 @@ def _merge_mapping(mapping: Json, addition: Json) -> Json:
 
 
 def _previews(encoder: Encoder, targets: EmbeddingTargets, found: _Previewed) -> Iterator[DocumentPreview]:
-    cut = DocumentChunker(encoder, targets)
+    chunker = DocumentChunker(encoder, targets)
     for document, fields in found:
         missing = tuple(absent_fields(fields, target_text_fields(targets))) if fields else ()
         origin = str(document.origin)
@@ -273,20 +274,20 @@ def _previews(encoder: Encoder, targets: EmbeddingTargets, found: _Previewed) ->
                 id=document.id, origin=origin, texts=(), missing_fields=missing, problem=document.reason
             )
             continue
-        # Of all targets, those that the load fills come first.
-        wanted = tuple(number for number in range(len(targets)) if document.texts[number])
-        [pieces] = cut([(document, wanted)])
-        texts = tuple(text for piece in pieces for text in _texts(encoder, piece))
+        # The targets that the load fills come first.
+        to_embed = tuple(number for number in range(len(targets)) if document.texts[number])
+        [chunks] = chunker.chunk([EmbeddingTask(document, to_embed)])
+        texts = tuple(text for chunk in chunks for text in _texts(encoder, chunk))
         yield DocumentPreview(id=document.id, origin=origin, texts=texts, missing_fields=missing, problem=None)
 
 
-def _texts(encoder: Encoder, piece: ChunkedText) -> Iterator[TextPreview]:
-    tokenized = encoder.tokenize(piece.texts, "document")
-    for number, (text, tokens) in enumerate(zip(piece.texts, tokenized.tokens.tolist(), strict=True), 1):
+def _texts(encoder: Encoder, chunk: ChunkedText) -> Iterator[TextPreview]:
+    tokenized = encoder.tokenize(chunk.texts, "document")
+    for number, (text, tokens) in enumerate(zip(chunk.texts, tokenized.tokens.tolist(), strict=True), 1):
         yield TextPreview(
-            vector_field=piece.target.field,
+            vector_field=chunk.target.field,
             text=text,
             tokens=tokens,
             truncated=tokens > tokenized.max_tokens,
-            chunk=None if piece.spans is None else number,
+            chunk=None if chunk.spans is None else number,
         )

@@ -316,7 +316,7 @@ def check_first_records(engine: Engine, wanted: LoadPlan, control: LoadControl) 
 def _check_with_retries(wanted: LoadPlan, control: LoadControl, check: Callable[[], None]) -> None:
     """Run a check, again where the engine fails in a way that passes."""
     policy = RetryPolicy(wanted.settings.retry_seconds)
-    with_retries(check, policy, control.stop, lambda error: control.waits(error.message))
+    with_retries(check, policy, control.stop, lambda error: control.set_backoff(error.message))
     control.clear_backoff()
 
 

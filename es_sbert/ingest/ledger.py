@@ -13,7 +13,7 @@ from typing import Any
 from es_sbert.errors import UsageError
 from es_sbert.ingest.checkpoint import LoadCheckpoint
 from es_sbert.ingest.dead_letters import DeadLetterSink
-from es_sbert.ingest.records import Origin, RejectedRecord
+from es_sbert.ingest.records import RejectedRecord
 
 # A share means nothing before so many records were read.
 MIN_RECORDS_READ = 1000
@@ -99,13 +99,13 @@ class ErrorMonitor:
     Args:
         limit: How many may fail.
         stop: Called once, with what to say to the user.
-        letters: The dead-letter file, for the message.
+        dead_letters: The dead-letter file, for the message.
     """
 
-    def __init__(self, limit: ErrorLimit, stop: Callable[[str], None], letters: str) -> None:
+    def __init__(self, limit: ErrorLimit, stop: Callable[[str], None], dead_letters: str) -> None:
         self._limit = limit
         self._stop = stop
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._reasons = ErrorReasons()
         self._stopped = threading.Event()
 
@@ -126,7 +126,7 @@ class ErrorMonitor:
         reasons = "; ".join(f"{count:,} × {reason}" for count, reason in self._reasons.most_frequent())
         self._stop(
             f"{failed:,} of the {read:,} documents read could not be loaded, more than --max-errors {self._limit} "
-            f"allows. Most frequent: {reasons}. They are in {self._letters}. Correct the source, or add "
+            f"allows. Most frequent: {reasons}. They are in {self._dead_letters}. Correct the source, or add "
             "--max-errors off"
         )
 
@@ -142,35 +142,35 @@ def _shortened(reason: str) -> str:
 
 
 class DocumentOutcome(StrEnum):
-    """How a document ends; each ends in exactly one of these."""
+    """The outcome of a document; each has exactly one."""
 
     INDEXED = "indexed"  # embedded and written
     UPDATED = "updated"  # other fields changed: written with the vector it had
-    UNCHANGED = "unchanged"  # stands in the index as it is
+    UNCHANGED = "unchanged"  # the index holds it unchanged
     EMPTY = "empty"  # no text, so no vector
-    DUPLICATE = "duplicate"  # the very document was met before in this load
-    SUPERSEDED = "superseded"  # a dead letter of which the index holds a later version
+    DUPLICATE = "duplicate"  # the same document was read before in this load
+    SUPERSEDED = "superseded"  # a dead letter of which the index holds a newer version
     DELETED = "deleted"  # removed from the index while it was embedded
     DEAD = "dead"  # in the dead-letter file
-    LEFT = "left"  # not sent, because the engine was lost or the load interrupted: the same command goes on with it
+    LEFT = "left"  # not sent, because the engine was unreachable or the load interrupted: the next run loads it
 
 
 class LedgerError(RuntimeError):
-    """The counts do not add up: a mistake in this program."""
+    """The counts do not add up: a bug in this program."""
 
 
 class Ledger:
     """Thread-safe counts of one load.
 
     Attributes:
-        read: Records met in the sources.
+        read: Records read from the sources.
         truncated: Documents written whose text was longer than the model reads.
         lost_tokens: Tokens that were cut off in them.
         passages: Passages that got vectors in documents that were written.
         retries: Requests and documents that were sent again.
-        embedded: Documents that are embedded and whose end is not known yet; of a window that is being embedded, the
-            part of its tokens that is.
-        lacking: Field of a text → documents that lack it, or have null in it.
+        embedded: Documents that are embedded and have no outcome yet; of a window that is being embedded, the part of
+            its tokens that is.
+        missing_fields: Field of a text → documents that lack it, or have null in it.
     """
 
     def __init__(self) -> None:
@@ -181,14 +181,14 @@ class Ledger:
         self.lost_tokens = 0
         self.passages = 0
         self.retries = 0
-        self.lacking: Counter[str] = Counter()
+        self.missing_fields: Counter[str] = Counter()
         self.embedded = 0.0
 
     def add_read(self, count: int = 1) -> None:
         with self._lock:
             self.read += count
 
-    def enter(self, outcome: DocumentOutcome, count: int = 1) -> None:
+    def add_outcome(self, outcome: DocumentOutcome, count: int = 1) -> None:
         with self._lock:
             self._counts[outcome] += count
 
@@ -197,7 +197,7 @@ class Ledger:
 
         Args:
             lost_tokens: Tokens of its text that were cut off.
-            passages: Passages that its text was cut into, each with a vector; 0 where the text has one.
+            passages: Passages of its text, each with a vector; 0 if the text has one vector.
         """
         with self._lock:
             self.embedded -= 1
@@ -207,30 +207,27 @@ class Ledger:
                 self.truncated += 1
                 self.lost_tokens += lost_tokens
 
-    def add_lacking(self, fields: Iterable[str]) -> None:
+    def add_missing_fields(self, fields: Iterable[str]) -> None:
         """A document lacks these fields of its text."""
         with self._lock:
-            self.lacking.update(fields)
+            self.missing_fields.update(fields)
 
     def add_retries(self, count: int) -> None:
         with self._lock:
             self.retries += count
 
     def add_embedded(self, count: float) -> None:
-        """Documents were embedded; below 0, they have come to an end other than `INDEXED`, or are embedded again."""
+        """Documents were embedded; below 0, they got an outcome other than `INDEXED`, or are embedded again."""
         with self._lock:
             self.embedded += count
 
-    def add(self, other: Ledger) -> None:
-        """Enter what another ledger holds, which nobody writes to any more."""
+    def merge(self, other: Ledger) -> None:
+        """Add the counts of another ledger, which is no longer written to."""
         with self._lock:
             self._counts.update(other._counts)
-            self.read += other.read
-            self.truncated += other.truncated
-            self.lost_tokens += other.lost_tokens
-            self.passages += other.passages
-            self.retries += other.retries
-            self.lacking.update(other.lacking)
+            self.missing_fields.update(other.missing_fields)
+            for name in ("read", "truncated", "lost_tokens", "passages", "retries"):
+                setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -244,17 +241,17 @@ class Ledger:
             return {outcome: self._counts[outcome] for outcome in DocumentOutcome}
 
     @property
-    def done(self) -> int:
-        """Documents whose end is known."""
+    def total(self) -> int:
+        """Documents that have an outcome."""
         with self._lock:
             return self._counts.total()
 
     @property
     def processed(self) -> int:
-        """Documents that are embedded, or have come to their end otherwise; not those that are left."""
+        """Documents that are embedded, or have another outcome; not those that are left for the next run."""
         with self._lock:
-            ended = self._counts.total() - self._counts[DocumentOutcome.LEFT]
-            return min(self.read, ended + max(0, round(self.embedded)))
+            finished = self._counts.total() - self._counts[DocumentOutcome.LEFT]
+            return min(self.read, finished + max(0, round(self.embedded)))
 
     @property
     def dead(self) -> int:
@@ -263,54 +260,53 @@ class Ledger:
             return self._counts[DocumentOutcome.DEAD]
 
     def verify(self) -> None:
-        """Check that every record read has come to an end.
+        """Check that every record read has an outcome.
 
         Raises:
-            LedgerError: it has not.
+            LedgerError: one has not.
         """
-        if self.done != self.read:
-            raise LedgerError(f"{self.read} documents were read, but {self.done} accounted for: {self.counts()}")
+        if self.total != self.read:
+            raise LedgerError(f"{self.read} documents were read, but {self.total} accounted for: {self.counts()}")
 
 
 class OutcomeRecorder:
-    """Ledger, memory and dead letters as one, so that none is ever written without the others. Thread-safe.
+    """Ledger, checkpoint and dead letters in one, so that none is written without the others. Thread-safe.
 
     Args:
-        ledger: Counts.
-        letters: Where documents go that cannot be loaded.
-        memory: Remembers what the index holds; None where the index itself is the source.
-        errors: Stops the load when too many documents fail; None where nothing does.
+        ledger: The counts.
+        dead_letters: Takes the documents that cannot be loaded.
+        checkpoint: Remembers what the index holds; None if the index itself is the source.
+        errors: Stops the load when too many documents fail; None for no limit.
 
     Attributes:
-        rejected: Records that are no documents.
-        dropped: Vector field → documents whose vector there stood for a text that they no longer have, and that this
-            load does not fill.
+        rejected: Records that are not documents; their ids are unknown, so pruning is unsafe.
+        dropped: Vector field → documents that lost their vector there, because their text changed and this load does
+            not fill the field.
     """
 
     def __init__(
         self,
         ledger: Ledger,
-        letters: DeadLetterSink,
-        memory: LoadCheckpoint | None = None,
+        dead_letters: DeadLetterSink,
+        checkpoint: LoadCheckpoint | None = None,
         errors: ErrorMonitor | None = None,
     ) -> None:
         self.ledger = ledger
-        self.letters = letters
-        self._memory = memory
+        self.dead_letters = dead_letters
+        self._checkpoint = checkpoint
         self._errors = errors
-        self.rejected = 0  # records that are no documents: which one of the index stands for them is not known
+        self.rejected = 0
         self.dropped: Counter[str] = Counter()
 
-    def read(self) -> None:
+    def record_read(self) -> None:
         self.ledger.add_read()
         if self.ledger.read == MIN_RECORDS_READ:
             # From here on earlier failures count. Later, only a further failure can exceed the limit.
             self.check_errors()
 
-    def lacking(self, fields: Sequence[str]) -> None:
-        """A document lacks these fields of its text."""
-        if fields:
-            self.ledger.add_lacking(fields)
+    def add(self, outcome: DocumentOutcome, count: int = 1) -> None:
+        """Documents have this outcome."""
+        self.ledger.add_outcome(outcome, count)
 
     def check_errors(self, reasons: Iterable[str] = ()) -> None:
         """Stop the load if too many documents have failed.
@@ -323,56 +319,30 @@ class OutcomeRecorder:
                 self._errors.add(reason)
             self._errors.check(self.ledger.read, self.ledger.dead)
 
-    def acknowledged(self, document_ids: Sequence[str]) -> None:
-        """The index holds these documents as they stand in the source."""
-        if self._memory is not None and document_ids:
-            self._memory.acknowledge(document_ids)
+    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
+        """The index holds these documents as the source has them."""
+        if self._checkpoint is not None and document_ids:
+            self._checkpoint.record_acknowledged(document_ids)
 
-    def indexed(self, lost_tokens: int, passages: int) -> None:
-        self.ledger.add_indexed(lost_tokens, passages)
-
-    def unchanged(self, count: int = 1) -> None:
-        self.ledger.enter(DocumentOutcome.UNCHANGED, count)
-
-    def empty(self, count: int = 1) -> None:
-        self.ledger.enter(DocumentOutcome.EMPTY, count)
-
-    def duplicate(self) -> None:
-        self.ledger.enter(DocumentOutcome.DUPLICATE)
-
-    def left(self, count: int) -> None:
-        """Documents that were not sent; nothing is the matter with them."""
-        self.ledger.enter(DocumentOutcome.LEFT, count)
-
-    def superseded(self, count: int) -> None:
-        self.ledger.enter(DocumentOutcome.SUPERSEDED, count)
-
-    def drop(self, fields: Iterable[str]) -> None:
+    def record_dropped_vectors(self, fields: Iterable[str]) -> None:
         """A document is written without these vectors."""
         self.dropped.update(fields)
 
-    def deleted(self) -> None:
-        self.ledger.enter(DocumentOutcome.DELETED)
-
-    def dead(
-        self, origin: Origin, reason: str, document: bytes | None, document_id: str | None, *, partial: bool = False
-    ) -> None:
-        """A document that could not be loaded; `partial`: what is at hand of it is not the whole."""
-        self.letters.write(origin, reason, document=document, document_id=document_id, partial=partial)
-        self.ledger.enter(DocumentOutcome.DEAD)
-        self.check_errors([reason])
-
-    def reject(self, reject: RejectedRecord) -> None:
-        """Input that is not a document."""
-        self.rejected += 1
-        self.letters.write(
-            reject.origin,
-            reject.reason,
-            document=reject.document,
-            document_id=reject.id,
-            raw=reject.raw,
-            size=reject.size,
-            partial=reject.partial,
+    def record_dead_letter(self, letter: RejectedRecord) -> None:
+        """Record a document that could not be loaded."""
+        self.dead_letters.write(
+            letter.origin,
+            letter.reason,
+            document=letter.document,
+            document_id=letter.id,
+            raw=letter.raw,
+            size=letter.size,
+            partial=letter.partial,
         )
-        self.ledger.enter(DocumentOutcome.DEAD)
-        self.check_errors([reject.reason])
+        self.ledger.add_outcome(DocumentOutcome.DEAD)
+        self.check_errors([letter.reason])
+
+    def record_rejected(self, record: RejectedRecord) -> None:
+        """Record input that is not a document."""
+        self.rejected += 1
+        self.record_dead_letter(record)

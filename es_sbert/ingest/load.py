@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,159 +14,39 @@ from typing import Protocol
 from es_sbert.clock import Clock, format_timestamp
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.protocol import Engine, IndexState
-from es_sbert.engines.retry import RetryPolicy, Throttle, wait_for_engine
+from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import AccessDenied, DocumentsAltered, EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
 from es_sbert.index.load_checks import check_created_index, delete_unused_index
-from es_sbert.index.load_settings import BULK_LOAD_SETTINGS as SETTINGS
-from es_sbert.index.load_settings import apply_load_settings, restore_load_settings, unrestored_settings
+from es_sbert.index.load_settings import (
+    BULK_LOAD_SETTINGS,
+    apply_load_settings,
+    restore_load_settings,
+    unrestored_settings,
+)
 from es_sbert.index.mapping import ChunkRules, vector_fields
 from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time
-from es_sbert.ingest.documents import (
-    RecordStream,
-)
+from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.first_records import check_first_records
 from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, Ledger, OutcomeRecorder
-from es_sbert.ingest.load_context import (
-    LoadContext,
-    check_index_unchanged,
-    index_uuid,
-    refresh_index,
-    retrying,
-)
+from es_sbert.ingest.load_context import LoadContext, index_uuid
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
-from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, LoadPlan
+from es_sbert.ingest.load_plan import BulkLoadSettings, LoadPlan
 from es_sbert.ingest.load_report import LoadReport, record_end, record_start, record_watch
 from es_sbert.ingest.pipeline import LoadControl
-from es_sbert.ingest.progress import LoadObserver, NullObserver, ProgressMeter, ProgressTracker, fraction_processed
+from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracker, fraction_processed
 from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, read_primary_terms, report_concurrent_changes
 from es_sbert.ingest.sources.dead_letter_source import quarantine, quarantine_path
 from es_sbert.messages import log_event
 
 
-def require_index(engine: Engine, name: str) -> IndexState:
-    """The index that the load has made sure of.
-
-    Raises:
-        IndexMismatch: it is gone already.
-    """
-    state = engine.get_index(name)
-    if state is None:
-        raise IndexMismatch(f"the index {name!r} was deleted while the load began", "Run the command again.")
-    return state
-
-
-def load_identity(wanted: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
-    """What must be the same for a load to go on where another one ended."""
-    own = targets_to_fill(targets)
-    fields = tuple(
-        (target.field, target.template.template, None if target.meta.passages is None else str(target.meta.passages))
-        for target in own
-    )
-    return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, wanted.settings.id_field)
-
-
-def advance_clock(context: LoadContext) -> None:
-    """Let nothing that this load writes look older than what the index holds.
-
-    Raises:
-        EngineError: the engine failed.
-    """
-    name = context.plan.settings.index
-    retrying(context, partial(context.engine.refresh, name))
-    for target in targets_to_fill(context.targets):
-        field = f"{target.meta_field}.embedded_at"
-        latest = {"query": {"exists": {"field": field}}, "sort": [{field: "desc"}], "size": 1, "_source": False}
-        answer = retrying(context, partial(context.engine.search, name, latest))
-        for hit in answer["hits"]["hits"]:
-            context.clock.observe(format_timestamp(datetime.fromtimestamp(hit["sort"][0] / 1000, UTC)))
-
-
-def open_dead_letters(wanted: LoadPlan, memory: LoadCheckpoint | None, clock: Clock) -> DeadLetters:
-    """The dead-letter file, which gets no letter twice when a load goes on.
-
-    Args:
-        clock: Is shown the last letter's time.
-
-    Raises:
-        OutputError: the memory cannot be written.
-    """
-    clock.observe(last_dead_letter_time(wanted.dead_letters) or "")
-    index = wanted.settings.index
-    if memory is None:
-        return DeadLetters(wanted.dead_letters, clock.now(), clock=clock, index=index)
-    if not memory.resumed:
-        return DeadLetters(wanted.dead_letters, memory.run, clock=clock, index=index)
-    memory.remember_letters(dead_letter_keys(wanted.dead_letters, memory.run))
-    return DeadLetters(wanted.dead_letters, memory.run, memory.has_letter, clock, index)
-
-
-PreviousSettings = Mapping[str, str | None]
-
-
-def uses_bulk_load_settings(settings: IngestSettings, *, created: bool) -> bool:
-    """Whether a load is to switch them off."""
-    return settings.load_settings is BulkLoadSettings.FAST or (
-        settings.load_settings is BulkLoadSettings.AUTO and created
-    )
-
-
-def apply_bulk_load_settings(context: LoadContext) -> tuple[PreviousSettings | None, list[str]]:
-    """Change the index's settings for the load.
-
-    Returns:
-        What stood there before, None where nothing was changed; what must be said about it.
-    """
-    engine, name = context.engine, context.index.name
-    try:
-        retrying(context, lambda: require_privileges(engine, name, CHANGE_LOAD_SETTINGS))
-        # Looked at anew: whatever another process has written into the mapping meanwhile would be overwritten.
-        before = retrying(context, lambda: apply_load_settings(engine, require_index(engine, name)))
-    except AccessDenied as error:
-        if unrestored_settings(context.index) is None:
-            context.control.left_behind = ""
-        return None, [f"Refreshes and replicas stay as they are during the load: {error.message}"]
-    changed = {setting: SETTINGS[setting] for setting in before}
-    log_event("settings_changed", "refreshes and replicas are off until the load ends", settings=changed)
-    return before, []
-
-
-def restore_bulk_load_settings(context: LoadContext, before: PreviousSettings | None) -> list[str]:
-    """Put back what this load, or one that was killed, has changed in the settings; what must be said about it.
-
-    Args:
-        before: What stood there before this load, where it has changed them.
-    """
-    name = context.plan.settings.index
-    try:
-        settings = retrying(context, lambda: restore_load_settings(context.engine, name, before))
-        context.control.left_behind = ""
-        if settings:
-            log_event("settings_put_back", "refreshes and replicas are as they were before the load", settings=settings)
-    except EngineError as error:
-        return [not_restored_note(name, f" ({error.message})")]
-    return []
-
-
-def not_restored_note(name: str, why: str = "") -> str:
-    """What must be said of an index whose settings were not put back."""
-    return (
-        f"Refreshes and replicas of {name} are still as they were for the load{why}: the next load puts them back, or "
-        f"`es-sbert index repair {name}`"
-    )
-
-
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What an index must know of a model.
-
-    Attributes:
-        name, fingerprint, dimensions: Of the model.
-    """
+    """What an index stores about a model."""
 
     name: str
     fingerprint: str
@@ -174,21 +54,21 @@ class ModelIdentity:
 
 
 class LoadRunner(Protocol):
-    """Brings the documents of a load to their ends."""
+    """Loads the documents, in this process or on a cluster."""
 
     @property
     def model(self) -> ModelIdentity:
         """The model that embeds."""
 
     def check_passages(self, rules: ChunkRules) -> None:
-        """Make sure that rules go with the model.
+        """Check that chunk rules fit the model.
 
         Raises:
             UsageError: they do not.
         """
 
-    def open_memory(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
-        """What the load remembers, where the runner can use it.
+    def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
+        """The checkpoint of the load, usable by the runner.
 
         Raises:
             UsageError: another process is loading with this file.
@@ -196,40 +76,345 @@ class LoadRunner(Protocol):
         """
 
     def load(self, context: LoadContext) -> EncoderInfo:
-        """Bring every document to its end; what embedded, as it really ran.
+        """Load all documents, until each has an outcome; what embedded them.
 
         Raises:
             EsSbertError: a stage failed (never because of a single document).
         """
 
 
-def progress_callback(
-    context: LoadContext, part_read: Callable[[], float | None], *, watching: Callable[[], bool] = lambda: False
-) -> Callable[[], None]:
-    """What shows how far the load is.
+def run_load(
+    engine: Engine,
+    runner: LoadRunner,
+    plan: LoadPlan,
+    control: LoadControl,
+    meter: ProgressMeter,
+    confirm: ConfirmPrune = lambda candidates: True,
+    observer: LoadObserver | None = None,
+    *,
+    show_summary: bool = True,
+) -> LoadReport:
+    """Carry out a plan.
 
     Args:
-        part_read: Part of the source that was read, 0 to 1; None where its size is not known.
-        watching: Whether the load waits for changes of the index.
+        control: Stops the load from outside.
+        meter: Shows the progress.
+        confirm: Decides whether documents are removed that the source no longer has.
+        observer: Observes the load, for example for metrics.
+        show_summary: Whether a terminal shows the summary; it is logged in any case.
+
+    Raises:
+        UsageError: another process is loading the same source into the same index.
+        SourceError: the first documents cannot be loaded, or lack a field of the text; nothing was written then.
+        IndexMismatch: the index holds vectors of another model or text, or was deleted during the load.
+        EngineError: the engine failed before the first document was sent.
+        OutputError: the dead letters or the checkpoint cannot be written.
     """
-    tracker = ProgressTracker()
-    ledger = context.outcomes.ledger
+    report = _Load(engine, runner, plan, control).run(meter, confirm, observer or LoadObserver())
+    record_end(report, shown=show_summary)
+    return report
 
-    def tick() -> None:
-        read, processed = ledger.read, ledger.processed
-        fraction = fraction_processed(read, processed, part_read())
-        snapshot = tracker.snapshot(read, processed, fraction, context.control.waiting, watching=watching())
-        context.meter.show(snapshot)
-        context.observer.show(snapshot)
 
-    return tick
+class _Load:
+    """One load, from its plan to its report."""
+
+    def __init__(self, engine: Engine, runner: LoadRunner, plan: LoadPlan, control: LoadControl) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._plan = plan
+        self._settings = plan.settings
+        self._control = control
+        self._wait = partial(wait_for_engine, seconds=plan.settings.retry_seconds, stop_retrying=control.stop_retrying)
+        self._notes: list[str] = []
+        self._pruned = 0
+        self._missing = 0
+        # Of the index, as they were before this load changed them.
+        self._previous_settings: Mapping[str, str | None] | None = None
+
+    def run(self, meter: ProgressMeter, confirm: ConfirmPrune, observer: LoadObserver) -> LoadReport:
+        with ExitStack() as stack:
+            stream = check_first_records(self._engine, self._plan, self._control)
+            if stream is not None:
+                stack.enter_context(closing(stream))
+            fields = self._wait(self._ensure_fields)
+            self._started = time.monotonic()
+            stack.enter_context(closing(meter))
+            context = self._open(fields, stream, meter, observer, stack)
+            created = any(field.outcome is FieldOutcome.CREATED for field in fields)
+            change_settings = self._settings.load_settings is BulkLoadSettings.FAST or (
+                self._settings.load_settings is BulkLoadSettings.AUTO and created
+            )
+            restore_settings = change_settings or unrestored_settings(context.index) is not None
+            if restore_settings:
+                self._control.exit_warning = f"{self._unrestored_note()}."  # before the settings are changed
+            try:
+                if change_settings:
+                    self._apply_settings(context)
+                info = self._load_documents(context, confirm)
+                if restore_settings:
+                    self._restore_settings(context)
+                if created:
+                    self._delete_unused_index(context)
+            except EsSbertError as error:
+                if context.checkpoint is not None and isinstance(error, DocumentsAltered):
+                    context.checkpoint.mark_untrusted()
+                if restore_settings:
+                    before = len(self._notes)
+                    self._restore_settings(context)
+                    error.message += "".join(f"; {note}" for note in self._notes[before:])
+                counts = context.outcomes.ledger.counts()
+                written = counts[DocumentOutcome.INDEXED] + counts[DocumentOutcome.UPDATED]
+                error.message += f" (this came after {written:,} documents were written)"
+                raise
+            self._finish_checkpoint(context.checkpoint)
+        return self._report(context, info)
+
+    def _ensure_fields(self) -> list[VectorField]:
+        """The vector fields of the plan, created if necessary."""
+        for planned in self._plan.fields:
+            if planned.passages is not None:
+                # Before an index is created with rules that do not fit the model.
+                self._runner.check_passages(planned.passages)
+        settings, model = self._settings, self._runner.model
+        return [
+            ensure_vector_field(
+                self._engine,
+                settings.index,
+                vector_field=planned.field,
+                fingerprint=model.fingerprint,
+                model_name=model.name,
+                dimensions=model.dimensions,
+                index_type=settings.index_type,
+                text=planned.template.template,
+                passages=planned.passages,
+                create=bool(self._plan.sources),
+                text_options=planned.text_options,
+                replace_text=settings.replace_text_template,
+            )
+            for planned in self._plan.fields
+        ]
+
+    def _open(
+        self,
+        fields: list[VectorField],
+        stream: RecordStream | None,
+        meter: ProgressMeter,
+        observer: LoadObserver,
+        stack: ExitStack,
+    ) -> LoadContext:
+        """The context of the load, with its checkpoint and its dead-letter file; both are closed by the stack."""
+        plan, settings = self._plan, self._settings
+        index = self._wait(self._require_index)
+        targets = _load_targets(plan, fields, index)
+        if any(field.outcome is FieldOutcome.CREATED for field in fields):
+            first = [] if stream is None else stream.peeked
+            meta_fields = [target.meta_field for target in targets]
+            check_created_index(self._engine, index, settings.index, meta_fields, first)
+        checkpoint: LoadCheckpoint | None = None
+        if plan.state_file is not None:
+            checkpoint = self._runner.open_checkpoint(plan.state_file, _load_identity(plan, index, targets))
+            stack.enter_context(closing(checkpoint))
+            if checkpoint.note is not None:
+                self._notes.append(checkpoint.note)
+        clock = Clock()
+        dead_letters = stack.enter_context(closing(_open_dead_letters(plan, checkpoint, clock)))
+        errors = ErrorMonitor(settings.error_limit, self._control.truncate, str(plan.dead_letters))
+        return LoadContext(
+            self._engine,
+            plan,
+            index,
+            targets,
+            self._control,
+            OutcomeRecorder(Ledger(), dead_letters, checkpoint, errors),
+            Throttle(settings.bulk_bytes, WRITERS),
+            checkpoint,
+            clock,
+            meter,
+            observer,
+            stream,
+        )
+
+    def _require_index(self) -> IndexState:
+        """The index, which `_ensure_fields` has found or created.
+
+        Raises:
+            IndexMismatch: it was deleted since.
+        """
+        state = self._engine.get_index(self._settings.index)
+        if state is None:
+            message = f"the index {self._settings.index!r} was deleted while the load began"
+            raise IndexMismatch(message, "Run the command again.")
+        return state
+
+    def _apply_settings(self, context: LoadContext) -> None:
+        """Disable refreshes and replicas during the load, if the user may."""
+        engine, name = self._engine, context.index.name
+        try:
+            context.retrying(require_privileges, engine, name, CHANGE_LOAD_SETTINGS)
+            # Read again: a concurrent change of the mapping would be overwritten.
+            before = context.retrying(lambda: apply_load_settings(engine, self._require_index()))
+        except AccessDenied as error:
+            if unrestored_settings(context.index) is None:
+                self._control.exit_warning = ""
+            self._notes.append(f"Refreshes and replicas stay as they are during the load: {error.message}")
+            return
+        self._previous_settings = before
+        changed = {setting: BULK_LOAD_SETTINGS[setting] for setting in before}
+        log_event("settings_changed", "refreshes and replicas are off until the load ends", settings=changed)
+
+    def _restore_settings(self, context: LoadContext) -> None:
+        """Restore the settings that this load, or one that was killed, has changed."""
+        try:
+            settings = context.retrying(
+                restore_load_settings, self._engine, self._settings.index, self._previous_settings
+            )
+        except EngineError as error:
+            self._notes.append(self._unrestored_note(f" ({error.message})"))
+            return
+        self._control.exit_warning = ""
+        if settings:
+            log_event("settings_put_back", "refreshes and replicas are as they were before the load", settings=settings)
+
+    def _unrestored_note(self, reason: str = "") -> str:
+        name = self._settings.index
+        return (
+            f"Refreshes and replicas of {name} are still as they were for the load{reason}: the next load puts them "
+            f"back, or `es-sbert index repair {name}`"
+        )
+
+    def _load_documents(self, context: LoadContext, confirm: ConfirmPrune) -> EncoderInfo:
+        """Load the documents, then compare the index with what was acknowledged."""
+        started = context.clock.now()
+        terms = read_primary_terms(context)
+        if self._plan.sources:
+            _advance_clock(context)
+        info = self._runner.load(context)
+        # After an interrupt the next run does the rest: a refresh may have to build a graph first.
+        if self._control.unreachable_reason is None and not self._interrupted():
+            context.refresh_index()
+            changes = report_concurrent_changes(context, context.check_index_unchanged(), started, terms)
+            self._notes += changes.notes
+            self._missing = changes.missing
+            if self._settings.prune and not changes.missing and not self._control.stop.is_set():
+                context.meter.close()
+                self._pruned, notes = prune_index(context, confirm)
+                self._notes += notes
+        return info
+
+    def _delete_unused_index(self, context: LoadContext) -> None:
+        """Delete the index that this load has created, if no document could be loaded."""
+        if self._control.unreachable_reason is not None or self._control.stop.is_set():
+            return
+        # An empty source is not a failure.
+        if context.outcomes.ledger.dead and context.retrying(delete_unused_index, self._engine, context.index):
+            self._notes.append(
+                f"the index {context.index.name}, which this load created, took no document and was deleted again"
+            )
+
+    def _finish_checkpoint(self, checkpoint: LoadCheckpoint | None) -> None:
+        if checkpoint is None or self._missing or self._control.stop.is_set():
+            return
+        if self._settings.retry is not None:
+            # Every dead letter has an outcome, possibly as a new dead letter.
+            quarantine_path(self._settings.retry).unlink()
+        checkpoint.finish()
+
+    def _report(self, context: LoadContext, info: EncoderInfo) -> LoadReport:
+        plan, name = self._plan, self._settings.index
+        self._notes += [
+            f"{count:,} documents lost their vector in {field}, since its text changed or _source leaves it out: "
+            f"`es-sbert ingest --index {name} --vector-field {field}` embeds it anew"
+            for field, count in sorted(context.outcomes.dropped.items())
+        ]
+        return LoadReport.of(
+            context.outcomes.ledger,
+            info,
+            index=name,
+            engine=self._engine.info.label,
+            source=plan.source,
+            dead_letters=str(plan.dead_letters),
+            seconds=time.monotonic() - self._started,
+            interrupted=self._interrupted(),
+            stopped=self._stop_reason(context.checkpoint),
+            resumed=context.checkpoint is not None and context.checkpoint.resumed,
+            notes=tuple(self._notes),
+            pruned=self._pruned,
+            missing=self._missing,
+        )
+
+    def _interrupted(self) -> bool:
+        """Whether the user stopped the load before its end; a watch has no other end."""
+        return self._control.interrupted and self._settings.watch_seconds is None
+
+    def _stop_reason(self, checkpoint: LoadCheckpoint | None) -> str | None:
+        """Why the load stopped before its end, and how it resumes; None if it did not."""
+        reason = self._control.unreachable_reason or self._control.truncated_reason
+        reason = reason or ("interrupted" if self._interrupted() else None)
+        if reason is None:
+            return None
+        where = f" where it was ({checkpoint.path})" if checkpoint is not None else ", leaving alone what has a vector"
+        return f"{reason}; the same command goes on{where}"
+
+
+def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) -> EmbeddingTargets:
+    """The fields that the load fills, and those that documents from files keep."""
+    own = tuple(
+        EmbeddingTarget(field.name, planned.template, field.meta)
+        for planned, field in zip(plan.fields, fields, strict=True)
+    )
+    if not plan.sources:
+        return own  # partial updates leave other fields alone
+    return own + kept_targets(vector_fields(index.mappings, index.name), [target.field for target in own])
+
+
+def _load_identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
+    """What must be the same for a load to resume another one."""
+    own = targets_to_fill(targets)
+    fields = tuple(
+        (target.field, target.template.template, None if target.meta.passages is None else str(target.meta.passages))
+        for target in own
+    )
+    return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, plan.settings.id_field)
+
+
+def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock: Clock) -> DeadLetters:
+    """The dead-letter file; a resumed load writes no dead letter twice.
+
+    Args:
+        clock: Advanced to the time of the last dead letter.
+
+    Raises:
+        OutputError: the checkpoint cannot be written.
+    """
+    clock.observe(last_dead_letter_time(plan.dead_letters) or "")
+    run = clock.now() if checkpoint is None else checkpoint.run
+    is_written = None
+    if checkpoint is not None and checkpoint.resumed:
+        checkpoint.record_dead_letters(dead_letter_keys(plan.dead_letters, run))
+        is_written = checkpoint.has_dead_letter
+    return DeadLetters(plan.dead_letters, run, is_written, clock, plan.settings.index)
+
+
+def _advance_clock(context: LoadContext) -> None:
+    """Advance the clock, so that no vector of this load looks older than one of the index.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    name = context.plan.settings.index
+    context.retrying(context.engine.refresh, name)
+    for target in targets_to_fill(context.targets):
+        field = f"{target.meta_field}.embedded_at"
+        latest = {"query": {"exists": {"field": field}}, "sort": [{field: "desc"}], "size": 1, "_source": False}
+        for hit in context.retrying(context.engine.search, name, latest)["hits"]["hits"]:
+            context.clock.observe(format_timestamp(datetime.fromtimestamp(hit["sort"][0] / 1000, UTC)))
 
 
 class LocalRunner:
-    """Runs a load with one encoder, on this machine's processors or one of its GPUs.
+    """Runs a load in this process, with one encoder.
 
     Args:
-        encoder: What embeds; it stays open.
+        encoder: Embeds the documents; it is not closed.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -243,7 +428,7 @@ class LocalRunner:
     def check_passages(self, rules: ChunkRules) -> None:
         self._encoder.splitter(rules.tokens, rules.overlap, "document")
 
-    def open_memory(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
+    def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
         return CheckpointFile(path, identity)
 
     def load(self, context: LoadContext) -> EncoderInfo:
@@ -251,250 +436,66 @@ class LocalRunner:
         if context.plan.sources:
             self._load_sources(context)
         elif context.plan.settings.watch_seconds is None:
-            self._load_index(context, IndexReader(context))
+            self._embed_index(context, IndexReader(context))
         else:
             self._watch(context, context.plan.settings.watch_seconds)
         return self._encoder.info
 
     def _load_sources(self, context: LoadContext) -> None:
-        settings = context.plan.settings
-        if settings.retry is not None:
-            quarantine(settings.retry)
-        # Of the index itself: an alias may have a filter.
-        empty = retrying(context, lambda: context.engine.count(context.index.name)) == 0
-        stream = context.stream or RecordStream(context.plan.sources, context.plan.reading, context.control)
-        sizes = [source.size for source in context.plan.sources]
+        plan = context.plan
+        if plan.settings.retry is not None:
+            quarantine(plan.settings.retry)
+        # By the name of the index: an alias may have a filter.
+        empty = context.retrying(context.engine.count, context.index.name) == 0
+        stream = context.stream or RecordStream(plan.sources, plan.reading, context.control)
+        sizes = [source.size for source in plan.sources]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         tick = progress_callback(context, lambda: stream.counter.bytes / total if total else None)
         load_sources(context, self._encoder, stream, tick, empty_index=empty)
 
-    def _load_index(self, context: LoadContext, reader: IndexReader) -> None:
-        # A point in time sees what was refreshed; documents written a moment ago are to be embedded too.
-        engine, name = context.engine, context.plan.settings.index
-        retrying(context, lambda: engine.refresh(name))
-        total = retrying(context, lambda: engine.count(name))
-        ledger = context.outcomes.ledger
+    def _embed_index(self, context: LoadContext, reader: IndexReader) -> None:
+        name, ledger = context.plan.settings.index, context.outcomes.ledger
+        # A point in time includes only refreshed documents, and those written a moment ago are to be embedded too.
+        context.retrying(context.engine.refresh, name)
+        total = context.retrying(context.engine.count, name)
         tick = progress_callback(context, lambda: min(1.0, ledger.read / total) if total else None)
-        embed_in_place(context, self._encoder, reader, reader.documents, tick)
+        embed_in_place(context, self._encoder, reader, reader.documents(), tick)
 
     def _watch(self, context: LoadContext, seconds: float) -> None:
         reader = IndexReader(context)
-        # Noted before the first look at everything, so that nothing falls between the two.
-        changes = IndexWatcher(context, reader)
-        self._load_index(context, reader)
+        # Before the whole index is read, so that no write between the two is missed.
+        watcher = IndexWatcher(context, reader)
+        self._embed_index(context, reader)
         if not context.control.stop.is_set():
             record_watch(context, seconds)
         idle = True
         tick = progress_callback(context, lambda: None, watching=lambda: idle)
         tick()
         while not context.control.stop.wait(seconds):
-            if changes.has_changes():
+            if watcher.has_changes():
                 idle = False
-                embed_in_place(context, self._encoder, reader, changes.documents, tick)
+                embed_in_place(context, self._encoder, reader, watcher.documents(), tick)
                 idle = True
             tick()
 
 
-def run_load(
-    engine: Engine,
-    runner: LoadRunner,
-    wanted: LoadPlan,
-    control: LoadControl,
-    meter: ProgressMeter,
-    confirm: ConfirmPrune = lambda gone: True,
-    observer: LoadObserver | None = None,
-    *,
-    show_summary: bool = True,
-) -> LoadReport:
-    """Carry out a plan.
+def progress_callback(
+    context: LoadContext, fraction_read: Callable[[], float | None], *, watching: Callable[[], bool] = lambda: False
+) -> Callable[[], None]:
+    """A function that shows the progress of a load whenever it is called.
 
     Args:
-        engine: Where to load.
-        runner: Where the pipeline runs.
-        wanted: The plan.
-        control: Stops the load from outside.
-        meter: Shows how far it is.
-        confirm: Asked before documents are removed that the source no longer has.
-        observer: Sees the load from outside.
-        show_summary: Whether a terminal shows the summary; it is logged in any case.
-
-    Raises:
-        UsageError: another process is loading the same source into the same index.
-        SourceError: the first documents cannot be loaded, or lack a field of the text; nothing was written then.
-        IndexMismatch: the index holds another model's vectors, or others than asked for, or was deleted meanwhile.
-        EngineError: the engine failed before the first document was sent.
-        OutputError: the dead letters or the state cannot be written.
+        fraction_read: The part of the source that was read, 0 to 1; None if its size is unknown.
+        watching: Whether the load waits for changes of the index.
     """
-    settings = wanted.settings
-    wait = partial(wait_for_engine, seconds=settings.retry_seconds, no_waiting=control.no_waiting)
-    pruned = missing = 0
-    with ExitStack() as stack:
-        stream = check_first_records(engine, wanted, control)
-        if stream is not None:
-            stack.enter_context(closing(stream))
-        fields = wait(lambda: _ensure_fields(engine, runner, wanted))
-        begin = time.monotonic()
-        stack.enter_context(closing(meter))
-        index = wait(lambda: require_index(engine, settings.index))
-        targets = _load_targets(wanted, fields, index)
-        created = any(field.outcome is FieldOutcome.CREATED for field in fields)
-        if created:
-            first = [] if stream is None else stream.peeked
-            check_created_index(engine, index, settings.index, [target.meta_field for target in targets], first)
-        memory = None
-        if wanted.state_file is not None:
-            memory = runner.open_memory(wanted.state_file, load_identity(wanted, index, targets))
-            stack.enter_context(closing(memory))
-        clock = Clock()
-        letters = open_dead_letters(wanted, memory, clock)
-        stack.enter_context(closing(letters))
-        errors = ErrorMonitor(settings.error_limit, control.cut, str(wanted.dead_letters))
-        outcomes = OutcomeRecorder(Ledger(), letters, memory, errors)
-        context = LoadContext(
-            engine,
-            wanted,
-            targets,
-            control,
-            meter,
-            outcomes,
-            RetryPolicy(settings.retry_seconds),
-            index,
-            memory,
-            Throttle(settings.bulk_bytes, WRITERS),
-            observer or NullObserver(),
-            clock,
-            stream,
-        )
-        fast = uses_bulk_load_settings(settings, created=created)
-        changed = fast or unrestored_settings(index) is not None
-        if changed:
-            # Before the first request that changes them.
-            control.left_behind = f"{not_restored_note(settings.index)}."
-        notes = [memory.note] if memory is not None and memory.note is not None else []
-        before = None
-        try:
-            if fast:
-                before, said = apply_bulk_load_settings(context)
-                notes += said
-            began = clock.now()
-            terms = read_primary_terms(context)
-            if wanted.sources:
-                advance_clock(context)
-            info = runner.load(context)
-            # After an interrupt the next run does all of it: a refresh may have to build a graph first.
-            if control.lost is None and not _is_interrupted(control, wanted):
-                refresh_index(context)
-                changes = report_concurrent_changes(context, check_index_unchanged(context), began, terms)
-                notes, missing = [*notes, *changes.notes], changes.missing
-                if settings.prune and not missing and not control.stop.is_set():
-                    meter.close()
-                    pruned, note = prune_index(context, confirm)
-                    notes += note
-            if changed:
-                notes += restore_bulk_load_settings(context, before)
-            if created and control.lost is None and not control.stop.is_set():
-                notes += _delete_created_index(context)
-        except EsSbertError as error:
-            if memory is not None and isinstance(error, DocumentsAltered):
-                memory.distrust()
-            if changed:
-                error.message += "".join(f"; {note}" for note in restore_bulk_load_settings(context, before))
-            written = sum(
-                outcomes.ledger.counts()[outcome] for outcome in (DocumentOutcome.INDEXED, DocumentOutcome.UPDATED)
-            )
-            error.message += f" (this came after {written:,} documents were written)"
-            raise
-        if memory is not None and not missing and not control.stop.is_set():
-            if settings.retry is not None:
-                # Every letter has come to its end, be it as a new one.
-                quarantine_path(settings.retry).unlink()
-            memory.finish()
-        notes += _dropped_vector_notes(context)
-    summary = LoadReport.of(
-        outcomes.ledger,
-        info,
-        index=settings.index,
-        engine=engine.info.label,
-        source=wanted.source,
-        dead_letters=str(wanted.dead_letters),
-        seconds=time.monotonic() - begin,
-        interrupted=_is_interrupted(control, wanted),
-        stopped=_stop_reason(control, wanted, memory),
-        resumed=memory is not None and memory.resumed,
-        notes=tuple(notes),
-        pruned=pruned,
-        missing=missing,
-    )
-    record_end(summary, shown=show_summary)
-    return summary
+    tracker = ProgressTracker()
+    ledger = context.outcomes.ledger
 
+    def tick() -> None:
+        read, processed = ledger.read, ledger.processed
+        fraction = fraction_processed(read, processed, fraction_read())
+        snapshot = tracker.snapshot(read, processed, fraction, context.control.backoff_reason, watching=watching())
+        context.meter.show(snapshot)
+        context.observer.show(snapshot)
 
-def _ensure_fields(engine: Engine, runner: LoadRunner, wanted: LoadPlan) -> list[VectorField]:
-    """The vector fields of the plan, fit for the model."""
-    for field in wanted.fields:
-        if field.passages is not None:
-            # Rules that do not go with the model are refused before an index is made for them.
-            runner.check_passages(field.passages)
-    settings, model = wanted.settings, runner.model
-    return [
-        ensure_vector_field(
-            engine,
-            settings.index,
-            vector_field=field.field,
-            fingerprint=model.fingerprint,
-            model_name=model.name,
-            dimensions=model.dimensions,
-            index_type=settings.index_type,
-            text=field.template.template,
-            passages=field.passages,
-            create=bool(wanted.sources),
-            text_options=field.text_options,
-            replace_text=settings.replace_text_template,
-        )
-        for field in wanted.fields
-    ]
-
-
-def _load_targets(wanted: LoadPlan, fields: Sequence[VectorField], index: IndexState) -> EmbeddingTargets:
-    """The fields that are filled, and those that documents from files keep."""
-    own = tuple(
-        EmbeddingTarget(field.name, planned.template, field.meta)
-        for planned, field in zip(wanted.fields, fields, strict=True)
-    )
-    if not wanted.sources:
-        return own  # partial updates leave other fields alone
-    return own + kept_targets(vector_fields(index.mappings, index.name), [target.field for target in own])
-
-
-def _delete_created_index(context: LoadContext) -> list[str]:
-    """Delete the index that this load has created, where it took no document: an export with wrong fields, say."""
-    name = context.index.name
-    if not context.outcomes.ledger.counts()[DocumentOutcome.DEAD]:
-        return []  # an empty source is no failure
-    if not retrying(context, partial(delete_unused_index, context.engine, context.index)):
-        return []
-    return [f"the index {name}, which this load created, took no document and was deleted again"]
-
-
-def _dropped_vector_notes(context: LoadContext) -> list[str]:
-    """What must be said about vectors that this load does not make and that no longer stand for their texts."""
-    name = context.plan.settings.index
-    return [
-        f"{count:,} documents lost their vector in {field}, since its text changed or _source leaves it out: "
-        f"`es-sbert ingest --index {name} --vector-field {field}` embeds it anew"
-        for field, count in sorted(context.outcomes.dropped.items())
-    ]
-
-
-def _is_interrupted(control: LoadControl, wanted: LoadPlan) -> bool:
-    """Whether the user stopped the load before its end; a watch has no other end."""
-    return control.interrupted and wanted.settings.watch_seconds is None
-
-
-def _stop_reason(control: LoadControl, wanted: LoadPlan, memory: LoadCheckpoint | None) -> str | None:
-    """Why the load did not come to its end, and how it goes on; None where it did."""
-    reason = control.lost or control.truncated_reason or ("interrupted" if _is_interrupted(control, wanted) else None)
-    if reason is None:
-        return None
-    where = f" where it was ({memory.path})" if memory is not None else ", leaving alone what has a vector"
-    return f"{reason}; the same command goes on{where}"
+    return tick

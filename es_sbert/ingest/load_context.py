@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 from es_sbert.clock import Clock
 from es_sbert.engines.protocol import Engine, IndexState
@@ -16,8 +16,9 @@ from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.pipeline import LoadControl
-from es_sbert.ingest.progress import LoadObserver, ProgressMeter
+from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -26,118 +27,112 @@ class LoadContext:
     """What the parts of one load share.
 
     Attributes:
-        targets: The vector fields that it minds.
-        index: The index at the beginning.
-        memory: What was met and acknowledged; None where the index is the source.
-        throttle: How much is sent at a time.
-        observer: Sees the load from outside.
-        clock: Gives letters and vectors their times.
-        stream: The records of the sources, where the first were looked at already; None where they are to be read
-            from the beginning.
+        index: The index when the load started.
+        targets: The vector fields of the load.
+        throttle: Limits the size and the number of bulk requests.
+        checkpoint: The records seen and acknowledged; None if the index is the source.
+        clock: Gives dead letters and vectors their times.
+        stream: The records of the sources, if the first ones have been checked; None reads the sources from the start.
     """
 
     engine: Engine
     plan: LoadPlan
+    index: IndexState
     targets: EmbeddingTargets
     control: LoadControl
-    meter: ProgressMeter
     outcomes: OutcomeRecorder
-    policy: RetryPolicy
-    index: IndexState
-    memory: LoadCheckpoint | None
     throttle: Throttle
-    observer: LoadObserver
-    clock: Clock
+    checkpoint: LoadCheckpoint | None = None
+    clock: Clock = field(default_factory=Clock)
+    meter: ProgressMeter = field(default_factory=SilentMeter)
+    observer: LoadObserver = field(default_factory=LoadObserver)
     stream: RecordStream | None = None
 
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """How long a transient failure is retried."""
+        return RetryPolicy(self.plan.settings.retry_seconds)
 
-def retrying(context: LoadContext, call: Callable[[], T]) -> T:
-    """The call's answer, with the load's patience."""
+    def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a call; transient failures are retried.
 
-    def tell(error: EngineError) -> None:
-        context.control.waits(error.message)
-        context.outcomes.ledger.add_retries(1)
+        Raises:
+            EngineError: a failure that is not transient, or that outlasted `--retry-seconds`.
+        """
 
-    answer = with_retries(call, context.policy, context.control.no_waiting, tell)
-    context.control.clear_backoff()
-    return answer
+        def record_retry(error: EngineError) -> None:
+            self.control.set_backoff(error.message)
+            self.outcomes.ledger.add_retries(1)
 
+        result = with_retries(
+            lambda: call(*args, **kwargs), self.retry_policy, self.control.stop_retrying, record_retry
+        )
+        self.control.clear_backoff()
+        return result
 
-def retrying_unless_halted(context: LoadContext, call: Callable[[], T]) -> T:
-    """As `patiently`, for work that is left for the next run once the load is halted.
+    def refresh_index(self) -> None:
+        """Make the documents visible to searches."""
+        try:
+            self.retrying(self.engine.refresh, self.plan.settings.index)
+        except EngineError as error:
+            # All documents are written: a load of hours does not fail because of this.
+            self.control.truncate(
+                f"the last refresh failed, so searches see the documents a little later: {error.message}"
+            )
 
-    Raises:
-        Halted: it is.
-    """
-    context.control.check()
-    return retrying(context, call)
+    def check_index_unchanged(self) -> IndexState:
+        """Check that the index is the one that the load started with.
 
+        Returns:
+            The index as it is now.
 
-def refresh_index(context: LoadContext) -> None:
-    """Make the documents visible to searches."""
-    try:
-        retrying(context, lambda: context.engine.refresh(context.plan.settings.index))
-    except EngineError as error:
-        # Everything is in; a load of hours is not declared failed for this.
-        context.control.cut(f"the last refresh failed, so searches see the documents a little later: {error.message}")
+        Raises:
+            IndexMismatch: it was deleted or replaced.
+            EngineError: the engine failed.
+        """
+        state = self.retrying(self.engine.get_index, self.plan.settings.index)
+        if state is None or index_uuid(state) != index_uuid(self.index):
+            raise self.index_replaced_error()
+        return state
 
+    def check_index_uuid(self) -> None:
+        """As `check_index_unchanged`, in a request of a millisecond and without retries.
 
-def check_index_unchanged(context: LoadContext) -> IndexState:
-    """Make sure that it still is the index that the load began with.
+        Engines create a missing index when a document arrives, without our mapping.
 
-    Engines make an index that is missing when a document comes, without our mapping.
+        Raises:
+            IndexMismatch: the index was deleted or replaced.
+            EngineError: the engine failed.
+        """
+        if self.engine.index_uuids(self.index.name).get(self.index.name) != index_uuid(self.index):
+            raise self.index_replaced_error()
 
-    Returns:
-        The index as it is now.
+    def moved_alias_reason(self) -> str | None:
+        """Why it is useless to wait for an index that blocks writes: its alias points to another index now.
 
-    Raises:
-        IndexMismatch: it was deleted or replaced.
-        EngineError: the engine failed.
-    """
-    state = retrying(context, lambda: context.engine.get_index(context.plan.settings.index))
-    if state is None or index_uuid(state) != index_uuid(context.index):
-        raise index_replaced_error(context)
-    return state
+        None if it does not, if the load names the index itself, or if the engine does not tell.
+        """
+        name = self.plan.settings.index
+        try:
+            state = None if name == self.index.name else self.engine.get_index(name)
+        except EsSbertError:
+            return None
+        if state is None or state.name == self.index.name:
+            return None
+        return (
+            f"{name} points to {state.name} now, and {self.index.name} takes no more writes: load into {name} again, "
+            "with the model that `es-sbert index show` names"
+        )
 
-
-def check_index_uuid(context: LoadContext) -> None:
-    """As `check_index`, at the cost of a request of a millisecond, without retries.
-
-    Raises:
-        IndexMismatch: the index was deleted or replaced.
-        EngineError: the engine failed.
-    """
-    if context.engine.index_uuids(context.index.name).get(context.index.name) != index_uuid(context.index):
-        raise index_replaced_error(context)
-
-
-def moved_alias_reason(context: LoadContext) -> str | None:
-    """Why an index that takes no writes will not take any again: its alias has moved to another one.
-
-    None where it has not, where the load names the index itself, or where the engine does not say.
-    """
-    name = context.plan.settings.index
-    try:
-        state = None if name == context.index.name else context.engine.get_index(name)
-    except EsSbertError:
-        return None
-    if state is None or state.name == context.index.name:
-        return None
-    return (
-        f"{name} points to {state.name} now, and {context.index.name} takes no more writes: load into {name} again, "
-        "with the model that `es-sbert index show` names"
-    )
-
-
-def index_replaced_error(context: LoadContext) -> IndexMismatch:
-    """The name by which the load began stands for nothing more, or for another index."""
-    return IndexMismatch(
-        f"the index {context.index.name} was deleted or replaced during the load",
-        f"Look at what stands under {context.plan.settings.index} now, delete it if only this load wrote there, "
-        "and run the same command again.",
-    )
+    def index_replaced_error(self) -> IndexMismatch:
+        """The index was deleted or replaced, or its alias was moved."""
+        return IndexMismatch(
+            f"the index {self.index.name} was deleted or replaced during the load",
+            f"Check the index under the name {self.plan.settings.index}, delete it if only this load wrote to it, and "
+            "run the same command again.",
+        )
 
 
 def index_uuid(index: IndexState) -> str:
-    """What tells an index from another one of the same name."""
+    """The id that distinguishes an index from another one of the same name."""
     return index.settings["index.uuid"]

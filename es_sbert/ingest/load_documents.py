@@ -110,7 +110,7 @@ def load_documents(
         report = run_load(engine, LocalRunner(encoder), plan, control, SilentMeter())
     if report.stopped is None:
         return report
-    reason = control.lost or control.truncated_reason or "interrupted"
+    reason = control.unreachable_reason or control.truncated_reason or "interrupted"
     remedy = "add the documents again: those that have an embedding are left alone"
     return report.model_copy(update={"stopped": f"{reason}; {remedy}"})
 

@@ -20,7 +20,7 @@ from es_sbert.engines.protocol import EngineInfo
 from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
 from es_sbert.ingest.ledger import Ledger
-from es_sbert.ingest.progress import ProgressSnapshot
+from es_sbert.ingest.progress import LoadObserver, ProgressSnapshot
 
 DEFAULT_HOST = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):)?(?P<port>\d{1,5})")
@@ -36,7 +36,7 @@ class ObservedLoad:
     throttle: Throttle
 
 
-class LoadMetrics(Collector):
+class LoadMetrics(LoadObserver, Collector):
     """A `LoadObserver` that Prometheus can read. Thread-safe."""
 
     def __init__(self) -> None:
@@ -59,7 +59,9 @@ class LoadMetrics(Collector):
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
 
-    def began(self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle) -> None:
+    def load_started(
+        self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle
+    ) -> None:
         labels = {
             "index": index, "engine": engine.label, "model": encoder.model, "fingerprint": encoder.fingerprint,
             "provider": encoder.provider, "device": encoder.device, "precision": encoder.precision,
@@ -71,13 +73,13 @@ class LoadMetrics(Collector):
         self._snapshot = snapshot
 
     @contextmanager
-    def bulk(self, body_bytes: int) -> Iterator[None]:
+    def bulk_request(self, body_bytes: int) -> Iterator[None]:
         self._sent.inc(body_bytes)
         with self._bulk.time():
             yield
 
     @contextmanager
-    def embed(self) -> Iterator[None]:
+    def embed_window(self) -> Iterator[None]:
         with self._embed.time():
             yield
 

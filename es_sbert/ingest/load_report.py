@@ -155,7 +155,7 @@ class LoadReport(BaseModel):
             truncated=ledger.truncated,
             lost_tokens=ledger.lost_tokens,
             passages=ledger.passages,
-            missing_fields=dict(sorted(ledger.lacking.items())),
+            missing_fields=dict(sorted(ledger.missing_fields.items())),
             retries=ledger.retries,
             seconds=round(seconds, 3),
             documents_per_second=round(ended / seconds, 1) if seconds > 0 else 0.0,
@@ -276,7 +276,7 @@ def write_report(engine: Engine, name: str, summary: LoadReport) -> None:
 def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
     """Tell whoever observes the load what is loaded where, and by what."""
     plan, engine = context.plan, context.engine.info
-    context.observer.began(plan.settings.index, engine, encoder, context.outcomes.ledger, context.throttle)
+    context.observer.load_started(plan.settings.index, engine, encoder, context.outcomes.ledger, context.throttle)
     settings = plan.settings.model_dump(
         mode="json", include={"id_field", "batch_window", "bulk_bytes", "retry_seconds", "prune"}
     )
@@ -295,8 +295,8 @@ def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
         provider=encoder.provider,
         device=encoder.device,
         threads=encoder.threads,
-        state=None if context.memory is None else str(context.memory.path),
-        resumed=context.memory is not None and context.memory.resumed,
+        state=None if context.checkpoint is None else str(context.checkpoint.path),
+        resumed=context.checkpoint is not None and context.checkpoint.resumed,
         dead_letters=str(plan.dead_letters),
         **settings,
     )

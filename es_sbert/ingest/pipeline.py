@@ -11,53 +11,52 @@ from typing import Any, Generic, TypeVar
 
 from es_sbert.messages import log_event
 
-# Seconds without a request that went through. Shorter waits are a busy engine's everyday, several in a second.
+# Waits longer than this are reported. Shorter ones happen several times a second on a busy engine.
 REPORTED_WAIT_SECONDS = 5.0
 
 
 class LoadHalted(Exception):
-    """No further request is begun for a document that has no vector yet: it is left for the next run."""
+    """The load was halted: a document without a vector is left for the next run."""
 
 
 class LoadControl:
     """How a load is stopped, from gentle to hard. Thread-safe.
 
     Attributes:
-        stop: Set: no more is read; what was read is finished. (A source gave up, or any of the following.)
-        halted: Set: nothing more is compared, tokenised or embedded; vectors that exist are sent, and all else is left
+        stop: Set: no more is read; what was read is finished. (A source failed, or any of the following.)
+        halted: Set: nothing more is compared, tokenized or embedded; vectors that exist are sent, and the rest is left
             for the next run. (The user interrupted the load, or any of the following.)
-        no_waiting: Set: a request that fails is not tried again. (Ctrl-C, or a thread failed.)
+        stop_retrying: Set: failed requests are not retried. (Ctrl-C, or a thread failed.)
         aborted: Set: every thread ends at once, because one of them failed.
         interrupted: Whether the user stopped the load.
-        left_behind: What a process that ends at once leaves behind, as a sentence; empty for nothing.
+        exit_warning: What the user must know if the process ends at once, as a sentence; empty for nothing.
     """
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._timer = timer
         self.stop = threading.Event()
         self.halted = threading.Event()
-        self.no_waiting = threading.Event()
+        self.stop_retrying = threading.Event()
         self.aborted = threading.Event()
         self.interrupted = False
-        self.left_behind = ""
-        self._lost: str | None = None
-        self._cut_short: str | None = None
-        self._waiting: str | None = None
-        self._waiting_since = 0.0
-        self._waiting_told = False
+        self.exit_warning = ""
+        self._unreachable: str | None = None
+        self._truncated: str | None = None
+        self._backoff: str | None = None
+        self._backoff_since = 0.0
+        self._backoff_reported = False
         self._lock = threading.Lock()
 
     @property
-    def lost(self) -> str | None:
+    def unreachable_reason(self) -> str | None:
         """Why the engine takes no more documents; None while it does."""
-        with self._lock:
-            return self._lost
+        return self._unreachable
 
     def mark_unreachable(self, reason: str) -> None:
-        """The engine takes no more: whatever is unsent is left to the next run. The first reason counts."""
+        """The engine takes no more documents: those not sent are left for the next run. The first reason counts."""
         with self._lock:
-            first = self._lost is None
-            self._lost = self._lost or reason
+            first = self._unreachable is None
+            self._unreachable = self._unreachable or reason
         if first:
             log_event("engine_lost", reason, logging.ERROR, text="", reason=reason)
         self.halted.set()
@@ -65,56 +64,54 @@ class LoadControl:
 
     @property
     def truncated_reason(self) -> str | None:
-        """Why the source was not read to its end, though what was read could be finished."""
-        with self._lock:
-            return self._cut_short
+        """Why the source was not read to its end; the documents read until then are loaded."""
+        return self._truncated
 
-    def cut(self, reason: str) -> None:
-        """The source gives no more: finish what is in flight."""
+    def truncate(self, reason: str) -> None:
+        """Stop reading: finish what is in flight. The first reason counts."""
         with self._lock:
-            self._cut_short = self._cut_short or reason
+            self._truncated = self._truncated or reason
         self.stop.set()
 
     @property
-    def waiting(self) -> str | None:
-        """Why requests are being tried again just now; None while they go through."""
-        with self._lock:
-            return self._waiting
+    def backoff_reason(self) -> str | None:
+        """Why requests are being retried; None while they succeed."""
+        return self._backoff
 
-    def waits(self, reason: str) -> None:
-        """A request was refused and is tried again."""
+    def set_backoff(self, reason: str) -> None:
+        """A request failed and will be retried."""
         now = self._timer()
         with self._lock:
-            if self._waiting is None:
-                self._waiting_since = now
-            self._waiting = reason
-            tell = not self._waiting_told and now - self._waiting_since >= REPORTED_WAIT_SECONDS
-            self._waiting_told |= tell
-        if tell:
+            if self._backoff is None:
+                self._backoff_since = now
+            self._backoff = reason
+            report = not self._backoff_reported and now - self._backoff_since >= REPORTED_WAIT_SECONDS
+            self._backoff_reported |= report
+        if report:
             log_event("waiting_began", f"waiting for the engine: {reason}", logging.WARNING, reason=reason)
 
     def clear_backoff(self) -> None:
-        """A request went through."""
+        """A request succeeded."""
         with self._lock:
-            ended = self._waiting_told
-            self._waiting, self._waiting_told = None, False
-            seconds = self._timer() - self._waiting_since
-        if ended:
+            reported = self._backoff_reported
+            self._backoff, self._backoff_reported = None, False
+            seconds = self._timer() - self._backoff_since
+        if reported:
             message = f"the engine takes documents again after {seconds:,.1f} s"
             log_event("waiting_ended", message, logging.WARNING, seconds=round(seconds, 3))
 
     def interrupt(self) -> None:
-        """The user wants to stop: send the vectors that exist, and leave the rest for the next run."""
+        """Stop on behalf of the user: send the vectors that exist, and leave the rest for the next run."""
         self.interrupted = True
-        self.no_waiting.set()
+        self.stop_retrying.set()
         self.halted.set()
         self.stop.set()
 
     def check(self) -> None:
-        """Make sure that documents are still to be worked on.
+        """Check that the load goes on.
 
         Raises:
-            Halted: they are not.
+            LoadHalted: it was halted.
         """
         if self.halted.is_set():
             raise LoadHalted
@@ -122,7 +119,7 @@ class LoadControl:
     def abort(self) -> None:
         """End all threads."""
         self.aborted.set()
-        self.no_waiting.set()
+        self.stop_retrying.set()
         self.halted.set()
         self.stop.set()
 
@@ -131,32 +128,31 @@ T = TypeVar("T")
 
 
 class LoadAborted(Exception):
-    """The load is off: a stage that waits on a channel ends with this."""
+    """The load was aborted: stages that wait on a queue end with this."""
 
 
 class ClosableQueue(Generic[T]):
-    """First in, first out; bounded by entries. Thread-safe.
+    """A bounded queue with one producer and any number of consumers. Thread-safe.
 
-    Python's own queue can be neither closed nor aborted (before 3.13), and a producer that waits on a full one
-    whose consumer died would wait for ever.
+    Before Python 3.13 the standard library's queue can be neither closed nor aborted: a producer that waits on a full
+    queue would hang if its consumer died.
 
     Args:
-        capacity: Entries that may wait; `put` blocks beyond.
-        producers: How many producers call `close`; iteration ends after the last one's.
+        capacity: Largest number of entries; `put` blocks beyond.
     """
 
-    def __init__(self, capacity: int, producers: int = 1) -> None:
+    def __init__(self, capacity: int) -> None:
         self._entries: deque[T] = deque()
         self._capacity = capacity
-        self._producers = producers
+        self._closed = False
         self._aborted = False
         self._changed = threading.Condition()
 
     def put(self, entry: T) -> None:
-        """Add an entry, waiting for room.
+        """Add an entry; blocks while the queue is full.
 
         Raises:
-            Aborted: `abort` was called.
+            LoadAborted: `abort` was called.
         """
         with self._changed:
             while len(self._entries) >= self._capacity and not self._aborted:
@@ -167,14 +163,14 @@ class ClosableQueue(Generic[T]):
             self._changed.notify_all()
 
     def __iter__(self) -> Iterator[T]:
-        """Entries until every producer has closed; several consumers share them.
+        """Entries until the queue is closed; several consumers share them.
 
         Raises:
-            Aborted: `abort` was called.
+            LoadAborted: `abort` was called.
         """
         while True:
             with self._changed:
-                while not self._entries and self._producers > 0 and not self._aborted:
+                while not self._entries and not self._closed and not self._aborted:
                     self._changed.wait()
                 if self._aborted:
                     raise LoadAborted
@@ -185,13 +181,13 @@ class ClosableQueue(Generic[T]):
             yield entry
 
     def close(self) -> None:
-        """One producer has no more."""
+        """The producer has no more entries."""
         with self._changed:
-            self._producers -= 1
+            self._closed = True
             self._changed.notify_all()
 
     def abort(self) -> None:
-        """Wake everybody up; nothing is handed on any more."""
+        """End the producer and all consumers."""
         with self._changed:
             self._aborted = True
             self._changed.notify_all()
@@ -202,64 +198,60 @@ _SHUTDOWN_SECONDS = 1.0
 
 
 class Pipeline:
-    """Threads joined by channels.
+    """Threads connected by queues.
 
     Usage:
-        stages = Stages(control)
-        lines: Channel[str] = stages.channel(8)
-        stages.start("read", lambda: read_into(lines), closes=[lines])
-        stages.start("write", lambda: write_from(lines))
-        stages.wait()
+        pipeline = Pipeline(control)
+        lines: ClosableQueue[str] = pipeline.queue(8)
+        pipeline.add_stage("read", lambda: read_into(lines), closes=lines)
+        pipeline.add_stage("write", lambda: write_from(lines))
+        pipeline.wait()
     """
 
     def __init__(self, control: LoadControl) -> None:
         self._control = control
-        self._channels: list[ClosableQueue[Any]] = []
+        self._queues: list[ClosableQueue[Any]] = []
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._lock = threading.Lock()
 
-    def channel(self, capacity: int, producers: int = 1) -> ClosableQueue[Any]:
-        """A channel that is aborted with the stages."""
-        made: ClosableQueue[Any] = ClosableQueue(capacity, producers)
-        self._channels.append(made)
-        return made
+    def queue(self, capacity: int) -> ClosableQueue[Any]:
+        """A queue that is aborted when a stage fails."""
+        queue: ClosableQueue[Any] = ClosableQueue(capacity)
+        self._queues.append(queue)
+        return queue
 
-    def start(self, name: str, work: Callable[[], None], closes: list[ClosableQueue[Any]] | None = None) -> None:
-        """Run `work` in a thread of its own; when it ends, it counts as one producer less of `closes`."""
-
-        def body() -> None:
-            try:
-                work()
-            except LoadAborted:
-                pass  # another stage failed and has left its error
-            except BaseException as error:
-                self._fail(error)
-            else:
-                for channel in closes or []:
-                    channel.close()
-
+    def add_stage(self, name: str, work: Callable[[], None], closes: ClosableQueue[Any] | None = None) -> None:
+        """Start a thread that runs `work` and then closes its output queue."""
         # Daemons: a thread that hangs in a request must not keep a process alive that was told twice to end.
-        thread = threading.Thread(target=body, name=f"ingest-{name}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(work, closes), name=f"ingest-{name}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            self._error = self._error or error
-        self._abort()
+    def _run(self, work: Callable[[], None], closes: ClosableQueue[Any] | None) -> None:
+        try:
+            work()
+        except LoadAborted:
+            pass  # another stage has failed and recorded its error
+        except BaseException as error:
+            with self._lock:
+                self._error = self._error or error
+            self._abort()
+        else:
+            if closes is not None:
+                closes.close()
 
     def _abort(self) -> None:
         self._control.abort()
-        for channel in self._channels:
-            channel.abort()
+        for queue in self._queues:
+            queue.abort()
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> None:
-        """Wait for all stages, calling `tick` several times a second in this thread and once when all have ended well.
+        """Wait for all stages; call `tick` several times a second in this thread, and once after all have succeeded.
 
         Raises:
-            BaseException: the first error of any stage, or one that reached this thread (KeyboardInterrupt);
-                all stages are told to end.
+            BaseException: the first error of any stage, or one that reached this thread (KeyboardInterrupt); all
+                stages are aborted.
         """
         try:
             for thread in self._threads:
@@ -269,10 +261,10 @@ class Pipeline:
         except BaseException:
             self._abort()
             for thread in self._threads:
-                # Time to let go of files; one that hangs in a request is not waited for.
+                # Time to close files; a thread that hangs in a request is not waited for.
                 thread.join(_SHUTDOWN_SECONDS)
             raise
         if self._error is not None:
             raise self._error
-        # The end is shown too, also of work that was done before anyone looked.
+        # Also shows the end of work that was done before the first tick.
         tick()

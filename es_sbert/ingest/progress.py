@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
@@ -142,25 +143,23 @@ class LineMeter:
         self._next = timer() + _LINE_SECONDS
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        if self._timer() < self._next:
-            return
-        self._next = self._timer() + _LINE_SECONDS
+        if self._timer() >= self._next:
+            self._next = self._timer() + _LINE_SECONDS
+            self._write(snapshot)
+
+    def _write(self, snapshot: ProgressSnapshot) -> None:
         print(progress_line(snapshot), file=self._stream, flush=True)
 
     def close(self) -> None: ...
 
 
-class EventMeter:
+class EventMeter(LineMeter):
     """An event every few seconds, for machines."""
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
-        self._timer = timer
-        self._next = timer() + _LINE_SECONDS
+        super().__init__(sys.stderr, timer)
 
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        if self._timer() < self._next:
-            return
-        self._next = self._timer() + _LINE_SECONDS
+    def _write(self, snapshot: ProgressSnapshot) -> None:
         left = snapshot.seconds_left
         log_event(
             "progress",
@@ -174,8 +173,6 @@ class EventMeter:
             waiting=snapshot.waiting,
             watching=snapshot.watching,
         )
-
-    def close(self) -> None: ...
 
 
 def progress_line(snapshot: ProgressSnapshot) -> str:
@@ -232,35 +229,24 @@ def choose_meter(stream: TextIO, *, quiet: bool, events: bool = False) -> Progre
     return BarMeter(stream) if stream.isatty() else LineMeter(stream)
 
 
-class LoadObserver(Protocol):
-    """Told of a load's beginning, and then called from its threads."""
+class LoadObserver:
+    """Observes a load, for example for metrics: told when it starts, then called from its threads.
 
-    def began(self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle) -> None:
-        """A load begins; its counts and limits can be read from now on."""
+    The methods do nothing; subclasses override those that they need.
+    """
 
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        """How far it is; several times a second, from one thread."""
-
-    def bulk(self, body_bytes: int) -> AbstractContextManager[None]:
-        """Around one bulk request."""
-
-    def embed(self) -> AbstractContextManager[None]:
-        """Around the embedding of one window of texts."""
-
-
-class NullObserver:
-    """Nobody does."""
-
-    def began(self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle) -> None:
-        pass
+    def load_started(
+        self, index: str, engine: EngineInfo, encoder: EncoderInfo, ledger: Ledger, throttle: Throttle
+    ) -> None:
+        """A load starts; its counts and limits can be read from now on."""
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        pass
+        """The progress; several times a second, from one thread."""
 
-    @contextmanager
-    def bulk(self, body_bytes: int) -> Iterator[None]:
-        yield
+    def bulk_request(self, body_bytes: int) -> AbstractContextManager[None]:
+        """Wraps one bulk request."""
+        return nullcontext()
 
-    @contextmanager
-    def embed(self) -> Iterator[None]:
-        yield
+    def embed_window(self) -> AbstractContextManager[None]:
+        """Wraps the embedding of one window of texts."""
+        return nullcontext()

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.mapping import is_in_source, vector_path
 from es_sbert.index.text_template import MISSING, find_field
 from es_sbert.ingest.documents import DocumentAction
-from es_sbert.ingest.load_context import LoadContext, index_replaced_error, retrying
+from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.pipeline import LoadAborted
 from es_sbert.messages import log_event
 
@@ -114,7 +113,7 @@ class ReadBackCheck:
                 raise LoadAborted
             yield
 
-    def check_first(self, taken: Sequence[tuple[DocumentAction, BulkItemResult]]) -> None:
+    def check_first_request(self, taken: Sequence[tuple[DocumentAction, BulkItemResult]]) -> None:
         """Read back some documents of the first request of which the engine takes any.
 
         Where they differ, the vectors of all documents of the request are removed: they count as not embedded.
@@ -149,12 +148,12 @@ class ReadBackCheck:
         Raises:
             DocumentsAltered: a document differs from what was sent.
         """
-        if self._context.control.lost is not None:
+        if self._context.control.unreachable_reason is not None:
             return
         try:
-            retrying(self._context, partial(self._check, self._sample))
+            self._context.retrying(self._check, self._sample)
         except EngineError as error:
-            self._context.control.cut(f"written documents could not be read back: {error.message}")
+            self._context.control.truncate(f"written documents could not be read back: {error.message}")
 
     def _sent(self, action: DocumentAction, version: tuple[int, int]) -> SentDocument:
         return SentDocument.of(action, version, self._context.targets)
@@ -177,7 +176,7 @@ class ReadBackCheck:
             self._compare(sent)
         except IndexMissing:
             # Deleted since the documents were acknowledged.
-            raise index_replaced_error(self._context) from None
+            raise self._context.index_replaced_error() from None
 
     def _compare(self, sent: Sequence[SentDocument]) -> None:
         context = self._context
@@ -186,15 +185,15 @@ class ReadBackCheck:
         keys = [(document.id, document.routing) for document in sent]
         stored = context.engine.mget(name, keys, source_includes=list(dict.fromkeys(names)))
         missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
-        for document, found in (*zip(sent, stored, strict=True), *self._elsewhere(missing)):
+        for document, found in (*zip(sent, stored, strict=True), *self._find_misrouted(missing)):
             # Missing or written again: by another writer, since the engine has acknowledged this write.
             if found is None or (found["_seq_no"], found["_primary_term"]) != document.version:
                 continue
             differences = _differences(document, found, context.targets, mappings)
             if differences:
-                raise self._altered(document, differences)
+                raise self._altered_error(document, differences)
 
-    def _elsewhere(self, missing: Sequence[SentDocument]) -> list[tuple[SentDocument, Json]]:
+    def _find_misrouted(self, missing: Sequence[SentDocument]) -> list[tuple[SentDocument, Json]]:
         """Documents that a search finds, though a lookup by id and routing does not: another shard holds them."""
         if not missing:
             return []
@@ -205,7 +204,7 @@ class ReadBackCheck:
         hits = multi_get(context.engine, name, ids, source=context.engine.info.source_with_vectors())
         return [(document, hit) for document in missing for hit in hits.values() if hit["_id"] == document.id]
 
-    def _altered(self, document: SentDocument, differences: Sequence[str]) -> DocumentsAltered:
+    def _altered_error(self, document: SentDocument, differences: Sequence[str]) -> DocumentsAltered:
         context = self._context
         name = context.index.name
         index = context.engine.get_index(name)

@@ -140,7 +140,7 @@ def _send_group(
                 written[write.key] = result.version
         again = [write for write, result in pairs if is_retryable(result.status)]
         if len(again) < len(waiting):
-            backoff.succeeded()
+            backoff.reset()
         waiting = again
         if waiting and not backoff.wait():
             reason = next(result.reason for _, result in pairs if is_retryable(result.status))
@@ -190,7 +190,7 @@ class MigrationContext:
     @property
     def aborted(self) -> threading.Event:
         """Set when no failed request is tried again: the user stopped the migration."""
-        return self.control.no_waiting
+        return self.control.stop_retrying
 
     def send(self, writes: list[BulkWrite]) -> dict[DocumentKey, WriteVersion]:
         """Write into the new index; what was written."""
@@ -198,7 +198,7 @@ class MigrationContext:
 
     def retrying(self, call: Callable[[], T]) -> T:
         """A call's answer; transient failures are waited out."""
-        answer = with_retries(call, self.policy, self.aborted, lambda error: self.control.waits(error.message))
+        answer = with_retries(call, self.policy, self.aborted, lambda error: self.control.set_backoff(error.message))
         self.control.clear_backoff()
         return answer
 

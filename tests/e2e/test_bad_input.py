@@ -66,7 +66,7 @@ def letters() -> list[dict[str, Any]]:
         pytest.param(b'{"id": "x", "text": 7}', "JSON number, not a string", id="text of another type"),
         pytest.param(b'{"id": "' + b"x" * 513 + b'", "text": "x"}', "513 bytes; engines take at most", id="long id"),
         pytest.param(b'{"text": "x"}', "the id field id is missing", id="missing id"),
-        pytest.param(b'{"id": "a", "text": "x"}', "stands in docs.jsonl:1 already", id="duplicate id"),
+        pytest.param(b'{"id": "a", "text": "x"}', "read before, in docs.jsonl:1", id="duplicate id"),
         pytest.param(b'{"id": "x", "text": "x", "embedding": [1]}', "already has a field embedding", id="our field"),
         pytest.param(b'{"id": "x", "text": "x", "n": {"m": 1, "m": 2}}', "uplicate", id="a key twice"),
         pytest.param(b'{"id": "x", "text": "x", "": 1}', "refused by the engine (400)", id="a field without a name"),

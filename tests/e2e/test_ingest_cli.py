@@ -243,7 +243,7 @@ def test_memory_does_not_grow_with_the_source(
             "import atexit, os, re\n"
             "atexit.register(lambda: open(os.environ['PEAK'], 'w').write("
             "re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read()).group(1)))\n"
-            "from es_sbert.ingest import load\nload.WINDOW_BYTES >>= 4\n"
+            "from es_sbert.ingest import load_pipeline\nload_pipeline.WINDOW_BYTES >>= 4\n"
             "from es_sbert.cli.main import main\nmain()"
         )
         done = subprocess.run(

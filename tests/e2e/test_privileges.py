@@ -33,7 +33,7 @@ from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.pipeline import LoadControl
-from es_sbert.ingest.progress import LoadObserver, NullObserver, SilentMeter
+from es_sbert.ingest.progress import LoadObserver, SilentMeter
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.ingest_support import sentences, write_jsonl
 from tests.engine.secured import PASSWORD, Secured
@@ -290,7 +290,7 @@ def test_asking_for_what_a_key_may_not_is_no_missing_api(desk: Desk) -> None:
         assert engine.request_api("/_no/such/api") is None
 
 
-class AtTheThirdRequest(NullObserver):
+class AtTheThirdRequest(LoadObserver):
     """Does something while a load is under way."""
 
     def __init__(self, act: Callable[[], object]) -> None:
@@ -299,7 +299,7 @@ class AtTheThirdRequest(NullObserver):
         self._requests = 0
 
     @contextmanager
-    def bulk(self, body_bytes: int) -> Iterator[None]:
+    def bulk_request(self, body_bytes: int) -> Iterator[None]:
         with self._lock:
             self._requests += 1
             if self._requests == 3:
@@ -345,7 +345,7 @@ def test_a_key_that_loses_its_rights_during_a_load_leaves_documents_but_kills_no
         )
         assert reason in first.stopped
         assert (first.dead, first.left > 0, first.exit_code) == (0, True, 1)
-        second = load(desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]}), NullObserver())
+        second = load(desk.server.api_key(cluster=["monitor"], index={"docs*": ["all"]}), LoadObserver())
     assert second.exit_code == 0
     assert second.resumed
     assert second.indexed == 400 - first.indexed

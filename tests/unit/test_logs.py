@@ -118,15 +118,15 @@ def test_waiting_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.INFO, logger="es_sbert")
     now = 0.0
     control = LoadControl(lambda: now)
-    control.waits("429")
+    control.set_backoff("429")
     now = 4.0
-    control.waits("429")
+    control.set_backoff("429")
     control.clear_backoff()  # a busy engine's everyday
-    control.waits("429")
+    control.set_backoff("429")
     now = 10.0
-    control.waits("503")
+    control.set_backoff("503")
     now = 20.0
-    control.waits("503")
+    control.set_backoff("503")
     now = 21.0
     control.clear_backoff()
     control.clear_backoff()
@@ -141,14 +141,14 @@ def test_waiting_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) ->
 def test_the_throttle_tells_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="es_sbert")
     throttle = Throttle(1 << 20, 2)
-    throttle.succeeded()
+    throttle.increase()
     assert not caplog.records  # as fast as can be from the beginning
-    throttle.overloaded()
+    throttle.decrease()
     floor = Throttle(1 << 16, 1)
-    floor.overloaded()  # nothing is left to halve
+    floor.decrease()  # nothing is left to halve
     for _ in range(5):
-        throttle.succeeded()
-    throttle.too_large(1 << 20)
+        throttle.increase()
+    throttle.limit_body(1 << 20)
     changes = [fields for name, fields in events(caplog) if name == "throttle_changed"]
     assert changes == [
         {"body_bytes": 1 << 19, "requests": 1},

@@ -50,7 +50,7 @@ def exposed() -> CollectorRegistry:
     )
     metrics = LoadMetrics()
     engine = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
-    metrics.began('an "index"\n', engine, info, Ledger(), Throttle(1000, 4))
+    metrics.load_started('an "index"\n', engine, info, Ledger(), Throttle(1000, 4))
     metrics.show(ProgressSnapshot(4, 2, 0.5, 1.0, waiting="429"))
     return metrics.registry
 

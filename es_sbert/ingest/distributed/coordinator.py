@@ -55,9 +55,9 @@ class LoadCoordinator:
         assert self._state is not None, "the state is opened first"
         return getattr(self._state, method)(*arguments)
 
-    def meet(self, meetings: Sequence[SeenRecord]) -> tuple[list[tuple[SeenStatus, Origin]], bool]:
-        """See `LoadCheckpoint.meet`; and whether the load is to stop."""
-        return self.call("meet", meetings), self._stopped
+    def record_seen(self, records: Sequence[SeenRecord]) -> tuple[list[tuple[SeenStatus, Origin]], bool]:
+        """See `LoadCheckpoint.record_seen`; and whether the load is to stop."""
+        return self.call("record_seen", records), self._stopped
 
     def stop(self) -> None:
         self._stopped = True
@@ -115,34 +115,34 @@ class RemoteCheckpoint:
         """
         return cls(keeper, get_result(keeper.open.remote(path, identity)))
 
-    def meet(self, meetings: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+    def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
         met: list[tuple[SeenStatus, Origin]]
-        met, stopped = get_result(self._keeper.meet.remote(meetings))
+        met, stopped = get_result(self._keeper.record_seen.remote(records))
         if stopped:
             self._on_stop()
         return met
 
-    def acknowledge(self, document_ids: Sequence[str]) -> None:
-        self._call("acknowledge", list(document_ids))
+    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
+        self._call("record_acknowledged", list(document_ids))
 
-    def holds(self, document_ids: Sequence[str]) -> set[str]:
-        found: set[str] = self._call("holds", list(document_ids))
+    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
+        found: set[str] = self._call("seen_ids", list(document_ids))
         return found
 
     def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
         return int(self._call("count_acknowledged", documents))
 
-    def distrust(self) -> None:
-        self._call("distrust")
+    def mark_untrusted(self) -> None:
+        self._call("mark_untrusted")
 
-    def is_distrusted(self) -> bool:
-        return bool(self._call("is_distrusted"))
+    def is_untrusted(self) -> bool:
+        return bool(self._call("is_untrusted"))
 
-    def remember_letters(self, keys: Iterable[bytes]) -> None:
-        self._call("remember_letters", list(keys))
+    def record_dead_letters(self, keys: Iterable[bytes]) -> None:
+        self._call("record_dead_letters", list(keys))
 
-    def has_letter(self, key: bytes) -> bool:
-        return bool(self._call("has_letter", key))
+    def has_dead_letter(self, key: bytes) -> bool:
+        return bool(self._call("has_dead_letter", key))
 
     def close(self) -> None:
         try:

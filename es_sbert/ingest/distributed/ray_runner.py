@@ -36,7 +36,7 @@ from es_sbert.ingest.distributed.ray_cluster import (
 )
 from es_sbert.ingest.distributed.ray_worker import Partition, PartitionLoader, PartitionReport, WorkerJob
 from es_sbert.ingest.load import ModelIdentity
-from es_sbert.ingest.load_context import LoadContext, retrying
+from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import record_start
 from es_sbert.ingest.progress import ProgressTracker
 from es_sbert.ingest.sources.document_source import DocumentSource
@@ -129,14 +129,14 @@ class RayRunner:
     def check_passages(self, rules: ChunkRules) -> None:
         SentenceTokenizer(self._model).splitter(rules.tokens, rules.overlap, "document")
 
-    def open_memory(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
+    def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
         return RemoteCheckpoint.open_remote(self._keeper, path, identity)
 
     def load(self, context: LoadContext) -> EncoderInfo:
         index = context.index.name
         # A slice of the index sees what was refreshed.
-        retrying(context, lambda: context.engine.refresh(index))
-        empty = retrying(context, lambda: context.engine.count(index)) == 0
+        context.retrying(context.engine.refresh, index)
+        empty = context.retrying(context.engine.count, index) == 0
         plan = replace(context.plan, sources=[])
         job = WorkerJob(
             self._engine,
@@ -176,7 +176,7 @@ class RayRunner:
             yield partition_sources(context.plan.sources, self._part_bytes)
             return
         engine = context.engine
-        point_in_time = retrying(context, lambda: engine.open_point_in_time(context.plan.settings.index))
+        point_in_time = context.retrying(engine.open_point_in_time, context.plan.settings.index)
         try:
             yield partition_index(self._workers.count, point_in_time)
         finally:
@@ -211,7 +211,7 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     """The ends of a part's documents, as if they had been loaded here."""
     outcomes, control = context.outcomes, context.control
     for letter in report.letters:
-        outcomes.letters.write(
+        outcomes.dead_letters.write(
             letter.origin,
             letter.reason,
             document=letter.document,
@@ -220,7 +220,7 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
             size=letter.size,
             partial=letter.partial,
         )
-    outcomes.ledger.add(report.ledger)
+    outcomes.ledger.merge(report.ledger)
     outcomes.rejected += report.rejected
     outcomes.dropped.update(report.dropped)
     # Workers have no limit of their own: a part is not the whole source.
@@ -228,7 +228,7 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     if report.lost is not None:
         control.mark_unreachable(report.lost)
     if report.cut is not None:
-        control.cut(report.cut)
+        control.truncate(report.cut)
 
 
 class _ProgressPoller:

@@ -20,7 +20,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, IndexState, PointInTimeSlice
-from es_sbert.engines.retry import RetryPolicy, Throttle, wait_for_engine
+from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
@@ -32,7 +32,7 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.pipeline import LoadControl
-from es_sbert.ingest.progress import NullObserver, SilentMeter, fraction_processed
+from es_sbert.ingest.progress import fraction_processed
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.ingest.sources.document_source import DocumentSource
 
@@ -177,7 +177,7 @@ class PartitionLoader:
             letters=letters.letters,
             rejected=outcomes.rejected,
             dropped=outcomes.dropped,
-            lost=control.lost,
+            lost=control.unreachable_reason,
             cut=control.truncated_reason,
             error=failed,
         )
@@ -201,27 +201,15 @@ class PartitionLoader:
 
     def _context(self, part: Partition, engine: Engine, letters: DeadLetterCollector) -> LoadContext:
         job, control = self._job, LoadControl()
-        memory = None
+        checkpoint = None
         if part.source is not None:
-            memory = RemoteCheckpoint(job.keeper, (job.plan.dead_letters, "", False, None), control.interrupt)
-        outcomes = OutcomeRecorder(Ledger(), letters, memory)
+            checkpoint = RemoteCheckpoint(job.keeper, (job.plan.dead_letters, "", False, None), control.interrupt)
+        outcomes = OutcomeRecorder(Ledger(), letters, checkpoint)
         plan = replace(job.plan, sources=[] if part.source is None else [part.source])
-        policy = RetryPolicy(plan.settings.retry_seconds)
         throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
         clock.observe(job.begun)
         return LoadContext(
-            engine,
-            plan,
-            job.targets,
-            control,
-            SilentMeter(),
-            outcomes,
-            policy,
-            job.index,
-            memory,
-            throttle,
-            NullObserver(),
-            clock,
+            engine, plan, job.index, job.targets, control, outcomes, throttle, checkpoint=checkpoint, clock=clock
         )
 
     def _run(self, part: Partition, context: LoadContext, encoder: Encoder) -> None:
@@ -232,7 +220,7 @@ class PartitionLoader:
             return
         tick = self._ticker(part, context, lambda: None)
         reader = IndexReader(context, part.slice)
-        embed_in_place(context, encoder, reader, reader.documents, tick)
+        embed_in_place(context, encoder, reader, reader.documents(), tick)
 
     def _ticker(self, part: Partition, context: LoadContext, part_read: Callable[[], float | None]) -> Any:
         last = time.monotonic()

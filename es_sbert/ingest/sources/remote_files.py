@@ -174,7 +174,7 @@ class RemoteReader(io.RawIOBase):
                 self._drop()
                 self._wait_or_raise(error)
                 continue
-            self._backoff.succeeded()
+            self._backoff.reset()
             self._offset += len(data)
             return data
 

@@ -36,7 +36,7 @@ def records(*objects: dict[str, Any]) -> list[Record]:
 
 
 def load(outcomes: OutcomeRecorder, *objects: dict[str, Any], rules: DocumentRules = RULES) -> list[Document]:
-    with closing(fresh_state(outcomes.letters.path.parent)) as state:
+    with closing(fresh_state(outcomes.dead_letters.path.parent)) as state:
         return list(read_documents(records(*objects), rules, state, outcomes))
 
 
@@ -46,7 +46,7 @@ def fresh_state(folder: Path) -> CheckpointFile:
 
 
 def letters(outcomes: OutcomeRecorder) -> list[dict[str, Any]]:
-    path = outcomes.letters.path
+    path = outcomes.dead_letters.path
     return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
@@ -56,7 +56,7 @@ def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: OutcomeRecord
         Origin("f", 1), "7", ("hello",), b'{"id":7,"text":"hello"}', document_hash({"text": "hello", "id": 7})
     )
     assert outcomes.ledger.read == 1
-    assert not outcomes.letters.path.exists()
+    assert not outcomes.dead_letters.path.exists()
 
 
 def test_without_an_id_field_the_content_is_the_id(outcomes: OutcomeRecorder) -> None:
@@ -82,7 +82,7 @@ def test_missing_null_and_blank_text_are_the_same(outcomes: OutcomeRecorder) -> 
     documents = load(outcomes, *none, {"id": 5, "title": "x"}, rules=rules)
     assert [document.texts for document in documents] == [("",)] * 4 + [("x.",)]
     assert letters(outcomes) == []
-    assert outcomes.ledger.lacking == {"title": 3, "body": 4 - 1}
+    assert outcomes.ledger.missing_fields == {"title": 3, "body": 4 - 1}
 
 
 def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(outcomes: OutcomeRecorder) -> None:
@@ -92,7 +92,7 @@ def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(out
     assert [document.id for document in documents] == ["a", "b"]
     assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
     [letter] = letters(outcomes)
-    assert letter["reason"] == "the id a stands in f:1 already, with another content"
+    assert letter["reason"] == "the id a was read before, in f:1, with another content"
     assert (letter["source"], letter["line"], letter["id"]) == ("f", 3, "a")
     assert letter["document"] == {"id": "a", "text": "y"}
 
@@ -132,9 +132,9 @@ def test_everything_read_is_accounted_for(tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("dead")
     outcomes = OutcomeRecorder(Ledger(), DeadLetters(folder / "dead.jsonl", run="now"))
     rejects = [RejectedRecord(Origin("f", 99), "broken", b"{", 1)]
-    with closing(fresh_state(folder)) as state, closing(outcomes.letters):
+    with closing(fresh_state(folder)) as state, closing(outcomes.dead_letters):
         documents = list(read_documents([*records(*objects), *rejects], RULES, state, outcomes))
-    assert outcomes.ledger.read == len(objects) + 1 == outcomes.ledger.done + len(documents)
+    assert outcomes.ledger.read == len(objects) + 1 == outcomes.ledger.total + len(documents)
     assert len(letters(outcomes)) == outcomes.ledger.counts()[DocumentOutcome.DEAD]
     assert len({document.id for document in documents}) == len(documents)
 
@@ -145,7 +145,7 @@ def test_a_ledger_that_does_not_add_up_is_no_small_matter() -> None:
     ledger.add_indexed(lost_tokens=3)
     with pytest.raises(LedgerError, match="2 documents were read, but 1 accounted for"):
         ledger.verify()
-    ledger.enter(DocumentOutcome.UNCHANGED)
+    ledger.add_outcome(DocumentOutcome.UNCHANGED)
     ledger.verify()
     assert (ledger.truncated, ledger.lost_tokens) == (1, 3)
 

@@ -56,7 +56,7 @@ def test_the_load_is_stopped_once_and_told_the_most_frequent_reasons() -> None:
     for number in range(4):
         monitor.add(f"refused by the engine (400): [1:{number}] failed to parse field [price] in document 'd{number}'")
     for number in range(3):
-        monitor.add(f"the id d{number} stands in a.jsonl:{number} already, with another content")
+        monitor.add(f"the id d{number} was read before, in a.jsonl:{number}, with another content")
     monitor.check(20, 6)
     assert told == []
     for _ in range(2):
@@ -64,7 +64,7 @@ def test_the_load_is_stopped_once_and_told_the_most_frequent_reasons() -> None:
     assert told == [
         "7 of the 20 documents read could not be loaded, more than --max-errors 6 allows. Most frequent: "
         "4 × refused by the engine (400): [1:0] failed to parse field [price] in document 'd0'; "
-        "3 × the id d0 stands in a.jsonl:0 already, with another content. They are in docs.dead-letters.jsonl. "
+        "3 × the id d0 was read before, in a.jsonl:0, with another content. They are in docs.dead-letters.jsonl. "
         "Correct the source, or add --max-errors off"
     ]
 

@@ -100,5 +100,5 @@ def test_success_renews_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert backoff.wait()
     waits.now += 10
     assert not backoff.wait()
-    backoff.succeeded()
+    backoff.reset()
     assert backoff.wait()

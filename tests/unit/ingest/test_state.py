@@ -39,11 +39,11 @@ def opened(path: Path, identity: LoadIdentity = IDENTITY) -> Iterator[Checkpoint
 
 
 def meet_at(state: CheckpointFile, document_id: str, content: str, origin: Origin) -> tuple[SeenStatus, Origin]:
-    [met] = state.meet([SeenRecord(document_id, content, origin)])
+    [met] = state.record_seen([SeenRecord(document_id, content, origin)])
     return met
 
 
-def meet(state: CheckpointFile, document_id: str, content: str = A, line: int = 1) -> SeenStatus:
+def record_seen(state: CheckpointFile, document_id: str, content: str = A, line: int = 1) -> SeenStatus:
     return meet_at(state, document_id, content, Origin("f", line))[0]
 
 
@@ -60,8 +60,8 @@ def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first
 def test_acknowledged_documents_of_this_pass_are_counted_by_id_and_content(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         for document in ("a", "b", "unsent"):
-            meet(state, document)
-        state.acknowledge(["a", "b"])
+            record_seen(state, document)
+        state.record_acknowledged(["a", "b"])
         assert state.count_acknowledged() == 2
         assert state.count_acknowledged([("a", A), ("b", B), ("unsent", A), ("unknown", A)]) == 1
         assert state.count_acknowledged([("b", None), ("unsent", None), ("unknown", None)]) == 1
@@ -71,16 +71,16 @@ def test_acknowledged_documents_of_this_pass_are_counted_by_id_and_content(tmp_p
 
 def test_distrust_lasts_until_the_load_ends_and_takes_acknowledgements_back(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
-        meet(state, "a")
-        state.acknowledge(["a"])
-        assert not state.is_distrusted()
-        state.distrust()
-        state.acknowledge(["a"])  # by a worker that has not heard of it
+        record_seen(state, "a")
+        state.record_acknowledged(["a"])
+        assert not state.is_untrusted()
+        state.mark_untrusted()
+        state.record_acknowledged(["a"])  # by a worker that has not heard of it
     with opened(tmp_path / "state") as state:
-        assert state.is_distrusted()
-        assert meet(state, "a") is SeenStatus.NEW
+        assert state.is_untrusted()
+        assert record_seen(state, "a") is SeenStatus.NEW
     with opened(tmp_path / "state", replace(IDENTITY, index_uuid="other")) as state:
-        assert not state.is_distrusted()
+        assert not state.is_untrusted()
 
 
 def test_a_resumed_load_looks_everything_up_again(tmp_path: Path) -> None:
@@ -89,34 +89,40 @@ def test_a_resumed_load_looks_everything_up_again(tmp_path: Path) -> None:
         assert not state.resumed
         run = state.run
         for document in ("in", "changed", "unsent"):
-            meet(state, document)
-        state.acknowledge(["in", "changed"])
+            record_seen(state, document)
+        state.record_acknowledged(["in", "changed"])
     with opened(tmp_path / "state") as state:
         assert (state.resumed, state.run, state.note) == (True, run, None)
-        assert meet(state, "in", line=7) is SeenStatus.NEW
-        assert meet(state, "changed", B) is SeenStatus.NEW
-        assert meet(state, "new") is SeenStatus.NEW
+        assert record_seen(state, "in", line=7) is SeenStatus.NEW
+        assert record_seen(state, "changed", B) is SeenStatus.NEW
+        assert record_seen(state, "new") is SeenStatus.NEW
         assert meet_at(state, "in", A, Origin("f", 9)) == (SeenStatus.REPEATED, Origin("f", 7))
-        assert meet(state, "in", B) is SeenStatus.CONTRADICTED
-        assert state.holds(["in", "changed", "unsent", "new"]) == {"in", "changed", "new"}
+        assert record_seen(state, "in", B) is SeenStatus.CONTRADICTED
+        assert state.seen_ids(["in", "changed", "unsent", "new"]) == {"in", "changed", "new"}
 
 
 def test_a_part_that_is_read_again_is_known_by_what_was_acknowledged_of_it(tmp_path: Path) -> None:
     state = CheckpointFile(tmp_path / "state", IDENTITY, rereads=True)
     for line, document in enumerate(("in", "unsent"), 1):
-        assert meet(state, document, line=line) is SeenStatus.NEW
-    state.acknowledge(["in"])
-    assert [meet(state, "in", line=1), meet(state, "unsent", line=2)] == [SeenStatus.ACKNOWLEDGED, SeenStatus.NEW]
-    assert [meet(state, "in", line=9), meet(state, "in", B, line=1)] == [SeenStatus.REPEATED, SeenStatus.CONTRADICTED]
+        assert record_seen(state, document, line=line) is SeenStatus.NEW
+    state.record_acknowledged(["in"])
+    assert [record_seen(state, "in", line=1), record_seen(state, "unsent", line=2)] == [
+        SeenStatus.ACKNOWLEDGED,
+        SeenStatus.NEW,
+    ]
+    assert [record_seen(state, "in", line=9), record_seen(state, "in", B, line=1)] == [
+        SeenStatus.REPEATED,
+        SeenStatus.CONTRADICTED,
+    ]
     state.close()
 
 
 def test_one_group_of_records_is_told_apart_like_several(tmp_path: Path) -> None:
     group = [SeenRecord(f"id {number % 700}", A if number < 1000 else B, Origin("f", number)) for number in range(1200)]
     with opened(tmp_path / "state") as state:
-        together = state.meet(group)
+        together = state.record_seen(group)
     with opened(tmp_path / "other") as state:
-        assert [found for one in group for found in state.meet([one])] == together
+        assert [found for one in group for found in state.record_seen([one])] == together
     assert [met for met, _ in together] == [SeenStatus.NEW] * 700 + [SeenStatus.REPEATED] * 300 + [
         SeenStatus.CONTRADICTED
     ] * 200
@@ -124,8 +130,8 @@ def test_one_group_of_records_is_told_apart_like_several(tmp_path: Path) -> None
 
 def test_the_end_of_a_load_leaves_nothing(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
-        meet(state, "x")
-        state.acknowledge(["x"])
+        record_seen(state, "x")
+        state.record_acknowledged(["x"])
         state.finish()
     assert list(tmp_path.iterdir()) == []
 
@@ -135,26 +141,30 @@ def test_a_process_that_is_killed_leaves_a_checkpoint_to_resume_from(tmp_path: P
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from tests.unit.ingest.test_state import IDENTITY, meet\n"
+        "from tests.unit.ingest.test_state import IDENTITY, record_seen\n"
         "from es_sbert.ingest.checkpoint import CheckpointFile\n"
         "state = CheckpointFile(Path(sys.argv[1]), IDENTITY)\n"
-        "state.remember_letters([b'a' * 16])\n"
+        "state.record_dead_letters([b'a' * 16])\n"
         "for number in range(300):\n"
-        "    meet(state, str(number))\n"
-        "    if number < 200: state.acknowledge([str(number)])\n"
+        "    record_seen(state, str(number))\n"
+        "    if number < 200: state.record_acknowledged([str(number)])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, path], cwd=Path(__file__).parents[3])
     assert done.returncode == -signal.SIGKILL
     with opened(path) as state:
         assert (state.resumed, state.note) == (True, None)
-        assert state.has_letter(b"a" * 16)
-        assert state.holds(["1", "299"]) == set()
-        assert meet(state, "1") is SeenStatus.NEW
+        assert state.has_dead_letter(b"a" * 16)
+        assert state.seen_ids(["1", "299"]) == set()
+        assert record_seen(state, "1") is SeenStatus.NEW
 
 
 @settings(max_examples=30)  # each opens files
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([A, B]), st.sampled_from(["meet", "ack", "again"]))))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from([A, B]), st.sampled_from(["record_seen", "ack", "again"]))
+    )
+)
 def test_a_record_is_new_once_in_each_run(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
 ) -> None:
@@ -162,19 +172,19 @@ def test_a_record_is_new_once_in_each_run(
     state = CheckpointFile(path, IDENTITY)
     met: dict[str, str] = {}
     for document, content, what in steps:
-        if what == "meet":
-            known = meet(state, document, content)
+        if what == "record_seen":
+            known = record_seen(state, document, content)
             if document in met:
                 assert known is (SeenStatus.REPEATED if met[document] == content else SeenStatus.CONTRADICTED)
             else:
                 assert known is SeenStatus.NEW
                 met[document] = content
         elif what == "ack" and document in met:
-            state.acknowledge([document])
+            state.record_acknowledged([document])
         elif what == "again":
             state.close()
             state, met = CheckpointFile(path, IDENTITY), {}
-        assert state.holds("abcd") == set(met)
+        assert state.seen_ids("abcd") == set(met)
     state.close()
 
 
@@ -192,19 +202,19 @@ def test_a_record_is_new_once_in_each_run(
 )
 def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[str, Any]) -> None:
     with opened(tmp_path / "state") as state:
-        meet(state, "x")
-        state.acknowledge(["x"])
+        record_seen(state, "x")
+        state.record_acknowledged(["x"])
     with opened(tmp_path / "state", replace(IDENTITY, **change)) as state:
         assert not state.resumed
         assert "begun anew" in (state.note or "")
-        assert meet(state, "x") is SeenStatus.NEW
+        assert record_seen(state, "x") is SeenStatus.NEW
 
 
 @pytest.mark.parametrize("kind", ["no database", "cut", "overwritten"])
 def test_a_broken_file_is_put_aside_and_said(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "state"
     with opened(path) as state:
-        state.remember_letters(number.to_bytes(16, "big") for number in range(2000))
+        state.record_dead_letters(number.to_bytes(16, "big") for number in range(2000))
     data = path.read_bytes()
     broken = {
         "no database": b"not a database at all, but long enough to be taken for one" * 100,
@@ -215,7 +225,7 @@ def test_a_broken_file_is_put_aside_and_said(tmp_path: Path, kind: str) -> None:
     with opened(path) as state:
         assert not state.resumed
         assert "was broken" in (state.note or "")
-        assert meet(state, "1") is SeenStatus.NEW
+        assert record_seen(state, "1") is SeenStatus.NEW
     assert (tmp_path / "state.broken").read_bytes() == broken
 
 
@@ -228,18 +238,18 @@ def test_a_file_of_an_earlier_version_is_begun_anew(tmp_path: Path) -> None:
     for resumed in (False, True):
         with opened(tmp_path / "state") as state:
             assert (state.resumed, state.note) == (resumed, None)
-            assert meet(state, "x") is SeenStatus.NEW
+            assert record_seen(state, "x") is SeenStatus.NEW
 
 
 def test_what_a_killed_load_has_read_is_not_taken_for_read(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
-        meet(state, "x")
+        record_seen(state, "x")
         left = (tmp_path / "state-seen").read_bytes()
     assert not (tmp_path / "state-seen").exists()
     for leftover in (left, b"noise"):
         (tmp_path / "state-seen").write_bytes(leftover)
         with opened(tmp_path / "state") as state:
-            assert meet(state, "x") is SeenStatus.NEW
+            assert record_seen(state, "x") is SeenStatus.NEW
 
 
 def test_an_empty_file_is_a_load_that_never_began(tmp_path: Path) -> None:
@@ -302,9 +312,9 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 def test_letters_are_remembered(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
-        state.remember_letters([b"a" * 16, b"a" * 16, b"b" * 16])
-        assert state.has_letter(b"a" * 16)
-        assert not state.has_letter(b"c" * 16)
+        state.record_dead_letters([b"a" * 16, b"a" * 16, b"b" * 16])
+        assert state.has_dead_letter(b"a" * 16)
+        assert not state.has_dead_letter(b"c" * 16)
 
 
 def test_the_state_stands_beside_the_first_file_that_allows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def summary(
 ) -> LoadReport:
     ledger = Ledger()
     for name, count in counts.items():
-        ledger.enter(DocumentOutcome(name), count)
+        ledger.add_outcome(DocumentOutcome(name), count)
     ledger.add_read(sum(counts.values()))
     return LoadReport.of(
         ledger,

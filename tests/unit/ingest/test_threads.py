@@ -1,4 +1,4 @@
-"""Channels and stages: order, bounds, errors, and that nothing hangs."""
+"""Channels and pipeline: order, bounds, errors, and that nothing hangs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.timeout(120)
 @given(st.integers(1, 4), st.integers(0, 60), st.integers(1, 3))
 @settings(deadline=None, max_examples=30)
 def test_stages_hand_everything_on(capacity: int, count: int, workers: int) -> None:
-    stages = Pipeline(LoadControl())
-    numbers: ClosableQueue[int] = stages.channel(capacity)
-    squares: ClosableQueue[int] = stages.channel(capacity, producers=workers)
+    pipeline = Pipeline(LoadControl())
+    numbers: ClosableQueue[int] = pipeline.queue(capacity)
+    squares: ClosableQueue[int] = pipeline.queue(capacity)
     seen: list[int] = []
-    stages.start("read", lambda: [numbers.put(number) for number in range(count)] and None, closes=[numbers])
+    pipeline.add_stage("read", lambda: [numbers.put(number) for number in range(count)] and None, closes=numbers)
+    pipeline.add_stage("square", lambda: [squares.put(n * n) for n in numbers] and None, closes=squares)
     for worker in range(workers):
-        stages.start(f"square-{worker}", lambda: [squares.put(n * n) for n in numbers] and None, closes=[squares])
-    stages.start("write", lambda: seen.extend(squares))
-    stages.wait()
+        pipeline.add_stage(f"write-{worker}", lambda: seen.extend(squares))
+    pipeline.wait()
     assert sorted(seen) == [number * number for number in range(count)]
 
 
@@ -52,11 +52,11 @@ def test_a_channel_holds_no_more_than_its_capacity() -> None:
 
 
 @pytest.mark.parametrize("failing", ["first", "middle", "last"])
-def test_the_first_error_ends_all_stages_and_comes_out(failing: str) -> None:
+def test_the_first_error_ends_all_pipeline_and_comes_out(failing: str) -> None:
     control = LoadControl()
-    stages = Pipeline(control)
-    one: ClosableQueue[int] = stages.channel(1)
-    two: ClosableQueue[int] = stages.channel(1)
+    pipeline = Pipeline(control)
+    one: ClosableQueue[int] = pipeline.queue(1)
+    two: ClosableQueue[int] = pipeline.queue(1)
 
     def fail(stage: str, number: int) -> None:
         if stage == failing and number == 5:
@@ -78,19 +78,19 @@ def test_the_first_error_ends_all_stages_and_comes_out(failing: str) -> None:
         for number in two:
             fail("last", number)
 
-    stages.start("first", first, closes=[one])
-    stages.start("middle", middle, closes=[two])
-    stages.start("last", last)
+    pipeline.add_stage("first", first, closes=one)
+    pipeline.add_stage("middle", middle, closes=two)
+    pipeline.add_stage("last", last)
     with pytest.raises(ValueError, match=f"{failing} failed"):
-        stages.wait()
+        pipeline.wait()
     assert control.aborted.is_set()
     assert control.stop.is_set()
 
 
-def test_an_error_in_the_waiting_thread_ends_the_stages() -> None:
+def test_an_error_in_the_waiting_thread_ends_the_pipeline() -> None:
     control = LoadControl()
-    stages = Pipeline(control)
-    channel: ClosableQueue[int] = stages.channel(1)
+    pipeline = Pipeline(control)
+    channel: ClosableQueue[int] = pipeline.queue(1)
     ended = threading.Event()
 
     def consume() -> None:
@@ -103,28 +103,28 @@ def test_an_error_in_the_waiting_thread_ends_the_stages() -> None:
     def tick() -> None:
         raise KeyboardInterrupt
 
-    stages.start("consume", consume)
+    pipeline.add_stage("consume", consume)
     with pytest.raises(KeyboardInterrupt):
-        stages.wait(tick)
+        pipeline.wait(tick)
     assert ended.wait(60)
 
 
 def test_the_first_reason_for_a_loss_counts() -> None:
     control = LoadControl()
-    assert control.lost is None
+    assert control.unreachable_reason is None
     control.mark_unreachable("first")
     control.mark_unreachable("second")
-    assert control.lost == "first"
+    assert control.unreachable_reason == "first"
     assert control.stop.is_set()
     assert not control.aborted.is_set()
 
 
 def test_the_end_is_shown_however_soon_it_comes() -> None:
-    stages = Pipeline(LoadControl())
+    pipeline = Pipeline(LoadControl())
     ended = threading.Event()
-    stages.start("work", ended.set)
+    pipeline.add_stage("work", ended.set)
     ended.wait()
     time.sleep(0.1)  # the thread is gone before anyone waits for it
     shown = []
-    stages.wait(lambda: shown.append(True))
+    pipeline.wait(lambda: shown.append(True))
     assert shown == [True]

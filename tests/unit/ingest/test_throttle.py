@@ -13,20 +13,20 @@ MIB = 1 << 20
 def test_trouble_halves_and_success_adds() -> None:
     throttle = Throttle(4 * MIB, most_requests=4)
     assert (throttle.body_bytes, throttle.requests) == (4 * MIB, 2)
-    throttle.overloaded()
+    throttle.decrease()
     assert (throttle.body_bytes, throttle.requests) == (2 * MIB, 1)
-    throttle.succeeded()
+    throttle.increase()
     assert (throttle.body_bytes, throttle.requests) == (2 * MIB + MIB // 4, 2)
     for _ in range(20):
-        throttle.succeeded()
+        throttle.increase()
     assert (throttle.body_bytes, throttle.requests) == (4 * MIB, 4)
 
 
 def test_a_limit_of_the_server_is_never_tried_again() -> None:
     throttle = Throttle(4 * MIB, most_requests=4)
-    throttle.too_large(3 * MIB)
+    throttle.limit_body(3 * MIB)
     for _ in range(20):
-        throttle.succeeded()
+        throttle.increase()
     assert throttle.body_bytes == 3 * MIB // 2
 
 
@@ -35,11 +35,11 @@ def test_there_is_always_something_to_send(steps: list[str], largest: int, most:
     throttle = Throttle(largest, most)
     for step in steps:
         if step == "taken":
-            throttle.succeeded()
+            throttle.increase()
         elif step == "overloaded":
-            throttle.overloaded()
+            throttle.decrease()
         else:
-            throttle.too_large(throttle.body_bytes)
+            throttle.limit_body(throttle.body_bytes)
         assert 1 <= throttle.body_bytes <= largest
         assert 1 <= throttle.requests <= most
     if "too large" not in steps:
@@ -54,7 +54,7 @@ def test_no_more_requests_run_than_are_allowed() -> None:
 
     def work() -> None:
         nonlocal running, most
-        with throttle.request():
+        with throttle.slot():
             with lock:
                 running += 1
                 most = max(most, running)

@@ -99,8 +99,8 @@ def test_afterwards_every_text_has_its_vector_and_no_other(
     ]
     sorting = detect_changes(document, held, THREE)
     if sorting.decision in (Decision.WRITE, Decision.CLEAR):
-        after = {number: texts[number] for number in (*sorting.wanted, *sorting.kept)}
-        assert all(stored[number] == texts[number] and not gone[number] for number in sorting.kept)
+        after = {number: texts[number] for number in (*sorting.to_embed, *sorting.reused)}
+        assert all(stored[number] == texts[number] and not gone[number] for number in sorting.reused)
         indexed = texts
     else:
         after = {number: text for number, text in enumerate(stored) if text is not None and not gone[number]}

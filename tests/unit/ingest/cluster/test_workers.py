@@ -84,10 +84,10 @@ def test_a_ledger_travels_and_is_added_up() -> None:
     ledger, total = Ledger(), Ledger()
     ledger.add_read(3)
     ledger.add_indexed(lost_tokens=5)
-    ledger.enter(DocumentOutcome.DEAD, 2)
+    ledger.add_outcome(DocumentOutcome.DEAD, 2)
     ledger.add_retries(7)
     for _ in range(2):
-        total.add(pickle.loads(pickle.dumps(ledger)))
-    assert (total.read, total.done, total.truncated, total.lost_tokens, total.retries) == (6, 6, 2, 10, 14)
+        total.merge(pickle.loads(pickle.dumps(ledger)))
+    assert (total.read, total.total, total.truncated, total.lost_tokens, total.retries) == (6, 6, 2, 10, 14)
     assert total.counts()[DocumentOutcome.DEAD] == 4
     total.verify()
