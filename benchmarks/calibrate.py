@@ -25,8 +25,7 @@ from benchmarks.common import machine, read_jsonl, read_tsv, replaced, spread, t
 from benchmarks.hybrid import load
 from es_sbert.config import EngineSettings
 from es_sbert.diagnostics.calibration import CosineSample, ThresholdRow, calibrate, row_at
-from es_sbert.diagnostics.index_calibration import IndexCalibrator
-from es_sbert.diagnostics.query_sets import LabelledQuery
+from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabelledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine

@@ -23,8 +23,7 @@ import numpy as np
 from playwright.sync_api import Browser, Page
 
 from benchmarks.common import machine, spread, table
-from es_sbert.analysis.html_report import AnalysisReport, ReportGroup, ReportKind, report_bytes
-from es_sbert.analysis.text_map import map_points
+from es_sbert.analysis.html_report import AnalysisReport, ReportGroup, ReportKind, map_points, report_bytes
 from es_sbert.config import DEFAULT_MODEL
 from tests.browser import chromium
 

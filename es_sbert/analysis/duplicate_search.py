@@ -21,12 +21,14 @@ from typing import IO, TypeVar
 import numpy as np
 import orjson
 
-from es_sbert.analysis.duplicate_search_state import DuplicateSearchState, KeyPair, RecallSampleDocument
 from es_sbert.analysis.duplicates import (
     DuplicateGroup,
     DuplicateRecall,
     DuplicateSearchResult,
     DuplicateSearchSettings,
+    DuplicateSearchState,
+    KeyPair,
+    RecallSampleDocument,
     groups_of_pairs,
 )
 from es_sbert.analysis.similarity import Int64Array, pair_cosines, pairs_above_between

@@ -176,8 +176,7 @@ def describe_source(files: Sequence[str], index: str | None) -> str:
 def _report_page(
     kind: ReportKind, title: str, texts: TextCollection, groups: Sequence[ReportGroup], facts: ReportFacts
 ) -> bytes:
-    from es_sbert.analysis.html_report import AnalysisReport, report_bytes
-    from es_sbert.analysis.text_map import map_points
+    from es_sbert.analysis.html_report import AnalysisReport, map_points, report_bytes
 
     points, projection = map_points(texts.vectors, texts.starts)
     report = AnalysisReport(

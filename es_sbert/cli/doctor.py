@@ -74,8 +74,15 @@ def run_checks(
     """
     from contextlib import closing
 
-    from es_sbert.diagnostics.doctor import Finding, check_cuda, check_encoder, check_engine, check_permissions
-    from es_sbert.diagnostics.index_check import check_index, inspect_index
+    from es_sbert.diagnostics.doctor import (
+        Finding,
+        check_cuda,
+        check_encoder,
+        check_engine,
+        check_index,
+        check_permissions,
+        inspect_index,
+    )
     from es_sbert.engines.connect import connect
     from es_sbert.errors import EngineError
 

@@ -266,8 +266,7 @@ def _search_by_knn(
 ) -> DuplicateSearchResult | None:
     """Near-duplicates by the index's kNN; None where the user stopped the search."""
     from es_sbert.analysis.duplicate_search import DuplicateSearch
-    from es_sbert.analysis.duplicate_search_state import DuplicateSearchState
-    from es_sbert.analysis.duplicates import DuplicateSearchSettings
+    from es_sbert.analysis.duplicates import DuplicateSearchSettings, DuplicateSearchState
     from es_sbert.engines.connect import connect
     from es_sbert.engines.retry import RetryPolicy
     from es_sbert.index.mapping import IndexType

@@ -95,8 +95,14 @@ def recall(
     """
     import orjson
 
-    from es_sbert.diagnostics.query_sets import read_queries
-    from es_sbert.diagnostics.recall import RecallQueries, measure_recall, recall_lines, recall_settings, sample_queries
+    from es_sbert.diagnostics.recall import (
+        RecallQueries,
+        measure_recall,
+        read_queries,
+        recall_lines,
+        recall_settings,
+        sample_queries,
+    )
     from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.connect import connect
     from es_sbert.index.mapping import IndexType
@@ -202,8 +208,7 @@ def calibrate(
     import orjson
 
     from es_sbert.diagnostics.calibration import calibration_lines
-    from es_sbert.diagnostics.index_calibration import IndexCalibrator
-    from es_sbert.diagnostics.query_sets import read_labelled_queries
+    from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labelled_queries
     from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.engines.connect import connect
 

@@ -11,13 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import Engine, EngineType, Json
-from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.errors import IndexMismatch, SourceError, UsageError
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query, vector_path
 from es_sbert.index.vector_field import VectorField
@@ -243,6 +244,24 @@ def recall_settings(
         for factor in factors
     }
     return sorted(found, key=lambda setting: (setting.effort(k), setting.oversample or 0.0))
+
+
+def read_queries(path: Path) -> list[str]:
+    """One text a line, UTF-8; empty lines are left out.
+
+    Raises:
+        SourceError: the file cannot be read, is not text, or holds no query.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not UTF-8 text", "Write one query a line, in UTF-8.") from error
+    queries = [line.strip() for line in lines if line.strip()]
+    if not queries:
+        raise SourceError(f"{path} holds no query", "Write one query a line.")
+    return queries
 
 
 def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) -> RecallQueries:

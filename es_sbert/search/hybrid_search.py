@@ -13,10 +13,10 @@ needs a paid licence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
@@ -32,8 +32,8 @@ from es_sbert.search.search_request import (
     check_sort,
     named_vector_clause,
 )
-from es_sbert.search.search_result import LEXICAL, RANK_CONSTANT, HybridResult, ResponseReader
-from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.search_result import HybridHit, HybridResult, ResponseReader, total_hits
+from es_sbert.search.search_scope import SearchScope, SearchTarget
 from es_sbert.search.vector_query import (
     MAX_K,
     SearchMethod,
@@ -43,8 +43,58 @@ from es_sbert.search.vector_query import (
     search_body,
 )
 
-if TYPE_CHECKING:
-    from es_sbert.search.alias_resolver import SearchTarget
+LEXICAL = "lexical"  # name of the clause of words; those of vector fields are `semantic_name`
+RANK_CONSTANT = 60  # of the paper
+
+RankedKey = TypeVar("RankedKey", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class FusedDocument(Generic[RankedKey]):
+    """A document of at least one ranking.
+
+    Attributes:
+        key: The document.
+        score: Sum over the rankings that hold it of weight / (constant + rank).
+        ranks: Ranking → rank in it, from 1.
+    """
+
+    key: RankedKey
+    score: float
+    ranks: dict[str, int]
+
+
+def reciprocal_rank_fusion(
+    rankings: Mapping[str, Sequence[RankedKey]],
+    *,
+    weights: Mapping[str, float] | None = None,
+    constant: int = RANK_CONSTANT,
+) -> list[FusedDocument[RankedKey]]:
+    """Rankings as one, best first; of equal scores, the one that an earlier ranking holds higher.
+
+    Args:
+        rankings: Name → documents, best first, each once.
+        weights: By ranking; 1 where not given.
+        constant: The larger, the less the first ranks stand out.
+
+    Raises:
+        UsageError: a constant below 1, or a weight that is not above 0.
+    """
+    if not constant >= 1:
+        raise UsageError(f"the rank constant is {constant}", f"Give at least 1; {RANK_CONSTANT} is usual.")
+    given = weights or {}
+    for name, weight in given.items():
+        if not 0.0 < weight < float("inf"):
+            raise UsageError(f"the weight of {name} is {weight:g}", "Give a number above 0.")
+    ranks: dict[RankedKey, dict[str, int]] = {}
+    for name, ranking in rankings.items():
+        for rank, key in enumerate(ranking, start=1):
+            ranks.setdefault(key, {})[name] = rank
+    fused = [
+        FusedDocument(key, sum(given.get(name, 1.0) / (constant + rank) for name, rank in own.items()), own)
+        for key, own in ranks.items()
+    ]
+    return sorted(fused, key=lambda document: -document.score)
 
 
 class Fusion(StrEnum):
@@ -210,7 +260,7 @@ def default_weights(fusion: Fusion, engine_type: EngineType) -> FusionWeights:
 
 
 def read_hybrid_params(
-    engine_type: EngineType, searched: SearchScope, text: str, k: int, options: HybridOptions
+    engine_type: EngineType, scope: SearchScope, text: str, k: int, options: HybridOptions
 ) -> HybridParams:
     """The options as they were given, with their defaults.
 
@@ -233,14 +283,14 @@ def read_hybrid_params(
             "a search pipeline is named together with weights or with another fusion than normalized",
             "Leave one of the two out: the pipeline has weights of its own.",
         )
-    asked = options.get("depth")
-    depth = max(DEFAULT_DEPTH, k) if asked is None else asked
+    depth = options.get("depth")
+    depth = max(DEFAULT_DEPTH, k) if depth is None else depth
     if not k <= depth <= MAX_K:
         raise UsageError(f"depth is {depth}", f"Give at least k ({k}) and at most {MAX_K:,}.")
     return HybridParams(
         fusion=fusion,
         weights=default_weights(fusion, engine_type) if weights is None else _parse_weights(weights),
-        words=_lexical_query(searched, text, options),
+        words=_lexical_query(scope, text, options),
         depth=depth,
         rank_constant=options.get("rank_constant", RANK_CONSTANT),
         pipeline=pipeline,
@@ -255,7 +305,7 @@ def _parse_weights(given: tuple[float, float]) -> FusionWeights:
         raise UsageError(f"the weights are {given!r}", "Give two numbers, of meaning and of words: (3, 1).") from None
 
 
-def _lexical_query(searched: SearchScope, text: str, options: HybridOptions) -> Json:
+def _lexical_query(scope: SearchScope, text: str, options: HybridOptions) -> Json:
     query, fields = options.get("lexical"), options.get("lexical_fields")
     if query is not None and fields is not None:
         raise UsageError("both a lexical query and fields for one are given", "Give one of the two.")
@@ -265,8 +315,74 @@ def _lexical_query(searched: SearchScope, text: str, options: HybridOptions) -> 
         check_query(query, "the lexical query")
         return query
     if fields is None:
-        fields = list(dict.fromkeys(name for field in searched.fields for name in lexical_fields(field.meta)))
+        fields = list(dict.fromkeys(name for field in scope.fields for name in lexical_fields(field.meta)))
     return keyword_query(text, fields)
+
+
+class HybridReader(ResponseReader):
+    """Reads the responses of a hybrid search."""
+
+    def read_hybrid(self, answer: Json, lexical_weight: float) -> HybridResult:
+        """The answer to a search whose clauses bear names, the words among them."""
+        hits = []
+        for hit in answer["hits"]["hits"]:
+            cosines = self.named_cosines(hit)
+            words = hit.get("matched_queries", {}).get(LEXICAL)
+            hits.append(
+                self._hybrid_hit(hit, hit["_score"], cosines, None if words is None else words / lexical_weight)
+            )
+        return HybridResult(
+            tuple(hits), answer["took"], self._method, total_hits(answer), answer.get("aggregations", {})
+        )
+
+    def read_rrf(
+        self, answers: Mapping[str, Json], *, weights: Mapping[str, float], constant: int, offset: int, size: int
+    ) -> HybridResult:
+        """Answers to one search by words and one for each vector field, fused by their ranks.
+
+        Args:
+            answers: By `LEXICAL` and by vector field.
+            weights, constant: See `reciprocal_rank_fusion`.
+            offset, size: Which of the fused hits are wanted.
+        """
+        by_ranking = {
+            name: {(hit["_index"], hit["_id"]): hit for hit in answer["hits"]["hits"]}
+            for name, answer in answers.items()
+        }
+        fused = reciprocal_rank_fusion(
+            {name: list(hits) for name, hits in by_ranking.items()}, weights=weights, constant=constant
+        )
+        hits = []
+        for document in fused[offset : offset + size]:
+            raw = {name: by_ranking[name][document.key] for name in document.ranks}
+            cosines = {name: self.cosine(name, raw[name]["_score"]) for name in raw if name != LEXICAL}
+            words = raw[LEXICAL]["_score"] if LEXICAL in raw else None
+            merged: Json = {}
+            for hit in raw.values():  # each may have what the others lack: inner hits of its own field, highlights
+                merged |= hit | {"inner_hits": merged.get("inner_hits", {}) | hit.get("inner_hits", {})}
+            hits.append(self._hybrid_hit(merged, document.score, cosines, words, document.ranks))
+        return HybridResult(tuple(hits), max(answer["took"] for answer in answers.values()), self._method, len(fused))
+
+    def _hybrid_hit(
+        self,
+        hit: Json,
+        score: float,
+        cosines: Mapping[str, float],
+        lexical: float | None,
+        ranks: dict[str, int] | None = None,
+    ) -> HybridHit:
+        nearest = max(cosines, key=lambda name: cosines[name]) if cosines else None
+        return HybridHit(
+            id=hit["_id"],
+            score=score,
+            cosine=None if nearest is None else cosines[nearest],
+            lexical=lexical,
+            source=hit.get("_source", {}),
+            index=hit["_index"],
+            ranks=ranks or {},
+            passage=None if nearest is None else self.passage(hit, nearest),
+            highlight=hit.get("highlight", {}),
+        )
 
 
 @dataclass(frozen=True)
@@ -293,10 +409,10 @@ class HybridSearch:
 
 def hybrid_request(
     engine_type: EngineType,
-    searched: SearchScope,
+    scope: SearchScope,
     vectors: Mapping[str, Vectors],
-    asked: SearchParams,
-    blend: HybridParams,
+    params: SearchParams,
+    hybrid: HybridParams,
     text: str,
 ) -> SearchRequest[HybridResult]:
     """A search by words and meaning.
@@ -307,53 +423,53 @@ def hybrid_request(
     Raises:
         UsageError: see `VectorQuery` and `Page`; what a fusion cannot do.
     """
-    method = searched.method(engine_type, asked.exact)
-    asked = replace(asked, filter=searched.combine_filter(asked.filter))
-    queries = build_vector_queries(searched, vectors, asked, blend.depth)
-    if blend.fusion is Fusion.RRF:
-        return _rrf_request(engine_type, searched, queries, asked, blend, text)
-    page = asked.page.body(engine_type, asked.k, searched.names, text)
-    if blend.fusion is Fusion.WEIGHTED:
-        check_sort(method, asked)
-        queries = [boost_by_weight(engine_type, method, query, blend.weights.semantic) for query in queries]
-        body: Json = {"query": weighted_query(engine_type, method, queries, blend.words, blend.weights)} | page
-        lexical_weight = blend.weights.lexical
+    method = scope.method(engine_type, params.exact)
+    params = replace(params, filter=scope.combine_filter(params.filter))
+    queries = build_vector_queries(scope, vectors, params, hybrid.depth)
+    if hybrid.fusion is Fusion.RRF:
+        return _rrf_request(engine_type, scope, queries, params, hybrid, text)
+    page = params.page.body(engine_type, params.k, scope.names, text)
+    if hybrid.fusion is Fusion.WEIGHTED:
+        check_sort(method, params)
+        queries = [boost_by_weight(engine_type, method, query, hybrid.weights.semantic) for query in queries]
+        body: Json = {"query": weighted_query(engine_type, method, queries, hybrid.words, hybrid.weights)} | page
+        lexical_weight = hybrid.weights.lexical
     else:
-        if asked.page.sort is not None:
+        if params.page.sort is not None:
             raise UsageError("normalized scores are an order of their own", "Leave sort out, or use fusion weighted.")
-        pipeline = blend.pipeline or normalization_pipeline(blend.weights)
-        body = {"query": hybrid_query(method, queries, blend.words, blend.depth), "search_pipeline": pipeline} | page
+        pipeline = hybrid.pipeline or normalization_pipeline(hybrid.weights)
+        body = {"query": hybrid_query(method, queries, hybrid.words, hybrid.depth), "search_pipeline": pipeline} | page
         lexical_weight = 1.0
-    reader = ResponseReader(engine_type, method, searched, queries)
+    reader = HybridReader(engine_type, method, scope, queries)
     return SearchRequest(
-        searched.indices, (body,), method, True, lambda answers: reader.hybrid(answers[0], lexical_weight)
+        scope.indices, (body,), method, True, lambda answers: reader.read_hybrid(answers[0], lexical_weight)
     )
 
 
 def _rrf_request(
     engine_type: EngineType,
-    searched: SearchScope,
+    scope: SearchScope,
     queries: Sequence[VectorQuery],
-    asked: SearchParams,
-    blend: HybridParams,
+    params: SearchParams,
+    hybrid: HybridParams,
     text: str,
 ) -> SearchRequest[HybridResult]:
-    if not asked.page.plain:
+    if not params.page.plain:
         raise UsageError(
             "reciprocal rank fusion happens in the client, which cannot sort or aggregate what it does not see",
             "Leave aggregations and sort out, or use fusion weighted.",
         )
-    method = searched.method(engine_type, asked.exact)
-    offset, size = asked.page.within(asked.k)
-    shown = replace(asked.page, offset=0, size=blend.depth).body(engine_type, blend.depth, searched.names, text)
+    method = scope.method(engine_type, params.exact)
+    offset, size = params.page.within(params.k)
+    shown = replace(params.page, offset=0, size=hybrid.depth).body(engine_type, hybrid.depth, scope.names, text)
     bodies = {query.field: search_body(engine_type, method, query) | shown for query in queries}
-    bodies[LEXICAL] = {"query": lexical_clause(blend.words, asked.filter)} | shown
-    weights = {query.field: blend.weights.semantic * query.boost for query in queries}
-    weights[LEXICAL] = blend.weights.lexical
-    reader = ResponseReader(engine_type, method, searched, queries)
+    bodies[LEXICAL] = {"query": lexical_clause(hybrid.words, params.filter)} | shown
+    weights = {query.field: hybrid.weights.semantic * query.boost for query in queries}
+    weights[LEXICAL] = hybrid.weights.lexical
+    reader = HybridReader(engine_type, method, scope, queries)
 
     def read(answers: Sequence[Json]) -> HybridResult:
         named = dict(zip(bodies, answers, strict=True))
-        return reader.fused(named, weights=weights, constant=blend.rank_constant, offset=offset, size=size)
+        return reader.read_rrf(named, weights=weights, constant=hybrid.rank_constant, offset=offset, size=size)
 
-    return SearchRequest(searched.indices, tuple(bodies.values()), method, False, read)
+    return SearchRequest(scope.indices, tuple(bodies.values()), method, False, read)

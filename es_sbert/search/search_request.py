@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import vector_path
 from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
-from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.search_scope import SearchScope, SearchTarget
 from es_sbert.search.vector_query import (
     SearchMethod,
     VectorQuery,
@@ -27,9 +27,6 @@ from es_sbert.search.vector_query import (
     search_body,
     vector_clause,
 )
-
-if TYPE_CHECKING:
-    from es_sbert.search.alias_resolver import SearchTarget
 
 
 def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:
@@ -328,9 +325,9 @@ class SimilarSearch:
 
 def search_request(
     engine_type: EngineType,
-    searched: SearchScope,
+    scope: SearchScope,
     vectors: Mapping[str, Vectors],
-    asked: SearchParams,
+    params: SearchParams,
     text: str | None = None,
 ) -> SearchRequest[SearchResult]:
     """A search for the nearest vectors.
@@ -342,39 +339,39 @@ def search_request(
     Raises:
         UsageError: see `VectorQuery` and `Page`; a sort over more than the nearest.
     """
-    method = searched.method(engine_type, asked.exact)
-    asked = replace(asked, filter=searched.combine_filter(asked.filter))
-    queries = build_vector_queries(searched, vectors, asked, asked.k)
-    check_sort(method, asked)
-    page = asked.page.body(engine_type, asked.k, searched.names, text)
+    method = scope.method(engine_type, params.exact)
+    params = replace(params, filter=scope.combine_filter(params.filter))
+    queries = build_vector_queries(scope, vectors, params, params.k)
+    check_sort(method, params)
+    page = params.page.body(engine_type, params.k, scope.names, text)
     several = len(queries) > 1
     if several:
         body: Json = {"query": named_vector_clause(engine_type, method, queries)} | page
     else:
         body = search_body(engine_type, method, queries[0]) | page
-    reader = ResponseReader(engine_type, method, searched, queries)
+    reader = ResponseReader(engine_type, method, scope, queries)
     return SearchRequest(
-        searched.indices, (body,), method, several, lambda answers: reader.found(answers[0], named=several)
+        scope.indices, (body,), method, several, lambda answers: reader.read_knn(answers[0], named=several)
     )
 
 
 def build_vector_queries(
-    searched: SearchScope, vectors: Mapping[str, Vectors], asked: SearchParams, k: int
+    scope: SearchScope, vectors: Mapping[str, Vectors], params: SearchParams, k: int
 ) -> list[VectorQuery]:
     """One query for each vector field.
 
     Raises:
         UsageError: a vector of another length, a boost of a field that is not searched, or a value out of range.
     """
-    strange = asked.boosts.keys() - set(searched.names)
+    strange = params.boosts.keys() - set(scope.names)
     if strange:
         raise UsageError(
             f"{', '.join(sorted(strange))} is not among the vector fields that are searched",
-            f"Give boosts to {', '.join(searched.names)}.",
+            f"Give boosts to {', '.join(scope.names)}.",
         )
     queries = []
-    for name in searched.names:
-        meta = searched.meta(name)
+    for name in scope.names:
+        meta = scope.meta(name)
         with np.errstate(over="ignore"):  # what is infinite as float32 is refused below
             vector = np.asarray(vectors[name], dtype=np.float32)
         if vector.shape != (meta.dimensions,):
@@ -387,25 +384,25 @@ def build_vector_queries(
                 name,
                 vector,
                 k,
-                asked.filter,
-                asked.num_candidates,
-                searched.oversample(name, asked.oversample),
+                params.filter,
+                params.num_candidates,
+                scope.oversample(name, params.oversample),
                 passages=meta.passages is not None,
-                min_cosine=asked.min_cosine,
-                boost=asked.boosts.get(name, 1.0),
+                min_cosine=params.min_cosine,
+                boost=params.boosts.get(name, 1.0),
                 inner_hits=name,
             )
         )
     return queries
 
 
-def check_sort(method: SearchMethod, asked: SearchParams) -> None:
+def check_sort(method: SearchMethod, params: SearchParams) -> None:
     """Refuse to sort what is more than the nearest.
 
     Raises:
         UsageError: an exact search, which finds all documents, sorted by something else and without a minimum cosine.
     """
-    if asked.page.sort is not None and method is SearchMethod.EXACT and asked.min_cosine is None:
+    if params.page.sort is not None and method is SearchMethod.EXACT and params.min_cosine is None:
         raise UsageError(
             "an exact search finds every document, so the first by another order say nothing about the query",
             "Give min_cosine as well, or leave sort out and sort the hits.",
@@ -413,7 +410,7 @@ def check_sort(method: SearchMethod, asked: SearchParams) -> None:
 
 
 def read_document_vectors(
-    engine: Engine, searched: SearchScope, id: str, index: str | None = None
+    engine: Engine, scope: SearchScope, id: str, index: str | None = None
 ) -> tuple[str, dict[str, Vectors]]:
     """The vectors of a document, read from the index.
 
@@ -429,10 +426,10 @@ def read_document_vectors(
     """
     if not isinstance(id, str) or not id:
         raise UsageError(f"{id!r} is no id of a document", "Give it as the engine tells it, a str: hit.id.")
-    names = [index] if index is not None else list(searched.indices)
-    if index is not None and index not in searched.indices:
-        raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(searched.indices)}.")
-    wanted = [path for name in searched.names for path in (name, vector_path(name, searched.meta(name)))]
+    names = [index] if index is not None else list(scope.indices)
+    if index is not None and index not in scope.indices:
+        raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(scope.indices)}.")
+    wanted = [path for name in scope.names for path in (name, vector_path(name, scope.meta(name)))]
     source = engine.info.source_with_vectors(list(dict.fromkeys(wanted)))
     # By a search, since a look-up by id alone misses documents with a routing of their own.
     query = {"query": {"ids": {"values": [id]}}, "_source": source}
@@ -448,7 +445,7 @@ def read_document_vectors(
         )
     [(place, document)] = found
     vectors = {}
-    for name in searched.names:
+    for name in scope.names:
         if not document.get(name):
             raise UsageError(
                 f"document {id!r} of {place} has no vector in {name}",

@@ -1,10 +1,11 @@
-"""Search results: hits and chunks, read from the engine's responses, and reciprocal rank fusion."""
+"""Search results: hits and chunks, read from the engine's responses, and reranking by a cross-encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Generic, TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import UsageError
@@ -13,6 +14,9 @@ from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.messages import pluralize
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score
+
+if TYPE_CHECKING:
+    from es_sbert.encoder.reranker import Reranker
 
 _COSINE_DIGITS = 6
 
@@ -178,62 +182,6 @@ class HybridResult(RankedHits[HybridHit]):
     """What a search by words and meaning finds."""
 
 
-RANK_CONSTANT = 60  # of the paper
-
-RankedKey = TypeVar("RankedKey", bound=Hashable)
-
-
-@dataclass(frozen=True)
-class FusedDocument(Generic[RankedKey]):
-    """A document of at least one ranking.
-
-    Attributes:
-        key: The document.
-        score: Sum over the rankings that hold it of weight / (constant + rank).
-        ranks: Ranking → rank in it, from 1.
-    """
-
-    key: RankedKey
-    score: float
-    ranks: dict[str, int]
-
-
-def reciprocal_rank_fusion(
-    rankings: Mapping[str, Sequence[RankedKey]],
-    *,
-    weights: Mapping[str, float] | None = None,
-    constant: int = RANK_CONSTANT,
-) -> list[FusedDocument[RankedKey]]:
-    """Rankings as one, best first; of equal scores, the one that an earlier ranking holds higher.
-
-    Args:
-        rankings: Name → documents, best first, each once.
-        weights: By ranking; 1 where not given.
-        constant: The larger, the less the first ranks stand out.
-
-    Raises:
-        UsageError: a constant below 1, or a weight that is not above 0.
-    """
-    if not constant >= 1:
-        raise UsageError(f"the rank constant is {constant}", f"Give at least 1; {RANK_CONSTANT} is usual.")
-    given = weights or {}
-    for name, weight in given.items():
-        if not 0.0 < weight < float("inf"):
-            raise UsageError(f"the weight of {name} is {weight:g}", "Give a number above 0.")
-    ranks: dict[RankedKey, dict[str, int]] = {}
-    for name, ranking in rankings.items():
-        for rank, key in enumerate(ranking, start=1):
-            ranks.setdefault(key, {})[name] = rank
-    fused = [
-        FusedDocument(key, sum(given.get(name, 1.0) / (constant + rank) for name, rank in own.items()), own)
-        for key, own in ranks.items()
-    ]
-    return sorted(fused, key=lambda document: -document.score)
-
-
-LEXICAL = "lexical"  # name of the clause of words; those of vector fields are `semantic_name`
-
-
 def semantic_name(field: str) -> str:
     """What the clause of a vector field is called in a request."""
     return f"semantic.{field}"
@@ -244,19 +192,19 @@ class ResponseReader:
 
     Args:
         engine_type, method: Of the engine and the search, which decide what a score means.
-        searched: What was searched.
+        scope: What was searched.
         queries: By vector field.
     """
 
     def __init__(
-        self, engine_type: EngineType, method: SearchMethod, searched: SearchScope, queries: Sequence[VectorQuery]
+        self, engine_type: EngineType, method: SearchMethod, scope: SearchScope, queries: Sequence[VectorQuery]
     ) -> None:
         self._engine_type = engine_type
         self._method = method
-        self._searched = searched
+        self._scope = scope
         self._queries = {query.field: query for query in queries}
 
-    def found(self, answer: Json, *, named: bool) -> SearchResult:
+    def read_knn(self, answer: Json, *, named: bool) -> SearchResult:
         """The answer to a vector search.
 
         Args:
@@ -264,7 +212,9 @@ class ResponseReader:
         """
         hits = []
         for hit in answer["hits"]["hits"]:
-            cosines = self._named(hit) if named else {name: self._cosine(name, hit["_score"]) for name in self._queries}
+            cosines = (
+                self.named_cosines(hit) if named else {name: self.cosine(name, hit["_score"]) for name in self._queries}
+            )
             nearest = max(cosines, key=lambda name: cosines[name])
             hits.append(
                 Hit(
@@ -273,90 +223,28 @@ class ResponseReader:
                     hit["_score"],
                     hit.get("_source", {}),
                     hit["_index"],
-                    self._passage(hit, nearest),
+                    self.passage(hit, nearest),
                     hit.get("highlight", {}),
                 )
             )
         return SearchResult(
-            tuple(hits), answer["took"], self._method, _total_hits(answer), answer.get("aggregations", {})
+            tuple(hits), answer["took"], self._method, total_hits(answer), answer.get("aggregations", {})
         )
 
-    def hybrid(self, answer: Json, lexical_weight: float) -> HybridResult:
-        """The answer to a search whose clauses bear names, the words among them."""
-        hits = []
-        for hit in answer["hits"]["hits"]:
-            cosines = self._named(hit)
-            words = hit.get("matched_queries", {}).get(LEXICAL)
-            hits.append(
-                self._hybrid_hit(hit, hit["_score"], cosines, None if words is None else words / lexical_weight)
-            )
-        return HybridResult(
-            tuple(hits), answer["took"], self._method, _total_hits(answer), answer.get("aggregations", {})
-        )
-
-    def fused(
-        self, answers: Mapping[str, Json], *, weights: Mapping[str, float], constant: int, offset: int, size: int
-    ) -> HybridResult:
-        """Answers to one search by words and one for each vector field, fused by their ranks.
-
-        Args:
-            answers: By `LEXICAL` and by vector field.
-            weights, constant: See `reciprocal_rank_fusion`.
-            offset, size: Which of the fused hits are wanted.
-        """
-        found = {
-            name: {(hit["_index"], hit["_id"]): hit for hit in answer["hits"]["hits"]}
-            for name, answer in answers.items()
-        }
-        fused = reciprocal_rank_fusion(
-            {name: list(hits) for name, hits in found.items()}, weights=weights, constant=constant
-        )
-        hits = []
-        for document in fused[offset : offset + size]:
-            raw = {name: found[name][document.key] for name in document.ranks}
-            cosines = {name: self._cosine(name, raw[name]["_score"]) for name in raw if name != LEXICAL}
-            words = raw[LEXICAL]["_score"] if LEXICAL in raw else None
-            merged: Json = {}
-            for hit in raw.values():  # each may have what the others lack: inner hits of its own field, highlights
-                merged |= hit | {"inner_hits": merged.get("inner_hits", {}) | hit.get("inner_hits", {})}
-            hits.append(self._hybrid_hit(merged, document.score, cosines, words, document.ranks))
-        return HybridResult(tuple(hits), max(answer["took"] for answer in answers.values()), self._method, len(fused))
-
-    def _hybrid_hit(
-        self,
-        hit: Json,
-        score: float,
-        cosines: Mapping[str, float],
-        lexical: float | None,
-        ranks: dict[str, int] | None = None,
-    ) -> HybridHit:
-        nearest = max(cosines, key=lambda name: cosines[name]) if cosines else None
-        return HybridHit(
-            id=hit["_id"],
-            score=score,
-            cosine=None if nearest is None else cosines[nearest],
-            lexical=lexical,
-            source=hit.get("_source", {}),
-            index=hit["_index"],
-            ranks=ranks or {},
-            passage=None if nearest is None else self._passage(hit, nearest),
-            highlight=hit.get("highlight", {}),
-        )
-
-    def _named(self, hit: Json) -> dict[str, float]:
+    def named_cosines(self, hit: Json) -> dict[str, float]:
         """Cosines by vector field, of the fields by which a hit was found."""
         scores = hit.get("matched_queries", {})
         return {
-            name: self._cosine(name, scores[semantic_name(name)])
+            name: self.cosine(name, scores[semantic_name(name)])
             for name in self._queries
             if semantic_name(name) in scores
         }
 
-    def _cosine(self, name: str, score: float) -> float:
+    def cosine(self, name: str, score: float) -> float:
         return cosine_from_score(score / self._queries[name].boost, self._engine_type, self._method)
 
-    def _passage(self, hit: Json, name: str) -> Passage | None:
-        meta = self._searched.meta(name, hit["_index"])
+    def passage(self, hit: Json, name: str) -> Passage | None:
+        meta = self._scope.meta(name, hit["_index"])
         return None if meta.passages is None else _read_chunk(hit, name, meta)
 
 
@@ -373,7 +261,133 @@ def _read_chunk(hit: Json, name: str, meta: VectorFieldMeta) -> Passage:
     return Passage(start, end, None if text is None else text[start:end])
 
 
-def _total_hits(answer: Json) -> int | None:
+def total_hits(answer: Json) -> int | None:
     total = answer["hits"].get("total")
     # Elasticsearch and OpenSearch stop counting at 10,000 unless asked to go on.
     return int(total["value"]) if isinstance(total, dict) and total["relation"] == "eq" else None
+
+
+# What the cross-encoder reads of a hit; None where there is nothing to read.
+HitTextReader = Callable[[Hit | HybridHit], str | None]
+
+# A cross-encoder reads each pair anew: so many take a CPU of two cores seconds already.
+MAX_WINDOW = 1000
+DEFAULT_WINDOW = 50
+
+
+Result = TypeVar("Result", bound=RankedHits[Any])
+
+
+def effective_window(k: int, window: int | None) -> int:
+    """How many hits are reranked so that k are shown: as asked for, else 50, or k if that is more.
+
+    Raises:
+        UsageError: none at all, or too many.
+    """
+    if window is not None and not 1 <= window <= MAX_WINDOW:
+        raise UsageError(f"the rerank window is {window}", f"Rerank 1 to {MAX_WINDOW:,} hits.")
+    return window or min(MAX_WINDOW, max(DEFAULT_WINDOW, k))
+
+
+def rerank(
+    text: str, found: Result, reranker: Reranker, text_of: HitTextReader, *, k: int, window: int | None = None
+) -> Result:
+    """Put the first hits of a search into a cross-encoder's order; each then has its `rerank_score`.
+
+    Args:
+        text: The text that was searched for.
+        found: Hits of the search, at least `max(k, window_of(k, window))` of them where there are as many.
+        reranker: A cross-encoder with one output.
+        text_of: What the cross-encoder reads of a hit; see `hit_text_reader`.
+        k: How many hits are wanted.
+        window: How many of the first hits are reranked; by default 50, or k if that is more.
+
+    Raises:
+        UsageError: a window that is empty or too large, or a cross-encoder with several outputs.
+    """
+    size = min(len(found), effective_window(k, window))
+    began = time.perf_counter()
+    text_at = {place: read for place, hit in enumerate(found.hits[:size]) if (read := text_of(hit)) is not None}
+    scored = reranker.score_pairs([text] * len(text_at), list(text_at.values()))
+    score_at = dict(zip(text_at, scored.scores.tolist(), strict=True))
+    order = rerank_order(len(found), score_at)[:k]
+    hits = tuple(replace(found.hits[place], rerank_score=score_at.get(place)) for place in order)
+    reranking = Reranking(
+        reranker=reranker.name,
+        scored=len(text_at),
+        truncated=int(scored.truncated.sum()),
+        without_text=size - len(text_at),
+        took_ms=round(1000 * (time.perf_counter() - began)),
+    )
+    return replace(found, hits=hits, reranking=reranking)
+
+
+def check_rerank_options(reranker: Reranker | None, window: int | None, options: Mapping[str, Any]) -> None:
+    """Reject options that contradict reranking.
+
+    Args:
+        options: Of the search.
+
+    Raises:
+        UsageError: a window without a reranker, or a page or an order of the engine's with one.
+    """
+    if reranker is None:
+        if window is not None:
+            raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker(…) as well.")
+    elif clash := sorted({"offset", "size", "sort"} & options.keys()):
+        raise UsageError(
+            f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",
+            "Leave it out, and take the part of the result's hits that is wanted.",
+        )
+
+
+def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
+    """Places of hits, best first: those with a score by it, equal ones as they stood, then the others as they stood.
+
+    Args:
+        hits: How many there are.
+        score_at: Place to score.
+    """
+    scored = sorted(sorted(score_at), key=lambda place: -score_at[place])
+    return scored + [place for place in range(hits) if place not in score_at]
+
+
+def hit_text_reader(meta: VectorFieldMeta) -> HitTextReader:
+    """What takes the text of a hit: its nearest passage where the index holds passages, else all that was embedded.
+
+    It gives None where the hit's source lacks the fields of that text, or they are blank.
+
+    Args:
+        meta: What the mapping says about the field that was searched; its template says what a document's text is.
+
+    Raises:
+        UsageError: the mapping does not say which text was embedded.
+    """
+    if meta.text is None:
+        raise UsageError(
+            "the mapping does not say of which fields the documents' text is made, so there is nothing to rerank",
+            "Load the documents by es-sbert ingest with --text-field or --text-template, which notes it.",
+        )
+    template = TextTemplate.parse(meta.text)
+
+    def text_of(hit: Hit | HybridHit) -> str | None:
+        if hit.passage is not None:
+            return hit.passage.text
+        try:
+            text = template.render(hit.source)
+        except TextFieldError:
+            return None
+        return text if text.strip() else None
+
+    return text_of
+
+
+def scope_text_reader(scope: SearchScope) -> HitTextReader:
+    """As `hit_text_reader`, for a search of several fields or indices: of several fields, the text of the first.
+
+    Raises:
+        UsageError: as `hit_text_reader`, of any of the indices.
+    """
+    name = scope.names[0]
+    by_index = {index: hit_text_reader(scope.meta(name, index)) for index in scope.indices}
+    return lambda hit: by_index[hit.index](hit)

@@ -17,10 +17,7 @@ from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.create_index import IndexOptions, VectorFieldPlan
 from es_sbert.index.vector_field import VectorField
-from es_sbert.search.alias_resolver import AliasResolver, SearchTarget
 from es_sbert.search.hybrid_search import HybridOptions, HybridSearch
-from es_sbert.search.rerank import check_rerank_options, effective_window, scope_text_reader
-from es_sbert.search.rerank import rerank as rerank_hits
 from es_sbert.search.search_request import (
     OpenOptions,
     Search,
@@ -31,8 +28,16 @@ from es_sbert.search.search_request import (
     TextSearch,
     search_request,
 )
-from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult
-from es_sbert.search.search_scope import SearchScope
+from es_sbert.search.search_result import (
+    HybridResult,
+    RankedHits,
+    SearchResult,
+    check_rerank_options,
+    effective_window,
+    scope_text_reader,
+)
+from es_sbert.search.search_result import rerank as rerank_hits
+from es_sbert.search.search_scope import AliasResolver, SearchScope, SearchTarget
 from es_sbert.search.vector_query import SearchMethod
 
 if TYPE_CHECKING:

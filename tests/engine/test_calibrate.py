@@ -13,8 +13,7 @@ import orjson
 import pytest
 
 from es_sbert.diagnostics.calibration import COSINE_GRID
-from es_sbert.diagnostics.index_calibration import IndexCalibrator
-from es_sbert.diagnostics.query_sets import LabelledQuery
+from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabelledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing

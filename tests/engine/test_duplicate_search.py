@@ -13,8 +13,12 @@ import pytest
 
 from es_sbert.analysis import duplicate_groups, pairs_above, read_index
 from es_sbert.analysis.duplicate_search import DuplicateSearch
-from es_sbert.analysis.duplicate_search_state import DuplicateSearchState
-from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult, DuplicateSearchSettings
+from es_sbert.analysis.duplicates import (
+    DuplicateRecall,
+    DuplicateSearchResult,
+    DuplicateSearchSettings,
+    DuplicateSearchState,
+)
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.engines.retry import RetryPolicy

@@ -13,8 +13,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UnsupportedEngine, UsageError
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.search import SemanticIndex
-from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline
-from es_sbert.search.search_result import reciprocal_rank_fusion
+from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline, reciprocal_rank_fusion
 from es_sbert.search.vector_query import SearchMethod
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.meaning import COUNT, Shelf, best, half, shelf, text_of, unit_scores

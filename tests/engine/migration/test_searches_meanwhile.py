@@ -58,7 +58,7 @@ def test_searches_go_on_all_the_time_and_never_mix_models(
     engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Searches from before the migration until after the old index is dropped; every hit is checked."""
-    monkeypatch.setattr("es_sbert.search.alias_resolver.REFRESH_SECONDS", 0.5)
+    monkeypatch.setattr("es_sbert.search.search_scope.REFRESH_SECONDS", 0.5)
     made = make_place(engine, encoders[0], tmp_path / "dead.jsonl")
     place = next(made)
     by_fingerprint = {encoder.info.fingerprint: encoder for encoder in encoders}

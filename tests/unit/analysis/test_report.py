@@ -17,17 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.analysis import text_map as text_map_module
+from es_sbert.analysis import html_report as text_map_module
 from es_sbert.analysis.html_report import (
     AnalysisReport,
     ReportGroup,
     ReportKind,
     character_limit,
     differing_words,
+    map_points,
     report_bytes,
     sample_page,
 )
-from es_sbert.analysis.text_map import map_points
 from es_sbert.errors import UsageError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
-from es_sbert.search.search_result import FusedDocument, reciprocal_rank_fusion
+from es_sbert.search.hybrid_search import FusedDocument, reciprocal_rank_fusion
 
 rankings = st.dictionaries(
     st.sampled_from(["lexical", "a", "b"]), st.lists(st.integers(0, 20), unique=True, max_size=15), min_size=1

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.diagnostics.query_sets import read_queries
 from es_sbert.diagnostics.recall import (
     ConfidenceInterval,
     RecallMeasurement,
     RecallReport,
     SearchSetting,
+    read_queries,
     recall_lines,
     recall_settings,
     recommend_setting,

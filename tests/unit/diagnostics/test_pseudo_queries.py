@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.diagnostics.query_sets import PseudoQuery, QueryKind, make_pseudo_query
+from es_sbert.diagnostics.index_calibration import PseudoQuery, QueryKind, make_pseudo_query
 from es_sbert.index.text_template import TextTemplate
 
 TEXT = TextTemplate.parse("{text}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.diagnostics.query_sets import LabelledQuery, read_labelled_queries
+from es_sbert.diagnostics.index_calibration import LabelledQuery, read_labelled_queries
 from es_sbert.errors import SourceError
 
 

@@ -6,7 +6,8 @@ import pytest
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.search.search_result import Hit, HybridHit, Passage, ResponseReader
+from es_sbert.search.hybrid_search import HybridReader
+from es_sbert.search.search_result import Hit, HybridHit, Passage
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery
 
@@ -15,10 +16,10 @@ def meta(text: str | None, passages: ChunkRules | None = None) -> VectorFieldMet
     return VectorFieldMeta(fingerprint="f", model="m", dimensions=3, index_type="hnsw", text=text, passages=passages)
 
 
-def reader(engine_type: EngineType, *fields: tuple[str, VectorFieldMeta], boost: float = 1.0) -> ResponseReader:
+def reader(engine_type: EngineType, *fields: tuple[str, VectorFieldMeta], boost: float = 1.0) -> HybridReader:
     searched = SearchScope(tuple(VectorField("docs-1", name, own, FieldOutcome.PRESENT) for name, own in fields))
     queries = [VectorQuery(name, np.ones(3, dtype=np.float32), boost=boost) for name, _ in fields]
-    return ResponseReader(engine_type, SearchMethod.KNN, searched, queries)
+    return HybridReader(engine_type, SearchMethod.KNN, searched, queries)
 
 
 def answer(*hits: Json) -> Json:
@@ -27,7 +28,7 @@ def answer(*hits: Json) -> Json:
 
 def test_an_answer_is_read() -> None:
     raw = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
-    result = reader(EngineType.OPENSEARCH, ("embedding", meta("{t}"))).found(raw, named=False)
+    result = reader(EngineType.OPENSEARCH, ("embedding", meta("{t}"))).read_knn(raw, named=False)
     assert list(result) == [Hit("a", 0.5, 0.75, {"t": 1}, "docs-1"), Hit("b", 0.0, 0.5, {}, "docs-1")]
     assert (len(result), result.took_ms, result.method, result.total) == (2, 7, SearchMethod.KNN, None)
     assert result.hits[0].as_json() == {"id": "a", "index": "docs-1", "cosine": 0.5, "score": 0.75, "source": {"t": 1}}
@@ -38,7 +39,7 @@ def test_a_total_that_was_not_counted_to_its_end_is_none(relation: str, total: i
     raw = answer()
     raw["hits"]["total"] = {"value": 10_000, "relation": relation}
     raw["aggregations"] = {"g": {"buckets": []}}
-    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).found(raw, named=False)
+    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_knn(raw, named=False)
     assert result.total == total
     assert result.aggregations == {"g": {"buckets": []}}
 
@@ -46,7 +47,7 @@ def test_a_total_that_was_not_counted_to_its_end_is_none(relation: str, total: i
 def test_of_several_fields_the_nearest_gives_the_cosine() -> None:
     hit = {"_id": "a", "_score": 2.5, "matched_queries": {"semantic.v": 1.5, "semantic.w": 1.75}}
     read = reader(EngineType.ELASTICSEARCH, ("v", meta(None)), ("w", meta(None)), boost=2.0)
-    assert read.found(answer(hit), named=True).hits[0].cosine == 0.75
+    assert read.read_knn(answer(hit), named=True).hits[0].cosine == 0.75
 
 
 def test_scores_of_a_hybrid_search_are_taken_apart() -> None:
@@ -57,7 +58,7 @@ def test_scores_of_a_hybrid_search_are_taken_apart() -> None:
         "highlight": {"t": ["<em>a</em>"]},
     }
     words = {"_id": "b", "_score": 4.0, "matched_queries": {"lexical": 4.0}}
-    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).hybrid(answer(both, words), lexical_weight=4.0)
+    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_hybrid(answer(both, words), lexical_weight=4.0)
     assert result.hits == (
         HybridHit("a", 9.0, 0.5, 2.0, {}, "docs-1", highlight={"t": ["<em>a</em>"]}),
         HybridHit("b", 4.0, None, 1.0, {}, "docs-1"),
@@ -68,7 +69,7 @@ def test_scores_of_a_hybrid_search_are_taken_apart() -> None:
 def test_fused_hits_tell_ranks_and_both_scores() -> None:
     near = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
     words = answer({"_id": "b", "_score": 3.0, "highlight": {"t": ["x"]}}, {"_id": "c", "_score": 2.0})
-    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).fused(
+    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_rrf(
         {"v": near, "lexical": words}, weights={}, constant=60, offset=0, size=2
     )
     assert [hit.id for hit in result] == ["b", "a"]
@@ -88,7 +89,7 @@ def test_a_fused_hit_of_two_fields_keeps_the_passage_of_the_nearer() -> None:
 
     passages = meta("{t}", ChunkRules(tokens=64, overlap=8))
     words = answer({"_id": "a", "_score": 3.0, "_source": {"t": "Rain and wind"}})
-    result = reader(EngineType.ELASTICSEARCH, ("v", passages), ("w", passages)).fused(
+    result = reader(EngineType.ELASTICSEARCH, ("v", passages), ("w", passages)).read_rrf(
         {"v": near("v", 0.75, 0), "w": near("w", 0.5, 9), "lexical": words}, weights={}, constant=60, offset=0, size=1
     )
     assert (result.hits[0].cosine, result.hits[0].passage) == (0.5, Passage(0, 4, "Rain"))
@@ -110,6 +111,6 @@ def test_the_nearest_passage_is_cut_out_of_the_text(
     inner = {"hits": {"hits": [{"_source": {"embedding": place} if around else place}]}}
     hit = {"_id": "a", "_score": 0.75, "_source": source, "inner_hits": {"embedding": inner}}
     field = meta(template, ChunkRules(tokens=64, overlap=8))
-    result = reader(EngineType.ELASTICSEARCH, ("embedding", field)).found(answer(hit), named=False)
+    result = reader(EngineType.ELASTICSEARCH, ("embedding", field)).read_knn(answer(hit), named=False)
     assert result.hits[0].passage == Passage(7, 11, text)
     assert result.hits[0].as_json()["passage"] == {"start": 7, "end": 11, "text": text}

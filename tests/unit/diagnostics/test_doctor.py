@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from es_sbert.diagnostics.doctor import CudaState, Finding, NodeDisk, Severity, cuda_findings, disk_findings
-from es_sbert.diagnostics.index_check import field_findings, settings_findings
+from es_sbert.diagnostics.doctor import (
+    CudaState,
+    Finding,
+    NodeDisk,
+    Severity,
+    cuda_findings,
+    disk_findings,
+    field_findings,
+    settings_findings,
+)
 from es_sbert.encoder.cuda_session import CudaLibraryStatus, needed_libraries
 from es_sbert.encoder.device import Gpu, NvidiaDriver
 from es_sbert.encoder.encoder import EncoderInfo
