@@ -11,28 +11,29 @@ import importlib.util
 import json
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Generic
 
 import onnx
 import onnxruntime
-from pydantic import BaseModel
 
 from es_sbert import __version__
 from es_sbert.bundle.bundle import (
-    ENCODER_MANIFEST_NAME,
-    RERANKER_MANIFEST_NAME,
+    EncoderBundle,
     EncoderManifest,
-    EncoderVariant,
     GraphFile,
+    ManifestT,
     ParityReport,
+    RerankerBundle,
     RerankerManifest,
-    RerankerVariant,
+    ScoreParityReport,
+    describe_model,
     hash_file,
     open_encoder_bundle,
     open_reranker_bundle,
@@ -42,20 +43,23 @@ from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.errors import DeviceError, OutputError, ParityFailed, UnsupportedArchitecture, UsageError, require_extra
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
-from es_sbert.exporters.parity import ParityCheck, describe_parity, describe_score_parity, read_gold_pairs
+from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
 from es_sbert.exporters.sentence_graph import GRAPH_SPECS, TRACED_GRAPH_SPECS, GraphSpec, build_sentence_graph
+from es_sbert.exporters.transformer_layers import AttentionKind
 from es_sbert.exporters.transformer_weights import TransformerWeights, read_transformer_weights
 
+if TYPE_CHECKING:
+    from es_sbert.exporters.tracing import TracedCrossEncoder
 
-def describe_graph_file(path: Path, folder: Path, *, precision: str, device: str, forced: bool) -> GraphFile:
-    """What a manifest says of a graph's file, hashes included."""
+
+def _describe_graph_file(path: Path, folder: Path, spec: GraphSpec, forced: bool) -> GraphFile:
     data = path.with_name(f"{path.name}.data")
     return GraphFile(
         file=path.relative_to(folder).as_posix(),
         sha256=hash_file(path),
         data_sha256=hash_file(data) if data.exists() else None,
-        precision=precision,
-        device=device,
+        precision=spec.precision,
+        device=spec.device,
         forced=forced,
     )
 
@@ -68,31 +72,7 @@ def exporter_versions() -> dict[str, str]:
 # What sentence-transformers reads of a model, and its card. Pickles and other runtimes' exports stay behind.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
 _LOG_SUFFIXES = {".csv", ".json", ".png"}
-_MANIFESTS = {ENCODER_MANIFEST_NAME, RERANKER_MANIFEST_NAME}
-
-
-def previous_manifest(model: SentenceModel, output: Path) -> EncoderManifest | None:
-    """The manifest of the bundle that an export adds to; None where it writes a new one.
-
-    Raises:
-        UsageError: the folder holds something else, or a bundle of another model.
-        BundleInvalid: it holds a bundle that was edited by hand.
-    """
-    if not is_previous_export(output, ENCODER_MANIFEST_NAME):
-        return None
-    manifest = open_encoder_bundle(output).manifest
-    check_same_model(output, manifest, model)
-    return manifest
-
-
-class HasFingerprint(Protocol):
-    """A model or a manifest of one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def fingerprint(self) -> str: ...
+_MANIFESTS = {EncoderManifest.FILE_NAME, RerankerManifest.FILE_NAME}
 
 
 def is_previous_export(output: Path, manifest: str) -> bool:
@@ -112,20 +92,6 @@ def is_previous_export(output: Path, manifest: str) -> bool:
             f"{output} is neither empty nor a bundle of es-sbert", "Name a folder that does not exist yet, or is empty."
         )
     return False
-
-
-def check_same_model(output: Path, found: HasFingerprint, given: HasFingerprint) -> None:
-    """Refuse to add variants of one model to the bundle of another.
-
-    Raises:
-        UsageError: their fingerprints differ.
-    """
-    if found.fingerprint != given.fingerprint:
-        raise UsageError(
-            f"{output} is a bundle of {found.name} (fingerprint {found.fingerprint}), "
-            f"not of this {given.name} ({given.fingerprint})",
-            "Export to another folder, or remove that one first.",
-        )
 
 
 @contextmanager
@@ -171,12 +137,6 @@ def _replace_folder(staging: Path, output: Path) -> None:
     shutil.rmtree(old)
 
 
-def copy_model(model: SentenceModel, target: Path) -> None:
-    """Copy what sentence-transformers needs of a model folder: modules.json and the files of each module's folder."""
-    modules = json.loads((model.folder / "modules.json").read_text(encoding="utf-8"))
-    copy_files(model.folder, target, ["", *(entry["path"] for entry in modules)])
-
-
 def copy_files(source: Path, target: Path, places: Iterable[str]) -> None:
     """Copy configurations, tokenizer, safetensors and card from these folders inside `source`."""
     for place in dict.fromkeys(places):
@@ -203,12 +163,6 @@ def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None
                 shutil.copyfile(source / part, target / part)
 
 
-def write_manifest(manifest: BaseModel, path: Path) -> None:
-    """Write `es_sbert.json` or `es_sbert_reranker.json`."""
-    text = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
-
-
 _TRACERS = ("torch", "sentence_transformers")
 
 
@@ -218,30 +172,30 @@ class GraphSource:
 
     Attributes:
         model: The model.
-        offered: The graphs there are for each precision.
+        specs: The graphs that are available for each precision.
         build: Makes one.
         transformer: The weights; None where the graph is traced.
     """
 
     model: SentenceModel
-    offered: Mapping[Precision, tuple[GraphSpec, ...]]
+    specs: Mapping[Precision, tuple[GraphSpec, ...]]
     build: Callable[[GraphSpec], onnx.ModelProto]
     transformer: TransformerWeights | None
 
-    def recipes(self, precisions: Sequence[Precision]) -> list[GraphSpec]:
+    def choose_specs(self, precisions: Sequence[Precision]) -> list[GraphSpec]:
         """The graphs of these precisions, each once.
 
         Raises:
             UnsupportedArchitecture: there is none for one of them.
         """
-        missing = [precision for precision in precisions if precision not in self.offered]
+        missing = [precision for precision in precisions if precision not in self.specs]
         if missing:
             raise UnsupportedArchitecture(
                 f"{self.model.name} ({self.model.architecture}) is traced, and traced graphs have no "
                 f"{', '.join(missing)} variant",
-                f"Export {' or '.join(self.offered)}; fp32 runs on CUDA too.",
+                f"Export {' or '.join(self.specs)}; fp32 runs on CUDA too.",
             )
-        return [recipe for precision in dict.fromkeys(precisions) for recipe in self.offered[precision]]
+        return [spec for precision in dict.fromkeys(precisions) for spec in self.specs[precision]]
 
 
 def choose_graph_source(model: SentenceModel) -> GraphSource:
@@ -302,63 +256,24 @@ def export_bundle(
         BundleInvalid: weights are missing or of the wrong shape.
         ParityFailed: a variant misses its bar; nothing was written.
     """
-    if not precisions:
-        raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
+    _check_precisions(precisions)
     say = on_progress or (lambda line: None)
     gold = read_gold_pairs(sts_file) if sts_file else None
-    previous_manifest(model, output)  # refuses what is not to be written to, before the work
+    _previous_manifest(model, output)  # refuses a folder of something else before the work
     say(f"Reading the weights of {model.name} ({model.architecture})")
     source = choose_graph_source(model)
-    recipes = source.recipes(precisions)
+    specs = source.choose_specs(precisions)
     check = ParityCheck(model, source.transformer, reference, gold)
     if source.transformer is None:
         say(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
-
-    with staged_folder(output) as folder:
-        copy_model(model, folder)
-        variants: dict[str, EncoderVariant] = {}
-        for recipe in recipes:
-            say(f"Building {recipe.name}")
-            path = folder / "onnx" / f"model_{recipe.name}.onnx"
-            save_graph(source.build(recipe), path)
-            say(f"Comparing {recipe.name} with the reference")
-            try:
-                report = check(path, recipe)
-                say(f"{recipe.name}: {describe_parity(report)}")
-            except DeviceError as error:
-                report = None
-                say(f"{recipe.name}: not compared with the reference: {error.message}")
-            if report is not None and not report.passed and not force:
-                raise _parity_failed(model, recipe, report, precisions)
-            forced = report is not None and not report.passed
-            file = describe_graph_file(path, folder, precision=recipe.precision, device=recipe.device, forced=forced)
-            variants[recipe.name] = EncoderVariant(**file.model_dump(), attention=recipe.attention, parity=report)
-        # Carried over last: another export may have written variants here while these were made.
-        previous = previous_manifest(model, output)
-        if previous is not None:
-            kept = {name: variant for name, variant in previous.variants.items() if name not in variants}
-            copy_graphs(kept.values(), output, folder)
-            variants = kept | variants
-        manifest = EncoderManifest.of(model, variants, exporter_versions())
-        write_manifest(manifest, folder / ENCODER_MANIFEST_NAME)
-        open_encoder_bundle(folder)  # proves that the copy is the model: same fingerprint, same settings
-    return manifest
+    return _EncoderExport(model, source, check).run(output, specs, force=force, say=say)
 
 
-def _parity_failed(
-    model: SentenceModel, recipe: GraphSpec, report: ParityReport, precisions: Sequence[Precision]
-) -> ParityFailed:
-    others = ",".join(precision for precision in dict.fromkeys(precisions) if precision is not recipe.precision)
-    leave = f"Leave it out (--precision {others}), or" if others else "Export another precision, or"
-    return ParityFailed(
-        f"{model.name}: variant {recipe.name} misses its bar ({report.bar}): {describe_parity(report)}. "
-        f"Nothing was written",
-        f"{leave} write it all the same with --force; every summary will then say so.",
-    )
-
-
-# The device that a variant is meant for; fp32 runs on CUDA too.
-_VARIANT_DEVICES = {Precision.FP32: "cpu", Precision.INT8: "cpu", Precision.FP16: "cuda"}
+# The device of each variant of a reranker; fp32 runs on CUDA too.
+_RERANKER_SPECS = {
+    precision: GraphSpec(str(precision), precision, device, AttentionKind.TRACED)
+    for precision, device in ((Precision.FP32, "cpu"), (Precision.INT8, "cpu"), (Precision.FP16, "cuda"))
+}
 
 
 def export_reranker(
@@ -371,74 +286,191 @@ def export_reranker(
 ) -> RerankerManifest:
     """Write the model's own files, an ONNX graph for each precision, and `es_sbert_reranker.json`.
 
-    A graph takes `input_ids`, `attention_mask` and, where the model knows the two texts of a pair apart by it,
+    A graph takes `input_ids`, `attention_mask` and, if the model distinguishes the two texts of a pair by it,
     `token_type_ids`, int64 (batch, tokens); it gives `score`, float32 (batch, labels), before the activation.
-    The folder appears whole, after every variant has passed its parity gate, or not at all. A reranker of the same
+    The folder appears complete, after every variant has passed the parity check, or not at all. A reranker of the same
     model keeps the variants that are not exported again.
 
     Args:
         model: The cross-encoder.
         output: Folder to write; new, empty, or an exported reranker of the same model.
         precisions: fp32 and int8 for a CPU, fp16 for CUDA.
-        force: Write variants that miss their bar too, marked as forced.
-        on_progress: Told what is being done, a line at a time.
+        force: Write variants that fail the parity check too, marked as forced.
+        on_progress: Called with a line before each step.
 
     Raises:
         UsageError: the output folder holds something else, no precision is given, or torch is not installed.
         UnsupportedArchitecture: torch cannot trace the model, or its graph cannot be written in a precision.
-        BundleInvalid: the model's files do not fit each other.
-        ParityFailed: a variant misses its bar; nothing was written.
+        BundleInvalid: the model's files contradict each other.
+        ParityFailed: a variant fails the parity check; nothing was written.
     """
-    if not precisions:
-        raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
+    _check_precisions(precisions)
     require_extra("train", "torch", "sentence_transformers")
-    # Imported here: they import torch.
+    # Imported here: it imports torch.
     from es_sbert.exporters.tracing import TracedCrossEncoder
 
     say = on_progress or (lambda line: None)
-    _previous_reranker_variants(model, output)  # refuses what is not to be written to, before the work
-    variants: dict[str, RerankerVariant] = {}
+    _previous_manifest(model, output)  # refuses a folder of something else before the work
     say(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
+    specs = [_RERANKER_SPECS[precision] for precision in dict.fromkeys(precisions)]
+    return _RerankerExport(model, traced).run(output, specs, force=force, say=say)
 
-    with staged_folder(output) as folder:
-        copy_files(model.folder, folder, [""])
-        for precision in dict.fromkeys(precisions):
-            path = folder / "onnx" / f"model_{precision}.onnx"
-            save_graph(traced.build(precision), path)
-            say(f"Comparing {precision} with the reference")
-            report = traced.compare(path, precision)
-            say(f"{precision}: {describe_score_parity(report)}")
-            if not report.passed and not force:
-                raise ParityFailed(
-                    f"{model.name}: {precision} misses its bar ({report.bar}): {describe_score_parity(report)}. "
-                    "Nothing was written",
-                    "Export another precision, or write it all the same with --force; it is then marked as forced.",
-                )
-            file = describe_graph_file(
-                path, folder, precision=precision, device=_VARIANT_DEVICES[precision], forced=not report.passed
-            )
-            variants[precision] = RerankerVariant(**file.model_dump(), parity=report)
-        # Carried over last: another export may have written variants here while these were made.
-        previous = _previous_reranker_variants(model, output)
-        kept = {name: variant for name, variant in previous.items() if name not in variants}
-        copy_graphs(kept.values(), output, folder)
-        variants = kept | variants
-        manifest = RerankerManifest.of(model, traced.pairs, variants, exporter_versions())
-        write_manifest(manifest, folder / RERANKER_MANIFEST_NAME)
-        open_reranker_bundle(folder)  # proves that the copy is the model: same fingerprint, same settings
+
+def _check_precisions(precisions: Sequence[Precision]) -> None:
+    if not precisions:
+        raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
+
+
+class _Export(ABC, Generic[ManifestT]):
+    """The export of one model: builds its variants, compares each with the reference and writes the folder."""
+
+    def __init__(self, model: SentenceModel | CrossEncoderModel) -> None:
+        self.model = model
+
+    @abstractmethod
+    def build(self, spec: GraphSpec) -> onnx.ModelProto:
+        """The graph of one variant."""
+
+    @abstractmethod
+    def compare(self, path: Path, spec: GraphSpec) -> ParityReport | ScoreParityReport:
+        """Compare a written graph with the reference; a DeviceError if this machine lacks its device."""
+
+    @abstractmethod
+    def manifest(self, variants: Mapping[str, Any]) -> ManifestT:
+        """The manifest with these variants."""
+
+    @abstractmethod
+    def copy_model(self, folder: Path) -> None:
+        """Copy the model's own files."""
+
+    def variant(
+        self, file: GraphFile, spec: GraphSpec, report: ParityReport | ScoreParityReport | None
+    ) -> dict[str, Any]:
+        """The manifest's entry for one variant."""
+        return {**file.model_dump(), "parity": report}
+
+    def run(self, output: Path, specs: Sequence[GraphSpec], *, force: bool, say: Callable[[str], None]) -> ManifestT:
+        """Export the variants to a folder, which appears complete or not at all."""
+        with staged_folder(output) as folder:
+            self.copy_model(folder)
+            variants: dict[str, Any] = {}
+            for spec in specs:
+                say(f"Building {spec.name}")
+                path = folder / "onnx" / f"model_{spec.name}.onnx"
+                save_graph(self.build(spec), path)
+                report = self._check(path, spec, say)
+                forced = report is not None and not report.passed
+                if report is not None and forced and not force:
+                    raise _parity_failed(self.model.name, spec, report, specs)
+                variants[spec.name] = self.variant(_describe_graph_file(path, folder, spec, forced), spec, report)
+            # Carried over last: another export may have written variants here in the meantime.
+            previous = _previous_manifest(self.model, output)
+            if previous is not None:
+                kept = {name: variant for name, variant in previous.variants.items() if name not in variants}
+                copy_graphs(kept.values(), output, folder)
+                variants = kept | variants
+            manifest = self.manifest(variants)
+            text = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False)
+            (folder / manifest.FILE_NAME).write_text(text + "\n", encoding="utf-8")
+            # Opening it verifies that the copy has the model's fingerprint and settings.
+            _open_bundle(self.model, folder)
+        return manifest
+
+    def _check(
+        self, path: Path, spec: GraphSpec, say: Callable[[str], None]
+    ) -> ParityReport | ScoreParityReport | None:
+        say(f"Comparing {spec.name} with the reference")
+        try:
+            report = self.compare(path, spec)
+        except DeviceError as error:
+            say(f"{spec.name}: not compared with the reference: {error.message}")
+            return None
+        say(f"{spec.name}: {describe_parity(report)}")
+        return report
+
+
+class _EncoderExport(_Export[EncoderManifest]):
+    def __init__(self, model: SentenceModel, source: GraphSource, check: ParityCheck) -> None:
+        super().__init__(model)
+        self._source = source
+        self._check_parity = check
+
+    def build(self, spec: GraphSpec) -> onnx.ModelProto:
+        return self._source.build(spec)
+
+    def compare(self, path: Path, spec: GraphSpec) -> ParityReport:
+        return self._check_parity.run(path, spec)
+
+    def variant(
+        self, file: GraphFile, spec: GraphSpec, report: ParityReport | ScoreParityReport | None
+    ) -> dict[str, Any]:
+        return {**super().variant(file, spec, report), "attention": spec.attention}
+
+    def manifest(self, variants: Mapping[str, Any]) -> EncoderManifest:
+        return EncoderManifest.model_validate(
+            describe_model(self.model, EncoderManifest) | {"variants": variants, "exporter": exporter_versions()}
+        )
+
+    def copy_model(self, folder: Path) -> None:
+        modules = json.loads((self.model.folder / "modules.json").read_text(encoding="utf-8"))
+        copy_files(self.model.folder, folder, ["", *(entry["path"] for entry in modules)])
+
+
+class _RerankerExport(_Export[RerankerManifest]):
+    def __init__(self, model: CrossEncoderModel, traced: TracedCrossEncoder) -> None:
+        super().__init__(model)
+        self._traced = traced
+
+    def build(self, spec: GraphSpec) -> onnx.ModelProto:
+        return self._traced.build(spec.precision)
+
+    def compare(self, path: Path, spec: GraphSpec) -> ScoreParityReport:
+        return self._traced.compare(path, spec.precision)
+
+    def manifest(self, variants: Mapping[str, Any]) -> RerankerManifest:
+        return RerankerManifest.model_validate(
+            describe_model(self.model, RerankerManifest)
+            | {"pairs": self._traced.pairs, "variants": variants, "exporter": exporter_versions()}
+        )
+
+    def copy_model(self, folder: Path) -> None:
+        copy_files(self.model.folder, folder, [""])
+
+
+def _open_bundle(model: SentenceModel | CrossEncoderModel, folder: Path) -> EncoderBundle | RerankerBundle:
+    return open_encoder_bundle(folder) if isinstance(model, SentenceModel) else open_reranker_bundle(folder)
+
+
+def _previous_manifest(
+    model: SentenceModel | CrossEncoderModel, output: Path
+) -> EncoderManifest | RerankerManifest | None:
+    """The manifest of the bundle that an export adds to; None for a new one.
+
+    Raises:
+        UsageError: the folder holds something else, or a bundle of another model.
+        BundleInvalid: it holds a bundle that was edited by hand.
+    """
+    kind = EncoderManifest if isinstance(model, SentenceModel) else RerankerManifest
+    if not is_previous_export(output, kind.FILE_NAME):
+        return None
+    manifest = _open_bundle(model, output).manifest
+    if manifest.fingerprint != model.fingerprint:
+        raise UsageError(
+            f"{output} is a bundle of {manifest.name} (fingerprint {manifest.fingerprint}), "
+            f"not of this {model.name} ({model.fingerprint})",
+            "Export to another folder, or remove that one first.",
+        )
     return manifest
 
 
-def _previous_reranker_variants(model: CrossEncoderModel, output: Path) -> dict[str, RerankerVariant]:
-    """The variants that an export adds to; none where it writes a new folder.
-
-    Raises:
-        UsageError: the folder holds something else, or another model's reranker.
-        BundleInvalid: it was edited by hand.
-    """
-    if not is_previous_export(output, RERANKER_MANIFEST_NAME):
-        return {}
-    manifest = open_reranker_bundle(output).manifest
-    check_same_model(output, manifest, model)
-    return manifest.variants
+def _parity_failed(
+    name: str, spec: GraphSpec, report: ParityReport | ScoreParityReport, specs: Sequence[GraphSpec]
+) -> ParityFailed:
+    others = ",".join(dict.fromkeys(other.precision for other in specs if other.precision is not spec.precision))
+    leave = f"Leave it out (--precision {others}), or" if others else "Export another precision, or"
+    return ParityFailed(
+        f"{name}: variant {spec.name} fails the parity check ({report.bar}): {describe_parity(report)}. "
+        f"Nothing was written",
+        f"{leave} write it anyway with --force; every summary will then say so.",
+    )

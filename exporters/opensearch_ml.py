@@ -151,7 +151,7 @@ def export_opensearch_ml(
     Raises:
         UsageError: the output folder holds something else, or ml-commons has no way to run such a model.
         UnsupportedArchitecture: there is no graph, or it needs a newer runtime.
-        ParityFailed: the graph misses its bar.
+        ParityFailed: the graph fails the parity check.
     """
     is_previous_export(output, REQUEST_NAME)
     if model.lowercase:
@@ -161,22 +161,22 @@ def export_opensearch_ml(
         )
     say = on_progress or (lambda line: None)
     source = choose_graph_source(model)
-    [recipe] = source.recipes([Precision.FP32])
+    [spec] = source.choose_specs([Precision.FP32])
     with staged_folder(output) as folder:
         graph = folder / "model.onnx"
         say(f"Building the graph of {model.name}, opset {ML_COMMONS_OPSET}")
-        save_graph(lower_opset(source.build(recipe), ML_COMMONS_OPSET), graph)
+        save_graph(lower_opset(source.build(spec), ML_COMMONS_OPSET), graph)
         if graph.with_name(f"{graph.name}.data").exists():
             raise UsageError(
                 f"the weights of {model.name} do not fit into one file, and ml-commons takes one",
                 "Let the gateway make its vectors: es-sbert serve.",
             )
         say("Comparing it with the reference")
-        report = ParityCheck(model, source.transformer, reference, None)(graph, recipe)
-        if report is None or not report.passed:
+        report = ParityCheck(model, source.transformer, reference, None).run(graph, spec)
+        if not report.passed:
             raise ParityFailed(
-                f"{model.name}: the graph of opset {ML_COMMONS_OPSET} misses its bar: "
-                f"{describe_parity(report) if report else 'not checked'}. Nothing was written",
+                f"{model.name}: the graph of opset {ML_COMMONS_OPSET} fails the parity check: "
+                f"{describe_parity(report)}. Nothing was written",
                 "Report this: it is a bug of es-sbert.",
             )
         say(f"fp32: {describe_parity(report)}")

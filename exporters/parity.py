@@ -272,8 +272,14 @@ def compare_vectors(
     )
 
 
-def describe_parity(report: ParityReport) -> str:
+def describe_parity(report: ParityReport | ScoreParityReport) -> str:
     """The figures of a report in one line."""
+    if isinstance(report, ScoreParityReport):
+        emulation = " (fp16 emulated on the CPU)" if report.emulated else ""
+        return (
+            f"difference mean {report.mean_difference:.6f}, max {report.max_difference:.6f} sd, "
+            f"rank agreement {report.rank_agreement:.2f}; against {report.reference} on {report.pairs} pairs{emulation}"
+        )
     sts = "" if report.sts_variant is None else f", STS {report.sts_variant:.2f} (reference {report.sts_reference:.2f})"
     return (
         f"cosine mean {report.mean_cosine:.6f}, min {report.min_cosine:.6f}, "
@@ -347,15 +353,6 @@ def compare_scores(
     )
 
 
-def describe_score_parity(report: ScoreParityReport) -> str:
-    """The figures of a report in one line."""
-    how = " (fp16 emulated on the CPU)" if report.emulated else ""
-    return (
-        f"difference mean {report.mean_difference:.6f}, max {report.max_difference:.6f} sd, "
-        f"rank agreement {report.rank_agreement:.2f}; against {report.reference} on {report.pairs} pairs{how}"
-    )
-
-
 _CHECK_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 
 
@@ -407,48 +404,59 @@ class ParityCheck:
             return name, vectors, None
         return name, vectors, sts_spearman(encode(self._gold.first), encode(self._gold.second), self._gold)
 
-    def __call__(self, path: Path, recipe: GraphSpec) -> ParityReport:
+    def run(self, path: Path, spec: GraphSpec) -> ParityReport:
         """Check one ONNX file.
 
         Raises:
             DeviceError: this machine lacks the device it is meant for, or it does not run there.
             BundleInvalid: onnxruntime does not take the file.
         """
-        device = choose_device(recipe.device, available_providers(), cuda_devices())
-        with closing(InferencePool(path, device, threads=1)) as workers:
-            return self._compare(workers, device, recipe)
-
-    def _compare(self, workers: InferencePool, device: Device, recipe: GraphSpec) -> ParityReport:
-        with workers.session() as session:
-            inputs = InputBuilder(session)
-
-        def encode(texts: Sequence[str]) -> Floats:
-            rows = self._tokenizer(texts).ids
-            lengths = np.array([len(row) for row in rows])  # (texts,)
-            # Nobody wrote a traced graph with padding in mind, so it has to show that padding changes nothing.
-            traced = recipe.attention is AttentionKind.TRACED
-            batches = (
-                max_padding_batches(lengths) if traced else plan_batches(lengths, _CHECK_BATCH_TOKENS[device.kind])
+        device = choose_device(spec.device, available_providers(), cuda_devices())
+        with closing(InferencePool(path, device, threads=1)) as pool:
+            variant = _VariantEncoder(pool, device, self._tokenizer, self._model.dimensions, spec)
+            name, reference, sts_reference = self._reference
+            gold = self._gold
+            return compare_vectors(
+                spec.precision,
+                name,
+                reference,
+                variant.encode(self._sentences),
+                sts_reference=sts_reference,
+                sts_variant=None
+                if gold is None
+                else sts_spearman(variant.encode(gold.first), variant.encode(gold.second), gold),
             )
-            vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
-            for batch in batches:
-                into = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
-                # As the encoder does: short texts have an attention kernel of their own.
-                with workers.session(short=inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS) as session:
-                    run_session(session, inputs([rows[number] for number in batch]), into)
-                vectors[batch] = into
-            return vectors
 
-        name, reference, sts_reference = self._reference
-        gold = self._gold
-        return compare_vectors(
-            recipe.precision,
-            name,
-            reference,
-            encode(self._sentences),
-            sts_reference=sts_reference,
-            sts_variant=None if gold is None else sts_spearman(encode(gold.first), encode(gold.second), gold),
-        )
+
+class _VariantEncoder:
+    """Embeds texts with one exported graph."""
+
+    def __init__(
+        self, pool: InferencePool, device: Device, tokenizer: SentenceTokenizer, dimensions: int, spec: GraphSpec
+    ) -> None:
+        self._pool = pool
+        self._batch_tokens = _CHECK_BATCH_TOKENS[device.kind]
+        self._tokenizer = tokenizer
+        self._dimensions = dimensions
+        self._is_traced = spec.attention is AttentionKind.TRACED
+        with pool.session() as session:
+            self._inputs = InputBuilder(session)
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """Sentence vectors, *shape* ``(texts, dimensions)``."""
+        rows = self._tokenizer(texts).ids
+        lengths = np.array([len(row) for row in rows])  # (texts,)
+        # A model's own code was not written for padding, so a traced graph has to show that padding changes nothing.
+        batches = max_padding_batches(lengths) if self._is_traced else plan_batches(lengths, self._batch_tokens)
+        vectors = np.empty((len(rows), self._dimensions), dtype=np.float32)
+        for batch in batches:
+            output = np.empty((len(batch), self._dimensions), dtype=np.float32)
+            # As in the encoder: short texts have an attention kernel of their own.
+            is_short = self._inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS
+            with self._pool.session(short=is_short) as session:
+                run_session(session, self._inputs([rows[number] for number in batch]), output)
+            vectors[batch] = output
+        return vectors
 
 
 def read_gold_pairs(path: Path) -> GoldPairs:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import pydantic
 from pydantic import BaseModel, ConfigDict
@@ -20,9 +20,6 @@ from es_sbert.bundle.model_files import read_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import home_folder
 from es_sbert.errors import BundleInvalid
-
-ENCODER_MANIFEST_NAME = "es_sbert.json"
-ENCODER_MANIFEST_FORMAT = 1
 
 
 class ParityReport(BaseModel):
@@ -87,19 +84,45 @@ class EncoderVariant(GraphFile):
     parity: ParityReport | None
 
 
-class EncoderManifest(BaseModel):
-    """Contents of `es_sbert.json`.
+class Manifest(BaseModel):
+    """Contents of a bundle's manifest file.
 
-    Attributes:
-        format: Version of this file's layout.
-        model: The model's settings as exported, `folder` left out.
-        variants: Variant name (`fp32`, `int8`, `fp16`) → variant.
-        exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
+    Class attributes:
+        FILE_NAME: Name of the file.
+        FORMAT: Version of the file's layout that this release writes and reads.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    format: int = ENCODER_MANIFEST_FORMAT
+    FILE_NAME: ClassVar[str]
+    FORMAT: ClassVar[int]
+
+    def differences(self, model: SentenceModel | CrossEncoderModel) -> list[str]:
+        """Names of the settings that differ from those of a model."""
+        actual = type(self).model_validate(self.model_dump() | describe_model(model, type(self)))
+        return [name for name in type(self).model_fields if getattr(actual, name) != getattr(self, name)]
+
+
+def describe_model(model: SentenceModel | CrossEncoderModel, kind: type[Manifest]) -> dict[str, Any]:
+    """The settings of a model that its manifest holds."""
+    return model.model_dump(mode="json", include=set(kind.model_fields))
+
+
+class EncoderManifest(Manifest):
+    """Contents of `es_sbert.json`.
+
+    Attributes:
+        format: Version of this file's layout.
+        name, architecture, fingerprint, pooling, normalize, max_tokens, dimensions, prompts, default_prompt: Of the
+            model.
+        variants: Variant name (`fp32`, `int8`, `fp16`) → variant.
+        exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
+    """
+
+    FILE_NAME = "es_sbert.json"
+    FORMAT = 1
+
+    format: int = FORMAT
     name: str
     architecture: str
     fingerprint: str
@@ -111,27 +134,6 @@ class EncoderManifest(BaseModel):
     default_prompt: str | None
     variants: dict[str, EncoderVariant]
     exporter: dict[str, str]
-
-    @classmethod
-    def of(cls, model: SentenceModel, variants: dict[str, EncoderVariant], exporter: dict[str, str]) -> EncoderManifest:
-        """The manifest of a model exported as these variants."""
-        return cls(
-            name=model.name,
-            architecture=model.architecture,
-            fingerprint=model.fingerprint,
-            pooling=[str(mode) for mode in model.pooling],
-            normalize=model.normalize,
-            max_tokens=model.max_tokens,
-            dimensions=model.dimensions,
-            prompts=model.prompts,
-            default_prompt=model.default_prompt,
-            variants=variants,
-            exporter=exporter,
-        )
-
-
-RERANKER_MANIFEST_NAME = "es_sbert_reranker.json"
-RERANKER_MANIFEST_FORMAT = 1
 
 
 class ScoreParityReport(BaseModel):
@@ -190,7 +192,7 @@ class PairFormat(BaseModel):
     truncation_side: Literal["left", "right"]
 
 
-class RerankerManifest(BaseModel):
+class RerankerManifest(Manifest):
     """Contents of `es_sbert_reranker.json`.
 
     Attributes:
@@ -201,9 +203,10 @@ class RerankerManifest(BaseModel):
         exporter: Versions that wrote the folder.
     """
 
-    model_config = ConfigDict(frozen=True)
+    FILE_NAME = "es_sbert_reranker.json"
+    FORMAT = 1
 
-    format: int = RERANKER_MANIFEST_FORMAT
+    format: int = FORMAT
     name: str
     architecture: str
     fingerprint: str
@@ -215,38 +218,26 @@ class RerankerManifest(BaseModel):
     variants: dict[str, RerankerVariant]
     exporter: dict[str, str]
 
-    @classmethod
-    def of(
-        cls, model: CrossEncoderModel, pairs: PairFormat, variants: dict[str, RerankerVariant], exporter: dict[str, str]
-    ) -> RerankerManifest:
-        """The manifest of a model exported as these variants."""
-        return cls(
-            name=model.name,
-            architecture=model.architecture,
-            fingerprint=model.fingerprint,
-            labels=model.labels,
-            activation=model.activation,
-            max_tokens=model.max_tokens,
-            lowercase=model.lowercase,
-            pairs=pairs,
-            variants=variants,
-            exporter=exporter,
-        )
+
+ModelT = TypeVar("ModelT", SentenceModel, CrossEncoderModel)
+ManifestT = TypeVar("ManifestT", EncoderManifest, RerankerManifest)
+
+_EXPORT_AGAIN = "Export the model again: es-sbert export MODEL -o BUNDLE."
 
 
 @dataclass(frozen=True)
-class RerankerBundle:
-    """An exported cross-encoder.
+class Bundle(Generic[ModelT, ManifestT]):
+    """A model folder with ONNX variants.
 
     Attributes:
-        folder: Where it is.
+        folder: The folder.
         model: What its configuration files say.
-        manifest: What `es_sbert_reranker.json` says; the two agree.
+        manifest: What its manifest says; the two agree.
     """
 
     folder: Path
-    model: CrossEncoderModel
-    manifest: RerankerManifest
+    model: ModelT
+    manifest: ManifestT
 
     def variant_file(self, name: str) -> Path:
         """The ONNX file of a variant, after its hash was checked.
@@ -256,10 +247,36 @@ class RerankerBundle:
         """
         return verify_graph_file(self.folder, self.manifest.variants[name])
 
+    def renamed(self, name: str) -> Self:
+        """The same bundle whose model is shown under another name."""
+        return replace(self, model=self.model.model_copy(update={"name": name}))
+
+
+EncoderBundle = Bundle[SentenceModel, EncoderManifest]
+RerankerBundle = Bundle[CrossEncoderModel, RerankerManifest]
+
+
+def is_encoder_bundle(folder: Path) -> bool:
+    """Whether the folder has a sentence encoder's manifest."""
+    return (folder / EncoderManifest.FILE_NAME).is_file()
+
 
 def is_reranker_bundle(folder: Path) -> bool:
     """Whether the folder has a reranker's manifest."""
-    return (folder / RERANKER_MANIFEST_NAME).is_file()
+    return (folder / RerankerManifest.FILE_NAME).is_file()
+
+
+def open_encoder_bundle(folder: Path) -> EncoderBundle:
+    """Open an exported sentence encoder.
+
+    Raises:
+        BundleInvalid: the manifest is broken or of a newer format, or weights, tokenizer, pooling or prompts
+            are not those that were exported.
+    """
+    manifest = _read_manifest(folder, EncoderManifest)
+    model = read_sentence_model(folder, manifest.name)
+    _check_unchanged(folder, manifest, model)
+    return Bundle(folder, model, manifest)
 
 
 def open_reranker_bundle(folder: Path) -> RerankerBundle:
@@ -268,106 +285,58 @@ def open_reranker_bundle(folder: Path) -> RerankerBundle:
     Raises:
         BundleInvalid: it is none, its manifest is broken, or its files are not those that were exported.
     """
-    path = folder / RERANKER_MANIFEST_NAME
     if not is_reranker_bundle(folder):
         if folder.is_dir() and is_cross_encoder(folder):
             raise BundleInvalid(
                 f"{folder} is a cross-encoder that was not exported yet", f"es-sbert export {folder} -o RERANKER"
             )
         raise BundleInvalid(
-            f"{folder} is no reranker: it has no {RERANKER_MANIFEST_NAME}",
+            f"{folder} is no reranker: it has no {RerankerManifest.FILE_NAME}",
             "Give the folder that `es-sbert export CROSS_ENCODER -o RERANKER` wrote.",
         )
-    manifest = read_manifest(path, RerankerManifest, RERANKER_MANIFEST_FORMAT)
-    for variant in manifest.variants.values():
-        check_path_inside(path, variant)
+    manifest = _read_manifest(folder, RerankerManifest)
     model = read_cross_encoder(folder, manifest.name)
-    actual = RerankerManifest.of(model, manifest.pairs, manifest.variants, manifest.exporter)
-    changed = [name for name in RerankerManifest.model_fields if getattr(actual, name) != getattr(manifest, name)]
-    if changed:
-        raise BundleInvalid(
-            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {path.name}",
-            "Undo the edit, or export the edited model to a new folder: es-sbert export MODEL -o RERANKER.",
-        )
-    return RerankerBundle(folder, model, manifest)
+    _check_unchanged(folder, manifest, model)
+    return Bundle(folder, model, manifest)
 
 
-ManifestT = TypeVar("ManifestT", bound=pydantic.BaseModel)
-
-_EXPORT_AGAIN = "Export the model again: es-sbert export MODEL -o BUNDLE."
-
-
-@dataclass(frozen=True)
-class EncoderBundle:
-    """A model folder with checked ONNX variants.
-
-    Attributes:
-        folder: Where it is.
-        model: What its configuration files say.
-        manifest: What `es_sbert.json` says; the two agree.
-    """
-
-    folder: Path
-    model: SentenceModel
-    manifest: EncoderManifest
-
-    def variant_file(self, name: str) -> Path:
-        """The ONNX file of a variant, after its hash was checked.
-
-        Raises:
-            BundleInvalid: the file is missing or differs from what was exported.
-        """
-        return verify_graph_file(self.folder, self.manifest.variants[name])
-
-
-def is_encoder_bundle(folder: Path) -> bool:
-    """Whether the folder has a manifest."""
-    return (folder / ENCODER_MANIFEST_NAME).is_file()
-
-
-def open_encoder_bundle(folder: Path) -> EncoderBundle:
-    """Open a bundle.
+def _read_manifest(folder: Path, kind: type[ManifestT]) -> ManifestT:
+    """The manifest of a folder.
 
     Raises:
-        BundleInvalid: the manifest is broken or of a newer format, or weights, tokenizer, pooling or prompts
-            are not those that were exported.
+        BundleInvalid: it is missing, broken, of another format, or names a file outside the folder.
     """
-    manifest = read_manifest(folder / ENCODER_MANIFEST_NAME, EncoderManifest, ENCODER_MANIFEST_FORMAT)
-    for variant in manifest.variants.values():
-        check_path_inside(folder / ENCODER_MANIFEST_NAME, variant)
-    model = read_sentence_model(folder, manifest.name)
-    actual = EncoderManifest.of(model, manifest.variants, manifest.exporter)
-    changed = [name for name in EncoderManifest.model_fields if getattr(actual, name) != getattr(manifest, name)]
-    if changed:
-        raise BundleInvalid(
-            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {ENCODER_MANIFEST_NAME}",
-            "Undo the edit, or export the edited model to a new bundle: es-sbert export MODEL -o BUNDLE.",
-        )
-    return EncoderBundle(folder, model, manifest)
-
-
-def read_manifest(path: Path, kind: type[ManifestT], form: int) -> ManifestT:
-    """A manifest from its file.
-
-    Args:
-        path: The file.
-        kind: Its class.
-        form: The one version of the file's layout that is read.
-
-    Raises:
-        BundleInvalid: missing, broken, or of another version.
-    """
+    path = folder / kind.FILE_NAME
     raw = read_json(path)
-    if raw.get("format") != form:
+    if raw.get("format") != kind.FORMAT:
         raise BundleInvalid(
-            f"{path} has format {raw.get('format')!r}, this es-sbert reads {form}",
+            f"{path} has format {raw.get('format')!r}, this es-sbert reads {kind.FORMAT}",
             "Upgrade es-sbert, or export the model again with this version.",
         )
     try:
-        return kind.model_validate(raw)
+        manifest = kind.model_validate(raw)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         raise BundleInvalid(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _EXPORT_AGAIN) from error
+    for variant in manifest.variants.values():
+        file = Path(variant.file)
+        if file.is_absolute() or ".." in file.parts:
+            raise BundleInvalid(f"{path} names {variant.file!r}, outside the bundle", "Do not use this bundle.")
+    return manifest
+
+
+def _check_unchanged(folder: Path, manifest: Manifest, model: SentenceModel | CrossEncoderModel) -> None:
+    """Check that the model's files still have the settings in the manifest.
+
+    Raises:
+        BundleInvalid: a file was edited after the export.
+    """
+    changed = manifest.differences(model)
+    if changed:
+        raise BundleInvalid(
+            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {manifest.FILE_NAME}",
+            "Undo the edit, or export the edited model to a new folder: es-sbert export MODEL -o BUNDLE.",
+        )
 
 
 def verify_graph_file(folder: Path, graph: GraphFile) -> Path:
@@ -390,17 +359,6 @@ def _check_hash(path: Path, sha256: str) -> None:
         raise BundleInvalid(f"{path} was changed after its export", _EXPORT_AGAIN)
 
 
-def check_path_inside(manifest: Path, graph: GraphFile) -> None:
-    """Refuse a manifest that names a file elsewhere.
-
-    Raises:
-        BundleInvalid: it does.
-    """
-    place = Path(graph.file)
-    if place.is_absolute() or ".." in place.parts:
-        raise BundleInvalid(f"{manifest} names {graph.file!r}, outside the bundle", "Do not use this bundle.")
-
-
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:
@@ -417,11 +375,6 @@ def cache_folder() -> Path:
         return Path(base)
     shared = os.environ.get("XDG_CACHE_HOME")
     return (Path(shared) if shared else home_folder("ES_SBERT_CACHE") / ".cache") / "es-sbert"
-
-
-def cached_bundle_folder(model: SentenceModel) -> Path:
-    """Where a model that is no bundle is exported on first use: one folder a fingerprint in the cache."""
-    return cached_bundle_path(model.fingerprint)
 
 
 def cached_bundle_path(fingerprint: str) -> Path:

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +15,8 @@ import numpy as np
 import orjson
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
+from es_sbert.encoder.batching import Vectors
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import is_stream, open_output
 
@@ -90,35 +90,17 @@ def encode_file(
             f"the text stands under {VECTOR_FIELD!r}, where its vector is written", "Give the text another name."
         )
     started = time.perf_counter()
-    records = _read_records(source, form, text_field)
-    texts = truncated = lost = 0
-
-    def encoded() -> Iterator[tuple[list[_TextRecord], EncodeResult]]:
-        nonlocal texts, truncated, lost
-        ahead: deque[list[_TextRecord]] = deque()  # read and tokenised, but not embedded yet
-
-        def windows() -> Iterator[list[str]]:
-            while window := list(islice(records, encoder.window)):
-                ahead.append(window)
-                yield [record.text for record in window]
-
-        for tokenized in encoder.tokenize_ahead(windows(), kind):
-            window = ahead.popleft()
-            result = EncodeResult(encoder.embed(tokenized), tokenized.tokens, tokenized.truncated)
-            texts += len(window)
-            truncated += int(result.truncated.sum())
-            lost += int(np.maximum(result.tokens - tokenized.max_tokens, 0).sum())
-            yield window, result
-
+    counts = _Counts()
+    parts = _encode_records(encoder, _read_records(source, form, text_field), kind, counts)
     try:
         if not isinstance(target, Path):
-            _write_jsonl(target, encoded())
+            _write_jsonl(target, parts)
         else:
             with _open_output(target) as file:
                 if target.suffix == ".npy":
-                    _write_npy(file, encoded(), encoder.info.dimensions)
+                    _write_npy(file, parts, encoder.info.dimensions)
                 else:
-                    _write_jsonl(file, encoded())
+                    _write_jsonl(file, parts)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -126,7 +108,45 @@ def encode_file(
         raise OutputError(
             f"{name} cannot be written: {error.strerror}", "Free space there, or choose another --output."
         ) from error
-    return EncodeSummary(texts, truncated, lost, time.perf_counter() - started)
+    return EncodeSummary(counts.texts, counts.truncated, counts.lost_tokens, time.perf_counter() - started)
+
+
+@dataclass
+class _Counts:
+    """Running totals of a file; see `EncodeSummary`."""
+
+    texts: int = 0
+    truncated: int = 0
+    lost_tokens: int = 0
+
+
+class _RecordTexts:
+    """The texts of records, which are kept until they are taken with their vectors."""
+
+    def __init__(self, records: Iterator[_TextRecord]) -> None:
+        self._records = records
+        self._pending: deque[_TextRecord] = deque()
+
+    def __iter__(self) -> Iterator[str]:
+        for record in self._records:
+            self._pending.append(record)
+            yield record.text
+
+    def take(self, count: int) -> list[_TextRecord]:
+        """The next records in order."""
+        return [self._pending.popleft() for _ in range(count)]
+
+
+def _encode_records(
+    encoder: Encoder, records: Iterator[_TextRecord], kind: PromptKind | None, counts: _Counts
+) -> Iterator[tuple[list[_TextRecord], Vectors]]:
+    """Windows of records with their vectors, *shape* ``(records, dimensions)``."""
+    texts = _RecordTexts(records)
+    for result in encoder.encode_stream(texts, kind):
+        counts.texts += len(result.vectors)
+        counts.truncated += int(result.truncated.sum())
+        counts.lost_tokens += int(np.maximum(result.tokens - encoder.info.max_tokens, 0).sum())
+        yield texts.take(len(result.vectors)), result.vectors
 
 
 def _read_records(source: BinaryIO, form: str, text_field: str) -> Iterator[_TextRecord]:
@@ -166,20 +186,20 @@ def _open_output(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
     return open_output(path)
 
 
-def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], EncodeResult]]) -> None:
-    for records, encoded in parts:
-        for record, vector in zip(records, encoded.vectors, strict=True):
+def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], Vectors]]) -> None:
+    for records, vectors in parts:
+        for record, vector in zip(records, vectors, strict=True):
             numbers = orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)
             file.write(b'%s,"%s":%s}\n' % (record.line[:-1], VECTOR_FIELD.encode(), numbers))
         file.flush()
 
 
-def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], EncodeResult]], dimensions: int) -> None:
+def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], Vectors]], dimensions: int) -> None:
     file.write(npy_header(0, dimensions))  # the number of rows is only known at the end
     rows = 0
-    for _, encoded in parts:
-        file.write(np.ascontiguousarray(encoded.vectors, dtype="<f4").tobytes())
-        rows += len(encoded.vectors)
+    for _, vectors in parts:
+        file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
+        rows += len(vectors)
     file.seek(0)
     file.write(npy_header(rows, dimensions))
 

@@ -21,7 +21,15 @@ from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.batching import WINDOW, InputBuilder, Vectors, batch_limits, plan_batches, unique_rows
+from es_sbert.encoder.batching import (
+    WINDOW,
+    BatchLimits,
+    InputBuilder,
+    Vectors,
+    batch_limits,
+    plan_batches,
+    unique_rows,
+)
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.model_loading import SelectedVariant, gpu_warnings, open_variant, select_encoder_variant
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, OnnxModel, run_session
@@ -181,14 +189,13 @@ class Encoder(OnnxModel):
 
     def _start(self, selected: SelectedVariant[EncoderBundle], pool: InferencePool, budget: int | None) -> None:
         bundle, device = selected.bundle, selected.device
-        self._workers = pool
+        self._model = bundle.model
+        self._pool = pool
         with pool.session() as session:
             self._inputs = InputBuilder(session)
         self._tokenizer = SentenceTokenizer(bundle.model)
-        self._prompt = bundle.model.prompt
-        self._budget = batch_limits(device, budget)
+        self._limits = batch_limits(device, budget)
         self._window = WINDOW[device.kind]
-        self._dimensions = bundle.model.dimensions
         self.info = EncoderInfo(
             model=bundle.model.name,
             fingerprint=bundle.model.fingerprint,
@@ -278,31 +285,31 @@ class Encoder(OnnxModel):
     @property
     def batch_tokens(self) -> int:
         """Most tokens of a batch; with padding on a CPU."""
-        return self._budget.tokens or self._budget.padded
+        return self._limits.tokens or self._limits.padded
 
     @property
     def window(self) -> int:
-        """How many texts are best sorted by length and embedded together."""
+        """How many texts to sort by length and embed together."""
         return self._window
 
     @property
     def parallel_batches(self) -> int:
-        """How many batches run at a time: one in each worker thread."""
-        return self._workers.count
+        """How many batches run concurrently."""
+        return self._pool.count
 
     def prompt(self, kind: PromptKind | None = None) -> str:
-        """What the model puts in front of a text of this kind; empty for nothing."""
-        return self._prompt(kind)
+        """The model's prompt for texts of this kind; empty if it has none."""
+        return self._model.prompt(kind)
 
     def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
-        """What cuts long texts into passages that the model reads whole.
+        """A chunker for texts that are longer than the model reads.
 
         Args:
-            tokens: Most tokens of a passage, special tokens and the prompt of `kind` included.
-            overlap: Most tokens that two neighbouring passages share.
+            tokens: Most tokens of a chunk, special tokens and the prompt of `kind` included.
+            overlap: Most tokens that two adjacent chunks share.
 
         Raises:
-            UsageError: the model does not read so many tokens, or rules that leave no room.
+            UsageError: `tokens` exceeds the model's maximum or is too small for any text.
         """
         return self._tokenizer.splitter(tokens, overlap, kind)
 
@@ -315,64 +322,39 @@ class Encoder(OnnxModel):
         Raises:
             ModelError: a vector is not finite.
         """
-        return self.embed_until(tokenized, threading.Event())[0]
+        return self.embed_until(tokenized)[0]
 
     def embed_until(
-        self, tokenized: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None] = lambda part: None
+        self,
+        tokenized: TokenizedTexts,
+        stop: threading.Event | None = None,
+        progress: Callable[[float], None] = lambda part: None,
     ) -> tuple[Vectors, NDArray[np.bool_]]:
-        """As `embed`, until `stop` is set: the batches that run then are finished, and no other is begun.
+        """As `embed`, until `stop` is set: batches that run then are finished, and no other is started.
 
         Args:
-            progress: Told after each batch, in the thread that ran it, which part of all tokens it held; all parts
-                sum to 1.
+            progress: Called after each batch, in the thread that ran it, with its part of all tokens; all parts sum
+                to 1.
 
         Returns:
-            Vectors of *shape* ``(texts, dimensions)`` float32, and which of them were made, of *shape* ``(texts,)``
-            bool; the other rows hold no vector.
+            Vectors of *shape* ``(texts, dimensions)`` float32, and which of them were computed, of *shape*
+            ``(texts,)`` bool; the other rows hold no vector.
 
         Raises:
             ModelError: a vector is not finite.
         """
         if not len(tokenized):
-            return np.empty((0, self._dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
-        firsts, where = unique_rows(tokenized.ids)
-        rows = [tokenized.ids[first] for first in firsts]
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (distinct texts,)
-        total = max(1, int(lengths.sum()))
-        batches = plan_batches(lengths, self._budget)
-        # In the order of the batches, so that each is written where it belongs without a copy.
-        vectors = np.empty((len(rows), self._dimensions), dtype=np.float32)  # (distinct texts, dimensions)
-        made = np.zeros(len(rows), dtype=np.bool_)  # (distinct texts,)
-        ends = np.cumsum([len(batch) for batch in batches])  # (batches,)
-
-        def run_batch(session: onnxruntime.InferenceSession, number: int) -> None:
-            members, place = batches[number], slice(ends[number] - len(batches[number]), ends[number])
-            run_session(session, self._inputs([rows[member] for member in members]), vectors[place])
-            # One sum instead of a look at every number: it is finite only if all of them are.
-            if not math.isfinite(vectors[place].sum()):
-                raise ModelError(
-                    f"{self.info.model} gave a vector with infinite or undefined numbers (variant {self.info.variant})",
-                    "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
-                )
-            made[place] = True
-            progress(int(lengths[members].sum()) / total)
-
-        def is_short(number: int) -> bool:
-            return (
-                self._inputs.packed and int(lengths[batches[number][0]]) <= SHORT_TEXT_TOKENS
-            )  # the first is the longest
-
-        self._workers.run(range(len(batches)), run_batch, stop, is_short)
-        places = np.empty(len(rows), dtype=np.int64)  # (distinct texts,)
-        places[np.concatenate(batches)] = np.arange(len(rows))
-        return vectors[places[where]], made[places[where]]
+            return np.empty((0, self.info.dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
+        run = _BatchRun(tokenized, self._limits, self._inputs, self.info, progress)
+        self._pool.run(range(len(run.batches)), run.run_batch, stop, run.is_short)
+        return run.in_input_order()
 
     def encode_stream(
         self, texts: Iterable[str], kind: PromptKind | None = None, *, window: int | None = None
     ) -> Iterator[EncodeResult]:
-        """Vectors of any number of texts in bounded memory, `window` texts at a time, in order.
+        """Embed any number of texts in bounded memory, `window` texts at a time, in order.
 
-        While a window is embedded, the next one is read and tokenised.
+        While a window is embedded, the next one is read and tokenized.
         """
         stream = iter(texts)
         windows = iter(lambda: list(islice(stream, window or self._window)), [])
@@ -386,22 +368,75 @@ class Encoder(OnnxModel):
     def tokenize_ahead(
         self, windows: Iterable[Sequence[str]], kind: PromptKind | None = None
     ) -> Iterator[TokenizedTexts]:
-        """Tokenise windows of texts; each while the one before it is embedded.
+        """Tokenize windows of texts; each while the one before it is embedded.
 
         Raises:
             UsageError: a text is not valid Unicode.
         """
-        source = iter(windows)
-
-        def following() -> TokenizedTexts | None:
-            texts = next(source, None)
-            return None if texts is None else self.tokenize(texts, kind)
-
+        remaining = iter(windows)
         with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as thread:
-            ahead = thread.submit(following)
+            ahead = thread.submit(self._tokenize_next, remaining, kind)
             while (tokenized := ahead.result()) is not None:
-                ahead = thread.submit(following)
+                ahead = thread.submit(self._tokenize_next, remaining, kind)
                 yield tokenized
+
+    def _tokenize_next(self, windows: Iterator[Sequence[str]], kind: PromptKind | None) -> TokenizedTexts | None:
+        texts = next(windows, None)
+        return None if texts is None else self.tokenize(texts, kind)
+
+
+class _BatchRun:
+    """The batches of one call of `Encoder.embed_until`, and their vectors.
+
+    Attributes:
+        batches: By batch, the numbers of its texts among the distinct texts.
+    """
+
+    def __init__(
+        self,
+        tokenized: TokenizedTexts,
+        limits: BatchLimits,
+        inputs: InputBuilder,
+        info: EncoderInfo,
+        progress: Callable[[float], None],
+    ) -> None:
+        self._inputs = inputs
+        self._info = info
+        self._progress = progress
+        unique, self._unique_index = unique_rows(tokenized.ids)
+        self._rows = [tokenized.ids[number] for number in unique]
+        self._lengths = np.fromiter(map(len, self._rows), dtype=np.int64, count=len(unique))  # (distinct texts,)
+        self._total_tokens = max(1, int(self._lengths.sum()))
+        self.batches = plan_batches(self._lengths, limits)
+        # In the order of the batches, so that each batch is written without a copy.
+        self._vectors = np.empty((len(unique), info.dimensions), dtype=np.float32)  # (distinct texts, dimensions)
+        self._computed = np.zeros(len(unique), dtype=np.bool_)  # (distinct texts,)
+        self._ends = np.cumsum([len(batch) for batch in self.batches])  # (batches,)
+
+    def is_short(self, number: int) -> bool:
+        """Whether no text of a batch has more than `SHORT_TEXT_TOKENS` tokens; the first is the longest."""
+        return self._inputs.packed and int(self._lengths[self.batches[number][0]]) <= SHORT_TEXT_TOKENS
+
+    def run_batch(self, session: onnxruntime.InferenceSession, number: int) -> None:
+        """Compute the vectors of one batch."""
+        batch = self.batches[number]
+        output = slice(self._ends[number] - len(batch), self._ends[number])
+        run_session(session, self._inputs([self._rows[row] for row in batch]), self._vectors[output])
+        # One sum is cheaper than a test of every number: it is finite only if all of them are.
+        if not math.isfinite(self._vectors[output].sum()):
+            raise ModelError(
+                f"{self._info.model} gave a vector with infinite or undefined numbers (variant {self._info.variant})",
+                "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
+            )
+        self._computed[output] = True
+        self._progress(int(self._lengths[batch].sum()) / self._total_tokens)
+
+    def in_input_order(self) -> tuple[Vectors, NDArray[np.bool_]]:
+        """The vectors of all texts, and which of them were computed."""
+        positions = np.empty(len(self._rows), dtype=np.int64)  # (distinct texts,), rows in the order of the batches
+        positions[np.concatenate(self.batches)] = np.arange(len(self._rows))
+        order = positions[self._unique_index]  # (texts,)
+        return self._vectors[order], self._computed[order]
 
 
 def report_warnings(encoder: Encoder, report: Callable[[str], None]) -> None:

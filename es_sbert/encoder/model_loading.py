@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from es_sbert.bundle.bundle import (
     EncoderBundle,
     RerankerBundle,
-    cached_bundle_folder,
+    cached_bundle_path,
     is_encoder_bundle,
     open_encoder_bundle,
     open_reranker_bundle,
@@ -137,10 +137,10 @@ def select_encoder_variant(
         plain = read_sentence_model(folder, called or str(model))
         selected = _select_exported_variant(plain, device, first, may_fall_back=may_fall_back, report=report)
         # The cache goes by the fingerprint: its bundle may have been exported from a copy with another name.
-        return replace(selected, bundle=_renamed(selected.bundle, plain.name))
+        return replace(selected, bundle=selected.bundle.renamed(plain.name))
     bundle = open_encoder_bundle(folder)
     if called is not None:
-        bundle = _renamed(bundle, called)
+        bundle = bundle.renamed(called)
     variant = choose_variant(device, first, bundle.manifest.variants)
     if variant is not None:
         return SelectedVariant(bundle, variant, device, _variant_warnings(bundle, variant))
@@ -182,10 +182,6 @@ def _find_folder(model: str | Path) -> Path:
     return model if isinstance(model, Path) else resolve_model(model)
 
 
-def _renamed(bundle: EncoderBundle, name: str) -> EncoderBundle:
-    return replace(bundle, model=bundle.model.model_copy(update={"name": name}))
-
-
 def _missing_variant(
     folder: Path, device: Device, precisions: Sequence[Precision], present: Sequence[str]
 ) -> ModelError:
@@ -202,7 +198,7 @@ def _select_exported_variant(
     # Imported here: the exporter imports onnx, which a bundle does not need.
     from es_sbert.exporters.export import export_bundle
 
-    folder = cached_bundle_folder(model)
+    folder = cached_bundle_path(model.fingerprint)
     if is_encoder_bundle(folder):
         try:
             bundle = open_encoder_bundle(folder)

@@ -1,4 +1,4 @@
-"""onnxruntime sessions, and the threads that run batches on them; shared by `Encoder` and `Reranker`."""
+"""onnxruntime sessions and the threads that run batches on them, for `Encoder` and `Reranker`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -22,12 +21,12 @@ from es_sbert.encoder.cuda_session import device_error, open_cuda_session
 from es_sbert.encoder.device import Device, available_cores
 from es_sbert.errors import BundleInvalid, DeviceError, UsageError, error_summary
 
-# Sessions that run batches side by side: while one copies and the host prepares the next, the other computes.
+# Concurrent batches on CUDA: while one is copied and the host prepares the next, the other is computed.
 CUDA_WORKERS = 2
 
 
 def worker_count(device: Device, threads: int | None = None) -> int:
-    """How many batches run side by side: one for each physical core, or two on CUDA.
+    """How many batches run concurrently: one for each physical core, or two on CUDA.
 
     Args:
         threads: In place of that.
@@ -43,7 +42,7 @@ _MAX_WEIGHT_BYTES = 2_000_000_000  # bytes of weights that the sessions of one e
 
 
 def available_providers() -> list[str]:
-    """What the installed onnxruntime was built with; says nothing of what will run."""
+    """Execution providers that the installed onnxruntime was built with; they may still fail to load."""
     return cast("list[str]", onnxruntime.get_available_providers())
 
 
@@ -63,19 +62,18 @@ def session_options() -> onnxruntime.SessionOptions:
 def open_session(path: Path, device: Device, *, short: bool = False) -> onnxruntime.InferenceSession:
     """Open an ONNX file on a device.
 
-    A CPU session computes on the thread that calls it, so that several threads run several batches side by
-    side: on short texts that beats one batch spread over the cores. Memory patterns are off because every
-    batch has another shape, for which patterns would be kept for ever.
+    A CPU session computes on the thread that calls it, so that several threads run several batches concurrently: on
+    short texts that is faster than one batch spread over the cores. Memory patterns are off because every batch has
+    another shape, and the patterns of all shapes would be kept.
 
     Args:
         short: On CUDA, for texts of at most `SHORT_TEXT_TOKENS` tokens: attention by onnxruntime's memory-efficient
-            kernel,
-            whose tiles are 64 tokens wide, in place of FlashAttention-2 with tiles of 128. A tile is computed whole,
-            whatever of it a text fills.
+            kernel, whose tiles are 64 tokens wide, instead of FlashAttention-2 with tiles of 128. A tile is always
+            computed whole.
 
     Raises:
-        DeviceError: the session would run elsewhere than asked, in whole or in part, or does not run there.
-        BundleInvalid: onnxruntime does not take the file.
+        DeviceError: the session would run on another device, in whole or in part, or does not run on this one.
+        BundleInvalid: onnxruntime does not accept the file.
     """
     options = session_options()
     try:
@@ -93,70 +91,17 @@ def open_session(path: Path, device: Device, *, short: bool = False) -> onnxrunt
         ) from error
 
 
-class SessionPool:
-    """One session for each thread that computes, opened when first needed.
-
-    Threads that share a CPU session also share its memory arena: a buffer that one core has just written is then
-    handed to the other, and small batches run markedly slower for stretches. Models too large to be held several
-    times share all the same.
-
-    Args:
-        path: The ONNX file.
-        device: Where it runs.
-        threads: How many threads will compute at a time.
-        short: As for `open_session`.
-
-    Raises:
-        DeviceError, BundleInvalid: as `open_session`.
-    """
-
-    def __init__(self, path: Path, device: Device, threads: int, *, short: bool = False) -> None:
-        self._open = partial(open_session, path, device, short=short)
-        self._lock = threading.Lock()
-        first = self._open()
-        self.provider: str = first.get_providers()[0]
-        self._sessions = [first]
-        self._free: queue.SimpleQueue[onnxruntime.InferenceSession] = queue.SimpleQueue()
-        self._free.put(first)
-        self._limit = session_count(path.stat().st_size, threads)
-        # A session more than there are threads for it is lent to several.
-        self._borrowers = [threads // self._limit + (number < threads % self._limit) for number in range(self._limit)]
-        for _ in range(self._borrowers[0] - 1):
-            self._free.put(first)
-
-    @contextlib.contextmanager
-    def session(self) -> Iterator[onnxruntime.InferenceSession]:
-        """Lend a session to the calling thread."""
-        lent = self._acquire()
-        try:
-            yield lent
-        finally:
-            self._free.put(lent)
-
-    def _acquire(self) -> onnxruntime.InferenceSession:
-        with contextlib.suppress(queue.Empty):
-            return self._free.get_nowait()
-        with self._lock:
-            if len(self._sessions) < self._limit:
-                opened = self._open()
-                for _ in range(self._borrowers[len(self._sessions)] - 1):
-                    self._free.put(opened)
-                self._sessions.append(opened)
-                return opened
-        return self._free.get()
-
-
 def session_count(size: int, threads: int) -> int:
     """How many sessions of a model of this many bytes: one a thread, within 2 GB of weights, at least one."""
     return max(1, min(threads, _MAX_WEIGHT_BYTES // max(1, size)))
 
 
 def run_session(session: onnxruntime.InferenceSession, feed: Mapping[str, NDArray[Any]], into: Vectors) -> None:
-    """Sentence vectors of one batch, written where the caller wants them.
+    """Write the sentence vectors of one batch into an array.
 
     Args:
-        feed: The graph's inputs, as `packing.InputBuilder` makes them.
-        into: *Shape:* ``(batch, dimensions)`` float32, one piece of memory.
+        feed: The graph's inputs, as `InputBuilder` makes them.
+        into: *Shape:* ``(batch, dimensions)`` float32, contiguous.
     """
     if session.get_providers()[0] == "CPUExecutionProvider":
         # Binding a single text's memory takes longer than copying its vector.
@@ -173,43 +118,47 @@ T = TypeVar("T")
 
 
 class InferencePool:
-    """The threads and sessions of a model. Close them, or use their owner as a context manager.
+    """The threads and sessions of a model: one session for each thread, opened when first needed.
+
+    Threads that share a CPU session also share its memory arena: a buffer that one core has just written is then
+    handed to the other, and small batches run much slower for stretches. Threads share the sessions of a model that is
+    too large to be held several times.
+
+    On CUDA, batches of short texts have sessions of their own (see `open_session`).
 
     Args:
         path: The ONNX file.
         device: Where it runs.
-        threads: How many batches run side by side.
+        threads: How many batches run concurrently.
 
     Attributes:
-        count: How many threads there are.
+        count: Number of threads.
         provider: onnxruntime's execution provider as the session reports it.
 
     Raises:
-        DeviceError: the session would run elsewhere than asked.
-        BundleInvalid: onnxruntime does not take the file.
+        DeviceError: the session would run on another device.
+        BundleInvalid: onnxruntime does not accept the file.
     """
 
     def __init__(self, path: Path, device: Device, threads: int) -> None:
         self.count = threads
-        self._sessions = SessionPool(path, device, self.count)
-        # Opened with the first short batch. On a CPU all batches are alike.
-        self._short = cache(lambda: SessionPool(path, device, self.count, short=True))
-        self._lock = threading.Lock()
+        self._path = path
         self._device = device
-        self.provider = self._sessions.provider
-        self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="encoder")
+        # By session, how many threads use it.
+        sessions = session_count(path.stat().st_size, threads)
+        self._users = [threads // sessions + (number < threads % sessions) for number in range(sessions)]
+        self._lock = threading.Lock()
+        # Free sessions and the number of opened ones, for batches of any texts and of short texts.
+        self._free: dict[bool, queue.SimpleQueue[onnxruntime.InferenceSession]] = {
+            False: queue.SimpleQueue(),
+            True: queue.SimpleQueue(),
+        }
+        self._opened = {False: 0, True: 0}
+        first = self._open_session(short=False)
+        self._free[False].put(first)
+        self.provider: str = first.get_providers()[0]
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="encoder")
         self._closed = False
-
-    def session(self, *, short: bool = False) -> AbstractContextManager[onnxruntime.InferenceSession]:
-        """Lend a session to the calling thread.
-
-        Args:
-            short: For texts of at most `SHORT_TEXT_TOKENS` tokens.
-        """
-        if not short or self._device.kind == "cpu":
-            return self._sessions.session()
-        with self._lock:
-            return self._short().session()
 
     def run(
         self,
@@ -220,55 +169,90 @@ class InferencePool:
     ) -> None:
         """Run all batches and wait for them; what one of them raised is raised here.
 
-        A single batch runs in the calling thread, which saves handing it over and back.
+        A single batch runs in the calling thread, which saves a handover.
 
         Args:
-            batches: What `run_batch` knows each batch by.
+            batches: Batches, or their numbers.
             run_batch: Called with a session and a batch.
-            stop: Once set, no further batch is begun; those that run are waited for.
+            stop: Once set, no further batch is started; those that run are finished.
             is_short: Whether no text of a batch has more than `SHORT_TEXT_TOKENS` tokens.
 
         Raises:
             UsageError: after `close`.
-            DeviceError: a batch failed on the card.
+            DeviceError: a batch failed on the GPU.
         """
         if self._closed:
             raise UsageError(
                 "the model is closed",
                 "Use it before close, and inside the with block that opened it or its SemanticIndex; or load it again.",
             )
-
-        def with_session(batch: T) -> None:
-            if stop is not None and stop.is_set():
-                return
-            with self.session(short=is_short(batch)) as session:
-                try:
-                    run_batch(session, batch)
-                except Exception as error:  # onnxruntime's have no base in common
-                    if self._device.kind == "cpu" or not _is_from_onnxruntime(error):
-                        raise
-                    raise device_error(self._device, error) from error
-
-        every = list(batches)
-        if len(every) == 1:
-            with_session(every[0])
+        run_one = partial(self._run_one, run_batch, stop, is_short)
+        all_batches = list(batches)
+        if len(all_batches) == 1:
+            run_one(all_batches[0])
         else:
-            list(self._pool.map(with_session, every))
+            list(self._threads.map(run_one, all_batches))
+
+    def _run_one(
+        self,
+        run_batch: Callable[[onnxruntime.InferenceSession, T], None],
+        stop: threading.Event | None,
+        is_short: Callable[[T], bool],
+        batch: T,
+    ) -> None:
+        if stop is not None and stop.is_set():
+            return
+        with self.session(short=is_short(batch)) as session:
+            try:
+                run_batch(session, batch)
+            except Exception as error:  # onnxruntime's exceptions have no common base
+                if self._device.kind == "cpu" or not _is_from_onnxruntime(error):
+                    raise
+                raise device_error(self._device, error) from error
+
+    @contextlib.contextmanager
+    def session(self, *, short: bool = False) -> Iterator[onnxruntime.InferenceSession]:
+        """Lend a session to the calling thread.
+
+        Args:
+            short: For texts of at most `SHORT_TEXT_TOKENS` tokens.
+        """
+        short = short and self._device.kind == "cuda"
+        session = self._acquire(short)
+        try:
+            yield session
+        finally:
+            self._free[short].put(session)
+
+    def _acquire(self, short: bool) -> onnxruntime.InferenceSession:
+        with contextlib.suppress(queue.Empty):
+            return self._free[short].get_nowait()
+        with self._lock:
+            if self._opened[short] < len(self._users):
+                return self._open_session(short)
+        return self._free[short].get()
+
+    def _open_session(self, short: bool) -> onnxruntime.InferenceSession:
+        session = open_session(self._path, self._device, short=short)
+        for _ in range(self._users[self._opened[short]] - 1):
+            self._free[short].put(session)
+        self._opened[short] += 1
+        return session
 
     def close(self) -> None:
         """End the threads."""
         self._closed = True
-        self._pool.shutdown()
+        self._threads.shutdown()
 
 
 class OnnxModel:
-    """A model that runs on `Workers`: closed by `close`, or as a context manager."""
+    """A model that runs on an `InferencePool`: closed by `close`, or as a context manager."""
 
-    _workers: InferencePool
+    _pool: InferencePool
 
     def close(self) -> None:
         """End the worker threads."""
-        self._workers.close()
+        self._pool.close()
 
     def __enter__(self) -> Self:
         return self

@@ -132,7 +132,7 @@ class Reranker(OnnxModel):
 
     def _start(self, selected: SelectedVariant[RerankerBundle], pool: InferencePool, budget: int | None) -> None:
         bundle, device = selected.bundle, selected.device
-        self._workers = pool
+        self._pool = pool
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
         self._budget = budget or _BATCH_TOKENS[device.kind]
         self._multiple = CUDA_LENGTH_MULTIPLE if device.kind == "cuda" else 1
@@ -176,17 +176,17 @@ class Reranker(OnnxModel):
         return self.score_pairs(first, second).scores
 
     def score_pairs(self, first: Sequence[str], second: Sequence[str]) -> PairScores:
-        """As `score`, saying of each pair whether it was cut."""
+        """As `score`, and whether each pair was truncated."""
         if len(self.labels) != 1:
             raise UsageError(
-                f"{self.name} tells {len(self.labels)} labels apart ({', '.join(self.labels)}), and gives no one score",
+                f"{self.name} has {len(self.labels)} outputs ({', '.join(self.labels)}); a reranker needs exactly one",
                 "Use a cross-encoder with one output, or all of them by Reranker.outputs.",
             )
         outputs, truncated = self._outputs(first, second)
         return PairScores(outputs[:, 0], truncated)
 
     def outputs(self, first: Sequence[str], second: Sequence[str]) -> Scores:
-        """All outputs behind the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
+        """All outputs after the model's activation: *shape* ``(pairs, labels)``, in the order of the pairs.
 
         Raises:
             UsageError, ModelError: as `score`, but for the labels.
@@ -194,30 +194,37 @@ class Reranker(OnnxModel):
         return self._outputs(first, second)[0]
 
     def _outputs(self, first: Sequence[str], second: Sequence[str]) -> tuple[Scores, NDArray[np.bool_]]:
-        """Outputs, *shape* ``(pairs, labels)``, and which pairs were cut, *shape* ``(pairs,)``."""
+        """Outputs, *shape* ``(pairs, labels)``, and which pairs were truncated, *shape* ``(pairs,)``."""
         if isinstance(first, str) or isinstance(second, str):
-            raise UsageError("a side of the pairs is one string", "Give two sequences of texts: score([a], [b]).")
+            raise UsageError("one of the two columns is one string", "Pass two sequences of texts: score([a], [b]).")
         if len(first) != len(second):
-            raise UsageError(f"{len(first)} first texts and {len(second)} second ones are no pairs", "Give as many.")
+            raise UsageError(
+                f"got {len(first)} first texts and {len(second)} second texts", "Pass two sequences of equal length."
+            )
         scores = np.empty((len(first), len(self.labels)), dtype=np.float32)  # (pairs, labels)
         truncated = np.zeros(len(first), dtype=np.bool_)  # (pairs,)
         for start in range(0, len(first), self._window):
             part = slice(start, start + self._window)
             tokenized = self._tokenizer(first[part], second[part])
-            self._run(tokenized, scores[part])
+            self._run_window(tokenized, scores[part])
             truncated[part] = tokenized.truncated
         return self._activation(scores), truncated
 
-    def _run(self, tokenized: TokenizedPairs, scores: Scores) -> None:
-        """Run the model on all pairs; `scores`, *shape* ``(pairs, labels)``, receives what it gives."""
+    def _run_window(self, tokenized: TokenizedPairs, scores: Scores) -> None:
+        """Run the model on tokenized pairs and write its outputs to `scores`, *shape* ``(pairs, labels)``."""
+        self._pool.run(plan_batches(tokenized.lengths, self._budget), partial(self._run_batch, tokenized, scores))
 
-        def run_batch(session: onnxruntime.InferenceSession, members: NDArray[np.int64]) -> None:
-            (outputs,) = session.run(["score"], self._tokenizer.feed(tokenized, members, multiple=self._multiple))
-            if not np.isfinite(outputs).all():
-                raise ModelError(
-                    f"{self.name} gave a score that is infinite or undefined",
-                    "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
-                )
-            scores[members] = outputs
-
-        self._workers.run(plan_batches(tokenized.lengths, self._budget), run_batch)
+    def _run_batch(
+        self,
+        tokenized: TokenizedPairs,
+        scores: Scores,
+        session: onnxruntime.InferenceSession,
+        batch: NDArray[np.int64],
+    ) -> None:
+        (outputs,) = session.run(["score"], self._tokenizer.feed(tokenized, batch, multiple=self._multiple))
+        if not np.isfinite(outputs).all():
+            raise ModelError(
+                f"{self.name} gave a score that is infinite or undefined",
+                "Numbers of fp16 end at 65,504: use --precision fp32, and report the model.",
+            )
+        scores[batch] = outputs

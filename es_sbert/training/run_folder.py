@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from es_sbert.bundle.bundle import ENCODER_MANIFEST_NAME, hash_file
+from es_sbert.bundle.bundle import EncoderManifest, hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD
 from es_sbert.filesystem import file_lock
@@ -223,7 +223,7 @@ class RunFolder:
         """
         with translate_disk_errors(self.output):
             entries = sorted(
-                self.built.iterdir(), key=lambda path: path.name in ("modules.json", ENCODER_MANIFEST_NAME)
+                self.built.iterdir(), key=lambda path: path.name in ("modules.json", EncoderManifest.FILE_NAME)
             )
             for entry in entries:
                 target = self.output / entry.name
@@ -288,7 +288,9 @@ def hash_model(folder: Path) -> str:
     Its card and what was exported of it do not count.
     """
     files = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
-    return _hash_files(folder, (f for f in files if f.suffix in _MODEL_SUFFIXES and f.name != ENCODER_MANIFEST_NAME))
+    return _hash_files(
+        folder, (f for f in files if f.suffix in _MODEL_SUFFIXES and f.name != EncoderManifest.FILE_NAME)
+    )
 
 
 def _hash_files(folder: Path, files: Iterable[Path]) -> str:

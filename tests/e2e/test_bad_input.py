@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.bundle.bundle import cached_bundle_folder
+from es_sbert.bundle.bundle import cached_bundle_path
 from es_sbert.bundle.sentence_model import read_sentence_model
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli, Done
@@ -289,7 +289,7 @@ def test_a_bundle_edited_by_hand(
     Path("docs.jsonl").write_bytes(jsonl(*GOOD))
     assert ingest("docs.jsonl").code == 0
     # What was exported on first use is a bundle like any other.
-    bundle = Path(shutil.copytree(cached_bundle_folder(read_sentence_model(model)), tmp_path / "bundle"))
+    bundle = Path(shutil.copytree(cached_bundle_path(read_sentence_model(model).fingerprint), tmp_path / "bundle"))
     assert ingest("docs.jsonl", "--model", bundle).code == 0
     before = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
     edit(bundle)

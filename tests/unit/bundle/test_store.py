@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.bundle.bundle import ENCODER_MANIFEST_NAME, is_encoder_bundle, open_encoder_bundle
+from es_sbert.bundle.bundle import EncoderManifest, is_encoder_bundle, open_encoder_bundle
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
@@ -54,11 +54,11 @@ def test_opens(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        (ENCODER_MANIFEST_NAME, lambda m: m.update(max_tokens=12), "max_tokens no longer agree"),
-        (ENCODER_MANIFEST_NAME, lambda m: m.update(fingerprint="0" * 32), "fingerprint no longer agree"),
-        (ENCODER_MANIFEST_NAME, lambda m: m.update(format=99), "has format 99"),
-        (ENCODER_MANIFEST_NAME, lambda m: m.pop("variants"), "variants: Field required"),
-        (ENCODER_MANIFEST_NAME, lambda m: m["variants"]["fp32"].update(file="../../x.onnx"), "outside the bundle"),
+        (EncoderManifest.FILE_NAME, lambda m: m.update(max_tokens=12), "max_tokens no longer agree"),
+        (EncoderManifest.FILE_NAME, lambda m: m.update(fingerprint="0" * 32), "fingerprint no longer agree"),
+        (EncoderManifest.FILE_NAME, lambda m: m.update(format=99), "has format 99"),
+        (EncoderManifest.FILE_NAME, lambda m: m.pop("variants"), "variants: Field required"),
+        (EncoderManifest.FILE_NAME, lambda m: m["variants"]["fp32"].update(file="../../x.onnx"), "outside the bundle"),
         ("1_Pooling/config.json", lambda c: c.update(pooling_mode="cls"), "fingerprint, pooling no longer agree"),
         ("config_sentence_transformers.json", lambda c: c["prompts"].update(query="Q"), "prompts no longer agree"),
         ("sentence_bert_config.json", lambda c: c.update(max_seq_length=10), "max_tokens no longer agree"),
@@ -72,7 +72,7 @@ def test_edits_by_hand_are_refused(bundle: Path, file: str, change: Callable[[An
 
 
 def test_manifest_that_is_no_json(bundle: Path) -> None:
-    (bundle / ENCODER_MANIFEST_NAME).write_text("{")
+    (bundle / EncoderManifest.FILE_NAME).write_text("{")
     with pytest.raises(BundleInvalid, match="cannot be read"):
         open_encoder_bundle(bundle)
 

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from sentence_transformers import CrossEncoder
 
-from es_sbert.bundle.bundle import RERANKER_MANIFEST_NAME, RerankerBundle, hash_file, open_reranker_bundle
+from es_sbert.bundle.bundle import RerankerBundle, RerankerManifest, hash_file, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import Precision
-from es_sbert.encoder import model_loading, onnx_session
+from es_sbert.encoder import model_loading
 from es_sbert.encoder import reranker as reranker_module
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.model_loading import choose_reranker_variant
+from es_sbert.encoder.onnx_session import InferencePool
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.tokenizer import PairTokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
@@ -137,7 +138,7 @@ def test_several_labels(tmp_path: Path) -> None:
     with Reranker(tmp_path / "out", device="cpu") as reranker:
         assert reranker.labels == tuple(labels.values())
         np.testing.assert_allclose(reranker.outputs(FIRST, SECOND), theirs, atol=2e-5)
-        with pytest.raises(UsageError, match="tells 3 labels apart"):
+        with pytest.raises(UsageError, match="has 3 outputs"):
             reranker.score(FIRST, SECOND)
 
 
@@ -195,7 +196,11 @@ def test_no_pairs(bert: Path) -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "message"),
-    [(["a"], [], "1 first texts and 0 second"), ("a", ["b"], "is one string"), (["a"], ["\ud800"], "be tokenised")],
+    [
+        (["a"], [], "got 1 first texts and 0 second texts"),
+        ("a", ["b"], "is one string"),
+        (["a"], ["\ud800"], "be tokenised"),
+    ],
 )
 def test_pairs_that_are_none(bert: Path, first: list[str], second: list[str], message: str) -> None:
     with Reranker(bert, device="cpu") as reranker, pytest.raises(UsageError, match=message):
@@ -254,13 +259,12 @@ def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """`auto` takes the CPU and says so, `cuda` fails."""
     monkeypatch.setattr(model_loading, "choose_device", lambda asked, providers, cards: Device("cuda"))
 
-    class Pool(onnx_session.SessionPool):
-        def __init__(self, path: Path, device: Device, threads: int) -> None:
-            if device.kind == "cuda":
-                raise DeviceError("no cuDNN", "Install it.")
-            super().__init__(path, device, threads)
+    def open_pool(path: Path, device: Device, threads: int) -> InferencePool:
+        if device.kind == "cuda":
+            raise DeviceError("no cuDNN", "Install it.")
+        return InferencePool(path, device, threads)
 
-    monkeypatch.setattr(onnx_session, "SessionPool", Pool)
+    monkeypatch.setattr(model_loading, "InferencePool", open_pool)
     with Reranker(bert) as reranker:
         assert reranker.warnings == ("CUDA does not run here: no cuDNN. Install it.",)
         assert reranker.score(["a"], ["b"]).shape == (1,)
@@ -289,7 +293,7 @@ def test_folders_that_are_no_reranker(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="is no reranker"):
         Reranker(tmp_path)
     plain = copy(bert, tmp_path / "plain")
-    (plain / RERANKER_MANIFEST_NAME).unlink()
+    (plain / RerankerManifest.FILE_NAME).unlink()
     with pytest.raises(BundleInvalid, match="not exported yet") as raised:
         Reranker(plain)
     assert f"es-sbert export {plain}" in raised.value.remedy
@@ -308,13 +312,13 @@ def test_edited_folders(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="changed after its export"):
         Reranker(edited, device="cpu")
     edited = copy(bert, tmp_path / "manifest")
-    manifest = json.loads((edited / RERANKER_MANIFEST_NAME).read_text())
+    manifest = json.loads((edited / RerankerManifest.FILE_NAME).read_text())
     for change, message in [
         ({"format": 2}, "has format 2"),
         ({"pairs": None}, "pairs"),
         ({"variants": {"fp32": {**manifest["variants"]["fp32"], "file": "../x.onnx"}}}, "outside the bundle"),
     ]:
-        (edited / RERANKER_MANIFEST_NAME).write_text(json.dumps({**manifest, **change}))
+        (edited / RerankerManifest.FILE_NAME).write_text(json.dumps({**manifest, **change}))
         with pytest.raises(BundleInvalid, match=message):
             Reranker(edited, device="cpu")
 
@@ -327,9 +331,9 @@ def test_a_score_that_is_not_finite_is_an_error(bert: Path, tmp_path: Path, valu
     [bias] = [tensor for tensor in graph.graph.initializer if tensor.name == "network.classifier.bias"]
     bias.CopyFrom(numpy_helper.from_array(np.array([value], dtype=np.float32), bias.name))
     onnx.save(graph, str(path))
-    manifest = json.loads((broken / RERANKER_MANIFEST_NAME).read_text())
+    manifest = json.loads((broken / RerankerManifest.FILE_NAME).read_text())
     manifest["variants"]["fp32"]["sha256"] = hash_file(path)
-    (broken / RERANKER_MANIFEST_NAME).write_text(json.dumps(manifest))
+    (broken / RerankerManifest.FILE_NAME).write_text(json.dumps(manifest))
     with Reranker(broken, device="cpu") as reranker, pytest.raises(ModelError, match="infinite") as raised:
         reranker.score(["a"], ["b"])
     assert "--precision fp32" in raised.value.remedy

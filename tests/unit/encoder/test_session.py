@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder import onnx_session as session_module
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import SessionPool, open_session, session_count
+from es_sbert.encoder.onnx_session import InferencePool, open_session, session_count
 from es_sbert.errors import BundleInvalid
 from es_sbert.exporters.export import export_bundle
 from tests.tiny import write_tiny_bert
@@ -35,7 +35,7 @@ def test_every_thread_gets_a_session(
     graph: Path, threads: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "_MAX_WEIGHT_BYTES", memory)
-    pool = SessionPool(graph, Device("cpu"), threads)
+    pool = InferencePool(graph, Device("cpu"), threads)
     together = threading.Barrier(threads, timeout=60)
     lent: list[int] = []
 
@@ -54,7 +54,7 @@ def test_every_thread_gets_a_session(
 
 
 def test_a_single_text_opens_one_session(graph: Path) -> None:
-    pool = SessionPool(graph, Device("cpu"), 8)
+    pool = InferencePool(graph, Device("cpu"), 8)
     with pool.session() as first:
         pass
     with pool.session() as second:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from es_sbert.bundle.bundle import ENCODER_MANIFEST_NAME, EncoderManifest, open_encoder_bundle
+from es_sbert.bundle.bundle import EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
@@ -69,7 +69,7 @@ def test_what_a_bundle_holds(model: SentenceModel, bundle: tuple[Path, EncoderMa
     assert (folder / "model.safetensors").read_bytes() == (model.folder / "model.safetensors").read_bytes()
     assert not list(folder.rglob("*.bin"))
     assert manifest.fingerprint == model.fingerprint
-    assert EncoderManifest.model_validate_json((folder / ENCODER_MANIFEST_NAME).read_bytes()) == manifest
+    assert EncoderManifest.model_validate_json((folder / EncoderManifest.FILE_NAME).read_bytes()) == manifest
     opened = open_encoder_bundle(folder)
     assert all(opened.variant_file(name).is_file() for name in names)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
@@ -174,7 +174,7 @@ def test_a_variant_below_its_bar_is_not_written(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
-    with pytest.raises(ParityFailed, match="variant int8 misses its bar .* rank agreement") as raised:
+    with pytest.raises(ParityFailed, match="variant int8 fails the parity check .* rank agreement") as raised:
         export_bundle(model, tmp_path / "bundle", BOTH)
     assert "--precision fp32" in raised.value.remedy
     assert "--force" in raised.value.remedy
@@ -322,4 +322,4 @@ def test_the_default_model(tmp_path: Path) -> None:
     assert fp32.max_abs_difference < 1e-5
     assert int8.mean_cosine > 0.99
     assert int8.rank_agreement > 99
-    assert json.loads((tmp_path / "bundle" / ENCODER_MANIFEST_NAME).read_text())["name"] == DEFAULT_MODEL
+    assert json.loads((tmp_path / "bundle" / EncoderManifest.FILE_NAME).read_text())["name"] == DEFAULT_MODEL

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.bundle.bundle import ENCODER_MANIFEST_NAME, EncoderManifest, EncoderVariant, ParityReport
+from es_sbert.bundle.bundle import EncoderManifest, EncoderVariant, ParityReport
 from es_sbert.cli.export import export_summary
 from es_sbert.cli.main import main
 from tests.unit.checkpoints import write_checkpoint
@@ -43,7 +43,7 @@ def test_a_table_on_stdout_and_progress_on_stderr(
 def test_json_is_the_manifest(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, str(folder), "-o", str(tmp_path / "bundle"), "--precision", "int8", "--json")
     assert code == 0
-    assert json.loads(out) == json.loads((tmp_path / "bundle" / ENCODER_MANIFEST_NAME).read_text())
+    assert json.loads(out) == json.loads((tmp_path / "bundle" / EncoderManifest.FILE_NAME).read_text())
 
 
 @pytest.mark.parametrize("value", ["fp8", "fp32,int4", "", ","])

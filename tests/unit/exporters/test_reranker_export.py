@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from es_sbert import errors
-from es_sbert.bundle.bundle import RERANKER_MANIFEST_NAME, RerankerManifest, open_reranker_bundle
+from es_sbert.bundle.bundle import RerankerManifest, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.main import main
@@ -103,7 +103,7 @@ def test_another_precision_is_added_from_the_folder_itself(folder: Path, tmp_pat
 
 def test_a_variant_below_its_bar_is_not_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
-    with pytest.raises(ParityFailed, match="int8 misses its bar") as raised:
+    with pytest.raises(ParityFailed, match="int8 fails the parity check") as raised:
         export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
     assert "--force" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
@@ -148,10 +148,10 @@ def test_fp16_is_emulated_where_there_is_no_cuda(folder: Path, tmp_path: Path, m
 
 def test_manifests_from_before_fp16_are_read(exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
     old = shutil.copytree(exported[0], tmp_path / "old")
-    manifest = json.loads((old / RERANKER_MANIFEST_NAME).read_text())
+    manifest = json.loads((old / RerankerManifest.FILE_NAME).read_text())
     for variant in manifest["variants"].values():
         del variant["parity"]["emulated"]
-    (old / RERANKER_MANIFEST_NAME).write_text(json.dumps(manifest))
+    (old / RerankerManifest.FILE_NAME).write_text(json.dumps(manifest))
     assert not open_reranker_bundle(old).manifest.variants["fp32"].parity.emulated
 
 
@@ -321,7 +321,7 @@ def test_the_command_knows_a_cross_encoder(folder: Path, tmp_path: Path, capsys:
     assert "passed (difference ≤ 0.0001 sd on average" in lines[2]
     assert "Tracing" in err
     code, out, _ = run(capsys, str(folder), "-o", str(output), "--precision", "fp32", "--json")
-    assert json.loads(out) == json.loads((output / RERANKER_MANIFEST_NAME).read_text())
+    assert json.loads(out) == json.loads((output / RerankerManifest.FILE_NAME).read_text())
 
 
 def test_gold_scores_are_for_sentence_vectors(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

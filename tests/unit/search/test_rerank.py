@@ -146,7 +146,7 @@ def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
     export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
     with (
         Reranker(tmp_path / "out", device="cpu") as reranker,
-        pytest.raises(UsageError, match="tells 3 labels apart"),
+        pytest.raises(UsageError, match="has 3 outputs"),
     ):
         rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
 
