@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
@@ -16,18 +15,17 @@ from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class IndexGroup:
-    """Indices in which a vector field is searched in one way.
+    """Indices in which a vector field is searched the same way.
 
     Attributes:
-        meta: What their mappings say of the field.
-        indices: Their concrete names.
-        filter: What the search itself must apply there because an alias says so.
+        meta: Metadata of the field.
+        indices: Concrete names.
+        filter: Filter of the alias, if the search must apply it.
     """
 
     meta: VectorFieldMeta
@@ -37,12 +35,12 @@ class IndexGroup:
 
 @dataclass(frozen=True)
 class ResolvedField:
-    """A vector field and where it is searched.
+    """A vector field and the indices in which it is searched.
 
     Attributes:
         name: The field.
-        parts: Its indices by how they are searched: the model is the same in all, index types may differ.
-        shards: Primary shards of all together.
+        parts: Its indices, grouped. The model is the same in all; index types may differ.
+        shards: Primary shards of all indices.
     """
 
     name: str
@@ -51,51 +49,70 @@ class ResolvedField:
 
     @property
     def meta(self) -> VectorFieldMeta:
-        """What the mappings say of it; the index type is that of the first part."""
+        """Metadata of the field; the index type is that of the first group."""
         return self.parts[0].meta
 
 
-def _cached(method: Callable[Concatenate[FieldResolver, P], T]) -> Callable[Concatenate[FieldResolver, P], T]:
-    """What a method of `FieldResolver` gives, found out once for each argument.
-
-    By hand, since cachetools' decorator makes a reference cycle, and what a search took would stay in memory until the
-    next garbage collection.
-    """
-
-    @wraps(method)
-    def known(self: FieldResolver, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = method.__name__, *args, *kwargs.items()
-        if key not in self._cache:
-            self._cache[key] = method(self, *args, **kwargs)
-        found: T = self._cache[key]
-        return found
-
-    return known
-
-
 class FieldResolver:
-    """Names by which queries call vector fields.
+    """Resolves field names in queries to vector fields.
 
     Args:
         searched: The indices of the request.
-        virtual_field: Stands for an index's first vector field; `VIRTUAL.NAME` for any other.
-        defined: Fields that the request itself defines, and means.
+        virtual_field: Name of an index's first vector field in queries; `VIRTUAL.NAME` is any other.
+        defined: Fields that the request itself defines, which are never vector fields.
     """
 
     def __init__(self, searched: ResolvedIndices, virtual_field: str, defined: Collection[str] = ()) -> None:
         self._searched = searched
         self._virtual = virtual_field
         self._defined = defined
-        # A request names few fields, and each of them often.
-        self._cache: dict[Hashable, Any] = {}
+        self._cache: dict[tuple[str, str], Any] = {}
 
-    @_cached
     def virtual(self, name: str) -> ResolvedField | None:
-        """The field that a virtual name stands for; None where the name is an ordinary one here.
+        """The field of a virtual name; None if the name is an ordinary field here.
 
         Raises:
-            IndexMismatch: no such vector field, no vectors at all, or different models.
+            IndexMismatch: there is no such vector field, no vector field at all, or the models differ.
         """
+        return self._cached("virtual", name, self._resolve_virtual)
+
+    def virtual_only(self, name: str) -> ResolvedField | None:
+        """As `virtual`, but None if an index has an ordinary field of that name.
+
+        Raises:
+            IndexMismatch: there is no such vector field, or the models differ.
+        """
+        return self.virtual(name) if self._searched and not self._searched.ordinary else None
+
+    def named(self, name: str) -> ResolvedField | None:
+        """The vector field of that name (`NAME.vector` for a field of chunks); None if no index has it.
+
+        Raises:
+            IndexMismatch: the models differ.
+        """
+        return self._cached("named", name, self._resolve_name)
+
+    def for_text(self, field: str) -> ResolvedField | None:
+        """The vector field whose text contains this field; None if there is none.
+
+        Raises:
+            IndexMismatch: the models differ.
+        """
+        return self._cached("for_text", field, self._resolve_text)
+
+    def texts(self) -> list[str]:
+        """The fields that are embedded."""
+        return self._cached("texts", "", self._text_fields)
+
+    def _cached(self, kind: str, name: str, compute: Callable[[str], T]) -> T:
+        # Not cachetools' decorator: its reference cycle would keep the request in memory until garbage collection.
+        key = kind, name
+        if key not in self._cache:
+            self._cache[key] = compute(name)
+        value: T = self._cache[key]
+        return value
+
+    def _resolve_virtual(self, name: str) -> ResolvedField | None:
         if name in self._defined:
             return None
         if not self._searched:
@@ -103,106 +120,82 @@ class FieldResolver:
                 return None
             if self._searched.remote:
                 raise IndexMismatch(
-                    f"{name} means vectors, and those of remote clusters are not known here",
-                    "Search a remote cluster by meaning through a gateway of its own.",
+                    f"{name} cannot be used: the vector fields of remote clusters are unknown",
+                    "Send semantic queries on a remote cluster through a gateway of that cluster.",
                 )
             raise IndexMismatch(
-                f"{name} means vectors, and the indices searched have none",
-                "Make them: es-sbert ingest --index INDEX embeds the documents that an index holds.",
+                f"{name} cannot be used: the searched indices have no vector field",
+                "Embed the documents of an index: es-sbert ingest --index INDEX.",
             )
+        fields = self._searched.fields
         if name == self._virtual:
-            return self._target(
-                {index: _default_field(fields) for index, fields in self._searched.fields.items()}, name
-            )
+            return self._resolve({index: _default_field(by_name) for index, by_name in fields.items()}, name)
         prefix = f"{self._virtual}."
         if not name.startswith(prefix):
             return None
-        target = self.named(name.removeprefix(prefix))
-        if target is None and not self._searched.ordinary:
-            raise self._no_such(name)
-        return target
+        field = self.named(name.removeprefix(prefix))
+        if field is None and not self._searched.ordinary:
+            names = sorted({field for by_name in fields.values() for field in by_name})
+            raise IndexMismatch(
+                f"{name} is not a vector field of the searched indices, which have {', '.join(names)}",
+                f"Write {self._virtual} for the first of them, or {self._virtual}.NAME.",
+            )
+        return field
 
-    def virtual_only(self, name: str) -> ResolvedField | None:
-        """As `virtual`, for what may be asked of ordinary fields as well: None where an index has one of that name.
-
-        Raises:
-            IndexMismatch: no such vector field, or different models.
-        """
-        return self.virtual(name) if self._searched and not self._searched.ordinary else None
-
-    @_cached
-    def named(self, name: str) -> ResolvedField | None:
-        """The vector field of that name (`NAME.vector` for one of passages); None where no index has it.
-
-        Raises:
-            IndexMismatch: it holds vectors of different models.
-        """
+    def _resolve_name(self, name: str) -> ResolvedField | None:
         plain = name.removesuffix(".vector")
-        holding = {index: plain for index, fields in self._searched.fields.items() if plain in fields}
-        return self._target(holding, name) if holding else None
+        field_by_index = {index: plain for index, fields in self._searched.fields.items() if plain in fields}
+        return self._resolve(field_by_index, name) if field_by_index else None
 
-    @_cached
-    def for_text(self, field: str) -> ResolvedField | None:
-        """The vector field whose text holds this field; None where none does.
-
-        Raises:
-            IndexMismatch: different models.
-        """
-        holding: dict[str, str] = {}
+    def _resolve_text(self, text_field: str) -> ResolvedField | None:
+        field_by_index: dict[str, str] = {}
         for index, fields in self._searched.fields.items():
-            for name in sorted(fields, key=lambda name: name != _default_field(fields)):
+            default = _default_field(fields)
+            for name in sorted(fields, key=lambda name: name != default):
                 text = fields[name].text
-                if text is not None and field in TextTemplate.parse(text).fields:
-                    holding[index] = name
+                if text is not None and text_field in TextTemplate.parse(text).fields:
+                    field_by_index[index] = name
                     break
-        return self._target(holding, field) if holding else None
+        return self._resolve(field_by_index, text_field) if field_by_index else None
 
-    @_cached
-    def texts(self) -> list[str]:
-        """The fields of the indices' documents that are embedded."""
+    def _text_fields(self, _: str) -> list[str]:
         templates = {meta.text for fields in self._searched.fields.values() for meta in fields.values()}
         return sorted({field for text in templates if text is not None for field in TextTemplate.parse(text).fields})
 
-    def _target(self, holding: dict[str, str], called: str) -> ResolvedField:
-        kinds = {index: (name, self._searched.fields[index][name]) for index, name in holding.items()}
-        name, meta = next(iter(kinds.values()))
-        for index, (other, its) in kinds.items():
-            first = next(iter(kinds))
-            if (other, its.fingerprint) != (name, meta.fingerprint):
-                # Which models is not said: the mapping tells it to whoever may read that.
-                other_field = f"the field {other}" if other != name else "that field with vectors of another model"
+    def _resolve(self, field_by_index: dict[str, str], query_name: str) -> ResolvedField:
+        """Check that the field has one model in all indices, and group the indices.
+
+        Args:
+            field_by_index: Index → its vector field.
+            query_name: The field's name in the query.
+        """
+        metas = {index: self._searched.fields[index][name] for index, name in field_by_index.items()}
+        first, name = next(iter(field_by_index.items()))
+        meta = metas[first]
+        groups: dict[tuple[str, bytes], list[str]] = {}
+        for index, other in metas.items():
+            other_name = field_by_index[index]
+            if (other_name, other.fingerprint) != (name, meta.fingerprint):
+                # Models are not named: only callers who may read the mapping may know them.
+                difference = f"the field {other_name}" if other_name != name else "that field with another model"
                 raise IndexMismatch(
-                    f"{called} means the field {name} in {first}, and {other_field} in {index}",
-                    "Search these indices one by one, or bring them to one model: "
+                    f"{query_name} is the field {name} in {first}, and {difference} in {index}",
+                    "Search these indices separately, or migrate them to one model: "
                     "es-sbert index migrate INDEX --model MODEL.",
                 )
-            if (its.passages is None) != (meta.passages is None):
-                whole, cut = (first, index) if meta.passages is None else (index, first)
+            if (other.passages is None) != (meta.passages is None):
+                whole, chunked = (first, index) if meta.passages is None else (index, first)
                 raise IndexMismatch(
-                    f"{name} holds whole texts in {whole}, passages in {cut}",
-                    "Search these indices one by one, as two searches of one _msearch.",
+                    f"{name} has one vector per document in {whole}, and one per chunk in {chunked}",
+                    "Search these indices separately, as two searches of one _msearch.",
                 )
-        metas = {index: meta for index, (_, meta) in kinds.items()}
-        return ResolvedField(name, self._parts(metas), sum(self._searched.shards[index] for index in kinds))
-
-    def _parts(self, metas: dict[str, VectorFieldMeta]) -> tuple[IndexGroup, ...]:
-        alike: dict[tuple[str, bytes], list[str]] = {}
+        filters = self._searched.filters
         for index in sorted(metas):
-            way = metas[index].index_type, orjson.dumps(self._searched.filters.get(index))
-            alike.setdefault(way, []).append(index)
-        return tuple(self._part(metas, indices) for indices in alike.values())
-
-    def _part(self, metas: dict[str, VectorFieldMeta], indices: Sequence[str]) -> IndexGroup:
-        return IndexGroup(metas[indices[0]], tuple(indices), self._searched.filters.get(indices[0]))
-
-    def _no_such(self, name: str) -> IndexMismatch:
-        names = sorted({field for fields in self._searched.fields.values() for field in fields})
-        return IndexMismatch(
-            f"{name} is no vector field of the indices searched, which have {', '.join(names)}",
-            f"Write {self._virtual} for the first of them, or {self._virtual}.NAME.",
-        )
+            groups.setdefault((metas[index].index_type, orjson.dumps(filters.get(index))), []).append(index)
+        parts = (IndexGroup(metas[group[0]], tuple(group), filters.get(group[0])) for group in groups.values())
+        return ResolvedField(name, tuple(parts), sum(self._searched.shards[index] for index in metas))
 
 
 def _default_field(fields: dict[str, VectorFieldMeta]) -> str:
-    """The vector field that is meant where none is named."""
+    """The vector field of an index that queries use by default."""
     return DEFAULT_VECTOR_FIELD if DEFAULT_VECTOR_FIELD in fields else next(iter(fields))

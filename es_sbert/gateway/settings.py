@@ -19,18 +19,18 @@ from es_sbert.errors import ModelNotFound, UsageError
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
-# BLAKE2's own limits on a key, in bytes; a shorter one could be tried out.
+# BLAKE2 takes at most 64 bytes; a key of less than 16 could be guessed.
 MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
 
 
 @dataclass(frozen=True)
 class QueryTextPolicy:
-    """What the log says of a query's text.
+    """What the search log contains of query texts, which may be personal data.
 
     Attributes:
-        queries: Whether the text itself is written. People type names, illnesses and passwords into search boxes.
-        key: Otherwise its hash under this key (BLAKE2b, 16 bytes), so that repetitions can be counted and nobody
-            without the key can try out texts.
+        queries: Whether to log the text itself.
+        key: Key of the hash that is always logged (BLAKE2b, 16 bytes): equal queries can be counted, and texts cannot
+            be guessed without the key.
     """
 
     queries: bool
@@ -38,13 +38,14 @@ class QueryTextPolicy:
 
     @classmethod
     def of(cls, *, queries: bool, key: bytes | None = None) -> QueryTextPolicy:
-        """
+        """Check or generate the key.
+
         Args:
-            queries: Whether texts are written.
-            key: None makes one for this process: hashes of different processes then have nothing in common.
+            queries: Whether to log the text itself.
+            key: None generates a key. Hashes of different processes are then not comparable.
 
         Raises:
-            UsageError: a key that is too short or too long.
+            UsageError: the key is too short or too long.
         """
         if key is not None and not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
             raise UsageError(
@@ -54,54 +55,54 @@ class QueryTextPolicy:
         return cls(queries=queries, key=key or secrets.token_bytes(MAX_KEY_BYTES))
 
     def of_texts(self, texts: Sequence[str]) -> Json:
-        """The fields of a document that stand for its texts."""
+        """The fields of a log document for the texts of a search."""
         if not texts:
             return {}
         hashes = {"query_hash": [self._hash(text) for text in texts]}
         return hashes | {"query": list(texts)} if self.queries else hashes
 
     def _hash(self, text: str) -> str:
-        # Case and spaces make no other query of it.
-        same = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(same, digest_size=16, key=self.key).hexdigest()
+        # Queries that differ only in case or spaces are equal.
+        normalized = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(normalized, digest_size=16, key=self.key).hexdigest()
 
 
 def check_index_name(name: str) -> str:
-    """The name before the month.
+    """Check the name of a log, the part before the month.
 
     Raises:
-        UsageError: engines do not take such a name.
+        UsageError: it is not a valid index name.
     """
     if not _INDEX_NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for an index",
-            "Use small letters, digits, hyphens and underscores, with a letter or digit in front.",
+            f"{name!r} is not a valid index name",
+            "Use lowercase letters, digits, hyphens and underscores; start with a letter or digit.",
         )
     return name
 
 
 def monthly_index(name: str, at: datetime) -> str:
-    """The index of a month: `es-sbert-searches-2026.01`. A month that nobody needs any more is deleted as a whole."""
+    """The index of a month, e.g. `es-sbert-searches-2026.01`. Old months can be deleted as a whole."""
     return f"{name}-{at.astimezone(UTC):%Y.%m}"
 
 
 def monthly_index_pattern(name: str) -> str:
-    """What Kibana, OpenSearch Dashboards and deletions call all months."""
+    """Index pattern of all months."""
     return f"{name}-*"
 
 
 @dataclass(frozen=True)
 class SearchLogSettings:
-    """How searches are remembered.
+    """Settings of the search log.
 
     Attributes:
-        index: Name of the log; each month is an index of its own.
-        wording: What is written of the texts.
-        gateway: Which gateway this is.
-        buffer: Records that may wait; beyond it new ones are dropped and counted.
-        batch: Most records of one bulk request.
-        flush_seconds: How long a record waits for others.
-        close_seconds: How long the end of the gateway waits for the last ones.
+        index: Name of the log. Each month has a separate index.
+        wording: What is logged of query texts.
+        gateway: Name of this gateway.
+        buffer: Records that may wait to be written; further ones are dropped and counted.
+        batch: Maximum records of a bulk request.
+        flush_seconds: Longest time that a record waits for a full batch.
+        close_seconds: Time to write the last records at shutdown.
     """
 
     wording: QueryTextPolicy
@@ -117,13 +118,13 @@ class SearchLogSettings:
 
 
 class EmbeddingsApiSettings(BaseModel):
-    """Limits of the API, and who may use it.
+    """Limits and authentication of the embeddings API.
 
     Attributes:
-        max_texts: Most texts of a request.
-        max_characters: Most characters of a request's texts together.
-        max_body: Most bytes of a request.
-        api_key: What callers must send as bearer token; None asks for nothing.
+        max_texts: Maximum texts of a request.
+        max_characters: Maximum characters of all texts of a request.
+        max_body: Maximum bytes of a request.
+        api_key: Bearer token that is required; None for none.
     """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -135,12 +136,12 @@ class EmbeddingsApiSettings(BaseModel):
 
 
 class EmbeddingSettings(BaseModel):
-    """How texts of concurrent requests are put together.
+    """How texts of concurrent requests are batched and cached.
 
     Attributes:
-        batch_tokens: Most padded tokens of a batch; the encoder's own by default.
-        waiting_texts: Most texts that wait for their vectors, or run; more are refused.
-        cached_vectors: Vectors that are kept for texts that come again (1.5 kB each at 384 dimensions).
+        batch_tokens: Maximum padded tokens of a batch; the encoder's default if None.
+        waiting_texts: Maximum texts that wait for their vectors, including running batches; more are refused.
+        cached_vectors: Size of the vector cache (1.5 kB per vector of 384 dimensions).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -154,12 +155,12 @@ class ModelSettings(BaseModel):
     """The models of a gateway.
 
     Attributes:
-        models: Model folders, bundles, hub ids, installed or registered names that clients may name; the first is the
-            default.
-        aliases: More names that clients may use (`text-embedding-3-small`) → one of `models`.
-        device, precision, threads: As `Encoder` takes them, for all models.
-        in_memory: How many models are kept loaded; at one more, the least recently used is dropped.
-        download: Whether a model that only a mapping names may be fetched from the hub.
+        models: Models that clients may name: folders, bundles, hub ids, installed or registered names. The first is
+            the default.
+        aliases: Further name for clients (`text-embedding-3-small`) → one of `models`.
+        device, precision, threads: For `Encoder`, for all models.
+        in_memory: Maximum loaded models; the least recently used is dropped.
+        download: Whether a model that only a mapping names may be downloaded from the hub.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -181,8 +182,8 @@ class ModelSettings(BaseModel):
         for alias, model in self.aliases.items():
             if model not in {*self.models, *names}:
                 raise UsageError(
-                    f"the alias {alias!r} stands for {model!r}, which is not served",
-                    f"Let it stand for one of: {', '.join(names)}.",
+                    f"the alias {alias!r} points to {model!r}, which is not served",
+                    f"Use one of: {', '.join(names)}.",
                 )
             if alias in {*self.models, *names}:
                 raise UsageError(f"{alias!r} is a model and cannot be an alias too", "Choose another name.")
@@ -190,14 +191,14 @@ class ModelSettings(BaseModel):
 
     @property
     def public_names(self) -> tuple[str, ...]:
-        """What clients call the models, the default first; where a model's folder is, is none of their business."""
+        """Names for clients, the default first. They do not reveal folders."""
         return tuple(map(public_name, self.models))
 
     def find(self, name: str | None) -> str:
-        """The model that a client names; the default where it names none.
+        """The model of a name; the default if None.
 
         Raises:
-            ModelNotFound: the gateway serves none of that name.
+            ModelNotFound: the gateway serves no model of that name.
         """
         names = dict(zip(self.public_names, self.models, strict=True)) | {model: model for model in self.models}
         name = self.models[0] if name is None else self.aliases.get(name, name)
@@ -210,7 +211,7 @@ class ModelSettings(BaseModel):
 
 
 def public_name(model: str) -> str:
-    """A model's name for clients: of a folder, there or not, its own name; else all of it."""
+    """A model's name for clients: the last part of a folder's path, else the whole name."""
     folder = expand_home(model)
     return folder.resolve().name if folder.is_dir() or model.startswith((".", "/", "~")) else model
 
@@ -222,27 +223,27 @@ _FROZEN = ConfigDict(frozen=True, extra="forbid")
 
 
 class Limits(BaseModel):
-    """What a caller may ask of the gateway before it says no.
+    """Limits on requests and connections.
 
     Attributes:
-        body_bytes: Largest body of a request, as sent and when decompressed. The engines' own limit is 100 MiB.
-        buffered_bytes: Bytes of all bodies that are kept in memory, as sent and when decompressed; beyond it requests
-            are refused (429). None is 1 GiB, or twice `body_bytes` where that is more.
-        concurrency: Requests whose body is complete that are answered at once; beyond it they are refused (429).
-        connections: Open connections; None is what the limit of open files allows, at most 10,000.
-        client_connections: Open connections from one address; all of a /64 of IPv6 count as one.
-        query_characters: Longest text to search by.
-        search_bytes: Largest search (for several, all of them together) that is read for semantic queries.
-        semantic_queries: Semantic queries of one request.
-        semantic_texts: Different texts that one search request has embedded.
-        semantic_text_bytes: Bytes of these together.
-        connect_seconds: To open a connection to the engine.
-        answer_seconds: From the end of a request to the engine's answer, and between two parts of the answer. Long,
-            since a reindex that is waited for says nothing until its end.
-        idle_seconds: Between two parts of a request's body, and how long an idle connection is kept.
-        body_seconds: Seconds that the gateway waits for the parts of one body, all together (408).
-        body_rate: Bytes a second that a body must come at while the gateway waits for it (408).
-        body_grace_seconds: Seconds that are given to each body before the rate counts.
+        body_bytes: Maximum bytes of a request body, as sent and decompressed. The engines' limit is 100 MiB.
+        buffered_bytes: Maximum bytes of all bodies in memory, as sent and decompressed; more are refused (429). None
+            is 1 GiB, or twice `body_bytes` if that is more.
+        concurrency: Maximum concurrent requests whose body is complete; more are refused (429).
+        connections: Maximum open connections; None derives it from the limit of open files, at most 10,000.
+        client_connections: Maximum open connections of one address; an IPv6 /64 network counts as one.
+        query_characters: Maximum characters of a semantic query's text.
+        search_bytes: Maximum bytes of a search, or of all in an `_msearch`, that is parsed for semantic queries.
+        semantic_queries: Maximum semantic queries of a request.
+        semantic_texts: Maximum different texts that a search request may embed.
+        semantic_text_bytes: Maximum bytes of these texts together.
+        connect_seconds: Timeout of a connection to the engine.
+        answer_seconds: Timeout of the engine's response, and between two chunks of it. Long, because a synchronous
+            reindex sends nothing until its end.
+        idle_seconds: Timeout between two chunks of a request body, and of an idle connection.
+        body_seconds: Maximum time spent waiting for one body (408).
+        body_rate: Minimum bytes per second of a body while the gateway waits for it (408).
+        body_grace_seconds: Time before the minimum rate applies.
     """
 
     model_config = _FROZEN
@@ -266,12 +267,12 @@ class Limits(BaseModel):
 
     @property
     def max_buffered_bytes(self) -> int:
-        """Bytes of all bodies in memory."""
+        """Maximum bytes of all bodies in memory."""
         return max(1024 * MIB, 2 * self.body_bytes) if self.buffered_bytes is None else self.buffered_bytes
 
     @model_validator(mode="after")
     def _takes_one_body(self) -> Limits:
-        # As sent and decompressed: a request that can never succeed must not be told to come again.
+        # A body as sent and decompressed must fit: a request that can never succeed must not be answered with 429.
         if self.buffered_bytes is not None and self.buffered_bytes < 2 * self.body_bytes:
             raise UsageError(
                 f"{self.buffered_bytes:,} bytes for all bodies are less than two of {self.body_bytes:,} bytes",
@@ -281,27 +282,27 @@ class Limits(BaseModel):
 
 
 class OnEmbeddingFailure(StrEnum):
-    """What becomes of a document whose vectors cannot be made."""
+    """What happens to a document that cannot be embedded."""
 
-    FAIL = "fail"  # it is refused with a status that clients try again
-    PASS = "pass"  # it is written without them
+    FAIL = "fail"  # it is refused with a retryable status
+    PASS = "pass"  # it is written without vectors
 
 
 class SemanticSettings(BaseModel):
-    """How requests are understood.
+    """How semantic queries are rewritten and documents embedded.
 
     Attributes:
-        virtual_field: Field name by which a query means the index's vector field: `semantic: "…"`. A further vector
-            field is `semantic.NAME`.
-        k: Documents that a search by the virtual field keeps.
-        min_cosine: Documents less near than this are no hits; None keeps all k.
-        num_candidates: Vectors that each shard looks at; None is what suits k.
-        hybrid: Whether plain `match` and `multi_match` on an embedded text are searched by meaning too, unless the
-            request's header says otherwise.
-        semantic_weight: What a cosine score of 1 adds to a hit's BM25 score in such searches; None is what was measured
-            to be best (`es_sbert.search.hybrid_search`).
-        writes: Whether documents written through the gateway get their vectors on the way in.
-        on_embedding_failure: What becomes of a document whose vectors cannot be made.
+        virtual_field: Field name for semantic queries on an index's first vector field: `semantic: "…"`. Other vector
+            fields are `semantic.NAME`.
+        k: Nearest documents of a semantic query by the virtual field.
+        min_cosine: Drop hits whose cosine is below this value; None keeps all k.
+        num_candidates: Candidates per shard; None derives them from k.
+        hybrid: Whether `match` and `multi_match` queries on an embedded text become hybrid, unless the request's
+            header overrides it.
+        semantic_weight: Points that a cosine score of 1 adds to a hit's BM25 score in a hybrid query; None is the
+            measured optimum (`es_sbert.search.hybrid_search`).
+        writes: Whether to embed documents that are written through the gateway.
+        on_embedding_failure: What happens to a document that cannot be embedded.
     """
 
     model_config = _FROZEN
@@ -320,20 +321,21 @@ class SemanticSettings(BaseModel):
     def _is_a_field_name(cls, value: str) -> str:
         if not value or value[0] == "_" or any(character in value for character in '.*?,{}[]"\\^: \t\n()'):
             raise UsageError(
-                f"{value!r} is no name for the virtual field", "Use letters, digits and underscores, e.g. semantic."
+                f"{value!r} is not a valid name of the virtual field",
+                "Use letters, digits and underscores, e.g. semantic.",
             )
         return value
 
 
 class ListenSettings(BaseModel):
-    """Where callers find the gateway.
+    """Where the gateway listens.
 
     Attributes:
-        host: Address to listen on; everything else than 127.0.0.1 opens it to other machines.
+        host: Address to listen on. Any address other than 127.0.0.1 makes it reachable from other machines.
         port: TCP port.
         path_prefix: Path before the gateway's own endpoints (`/ui`, `/healthz`, …), if indices have such names.
-        cors_origins: Origins of pages that may call from a browser; none by default.
-        certificate, key: PEM files, to serve https.
+        cors_origins: Origins of web pages that may call the gateway; none by default.
+        certificate, key: PEM files for https.
     """
 
     model_config = _FROZEN
@@ -349,13 +351,14 @@ class ListenSettings(BaseModel):
     def _goes_together(self) -> ListenSettings:
         if self.path_prefix and (not self.path_prefix.startswith("/") or self.path_prefix.endswith("/")):
             raise UsageError(
-                f"{self.path_prefix!r} is no prefix of a path",
-                "Write it with a slash in front and none behind: /-/sbert.",
+                f"{self.path_prefix!r} is not a valid path prefix",
+                "Start it with a slash, and do not end it with one: /-/sbert.",
             )
         for origin in self.cors_origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise UsageError(
-                    f"{origin!r} is no origin of pages", "Write scheme and host, and no path: https://app.example:8443."
+                    f"{origin!r} is not a valid origin",
+                    "Give scheme and host without a path: https://app.example:8443.",
                 )
         if self.key is not None and self.certificate is None:
             raise UsageError("a TLS key is given without its certificate", "Give --tls-certificate too.")
@@ -363,14 +366,14 @@ class ListenSettings(BaseModel):
 
 
 class GatewaySettings(BaseModel):
-    """Everything about one gateway.
+    """Settings of a gateway.
 
     Attributes:
-        upstream: The one engine that requests go to. Credentials here are the gateway's own: it reads mappings and
-            writes its search log by them. They are never lent to a caller, whose requests carry their own.
-        listen, limits, semantic, models, embedding, embeddings_api: See there.
-        metrics_key: What callers of `/metrics` must send as bearer token; None asks for nothing.
-        search_log: How searches are remembered; None for not at all.
+        upstream: The engine. Its credentials are the gateway's own: the gateway reads mappings and writes its search
+            log with them, and never uses them for a client's request.
+        listen, limits, semantic, models, embedding, embeddings_api: See their classes.
+        metrics_key: Bearer token that `/metrics` requires; None for none.
+        search_log: None turns the search log off.
     """
 
     model_config = _FROZEN

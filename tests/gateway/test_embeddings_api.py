@@ -192,7 +192,7 @@ def test_a_body_that_never_ends_is_given_up(tiny: Path) -> None:
         ]
         answer = talk(url, "\r\n".join([*head, "", "{"]).encode())
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"did not come within 0.1 seconds" in answer
+    assert b"did not arrive within 0.1 seconds" in answer
 
 
 @pytest.fixture

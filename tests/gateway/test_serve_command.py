@@ -65,7 +65,7 @@ def test_models_and_the_key_without_an_engine(tiny: Path, tmp_path: Path) -> Non
         (["--max-buffered", "150"], "less than two of"),
         (["--tls-certificate", "missing"], "the TLS certificate missing or its key cannot be used"),
         (["--host", "203.0.113.7"], "nothing can listen on 203.0.113.7"),
-        (["--cors-origin", "https://app.example/"], "is no origin"),
+        (["--cors-origin", "https://app.example/"], "is not a valid origin"),
         (["--log-queries"], "--search-log"),
     ],
 )

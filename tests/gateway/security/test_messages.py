@@ -119,11 +119,11 @@ def test_a_bug_is_logged_with_its_traceback(
     assert b"second" not in answer.body
     lines = capfd.readouterr().err.splitlines()
     if form == "json":
-        [bug] = [one for one in map(orjson.loads, lines) if "bug of the gateway" in one["message"]]
+        [bug] = [one for one in map(orjson.loads, lines) if "failed to handle a request" in one["message"]]
         assert "Traceback" in bug["traceback"]
         assert "in broken" in bug["traceback"]
         return
-    first = lines.index("a request met with a bug of the gateway")
+    first = lines.index("the gateway failed to handle a request")
     trace = lines[first + 1 :]
     assert trace[0] == "    Traceback (most recent call last):"
     assert any("in broken" in line for line in trace)

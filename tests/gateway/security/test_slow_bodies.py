@@ -156,9 +156,9 @@ def test_slow_senders_keep_nobody_out_and_are_ended(echo: Echo, tiny: Path) -> N
 
 @pytest.mark.parametrize(
     ("limits", "words"),
-    [({"body_seconds": 0.5, "body_rate": 1}, b"did not come within 0.5 seconds"),
-     ({"body_grace_seconds": 0.5}, b"came at less than 1,024 bytes a second"),
-     ({"idle_seconds": 0.5, "head_seconds": SECONDS}, b"nothing of the request's body came for 0.5 seconds")],
+    [({"body_seconds": 0.5, "body_rate": 1}, b"did not arrive within 0.5 seconds"),
+     ({"body_grace_seconds": 0.5}, b"arrived at less than 1,024 bytes per second"),
+     ({"idle_seconds": 0.5, "head_seconds": SECONDS}, b"nothing of the request's body arrived for 0.5 seconds")],
     ids=["in all", "rate", "nothing"],
 )  # fmt: skip
 def test_a_body_that_comes_too_slowly_is_refused(
@@ -275,11 +275,11 @@ def test_beyond_all_connections_only_the_health_pages_are_answered(echo: Echo, t
         idle = [callers.enter_context(Caller(url)) for _ in range(200)]
         eventually(lambda: send(url, Request("GET", "/a")).status == 429)
         refused = send(url, Request("GET", "/a?q=/healthz"))
-        assert_error(refused, 429, "2 connections are open")
+        assert_error(refused, 429, "limit of 2 connections")
         assert refused.header("connection") == "close"
         assert send(url, Request("GET", "/healthz")).status == 200
         status, why = capacity(url)
-        assert (status, why) == (503, "2 connections are open, and no more are taken")
+        assert (status, why) == (503, "the gateway is at its limit of 2 connections")
         assert status_of(idle[0].said()) == 429
 
 
@@ -287,9 +287,9 @@ def test_the_health_pages_say_that_the_limit_of_requests_is_reached(echo: Echo, 
     with gateway(echo.url, tiny, concurrency=2) as url:
         assert capacity(url)[1] == "ok"
         with hanging(echo, url, 2):
-            assert capacity(url) == (503, "2 requests are being answered, and no more are taken at once")
+            assert capacity(url) == (503, "the gateway is at its limit of 2 concurrent requests")
             assert send(url, Request("GET", "/healthz")).status == 200
-            assert_error(send(url, Request("GET", "/a")), 429, "2 requests are being answered")
+            assert_error(send(url, Request("GET", "/a")), 429, "limit of 2 concurrent requests")
         eventually(lambda: capacity(url)[1] == "ok")
 
 
@@ -305,9 +305,9 @@ def test_bodies_in_memory_have_a_limit(echo: Echo, tiny: Path) -> None:
         for target in ("/a/_search", "/_msearch", "/a/_bulk", "/v1/embeddings", "/ui/api/body"):
             answer = send(url, Request("POST", target, kind, body))
             assert answer.status == 429, (target, answer)
-            assert b"the bodies of other requests take up" in answer.body
+            assert b"the bodies of other requests use" in answer.body
         unfolding = Request("POST", "/a/_search", (*kind, ("content-encoding", "gzip")), gzip.compress(body))
-        assert_error(send(url, unfolding), 429, "the bodies of other requests take up")
+        assert_error(send(url, unfolding), 429, "the bodies of other requests use")
         # What is passed through is not kept, and small bodies find room.
         assert send(url, Request("PUT", "/a/_settings", kind, body)).status == 200
         assert send(url, Request("POST", "/a/_search", kind, b"{}")).status == 200

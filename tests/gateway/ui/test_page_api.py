@@ -31,7 +31,7 @@ LIKE: dict[str, Any] = {"index": "{index}", "field": "embedding", "document": {"
     ("path", "body", "why"),
     [
         ("like", LIKE | {"document": {"index": "{index}", "id": "none"}}, "has no document 'none' with a vector"),
-        ("like", LIKE | {"field": "title"}, "title is no vector field"),
+        ("like", LIKE | {"field": "title"}, "title is not a vector field"),
         ("like", LIKE | {"k": 0}, "k is 0"),
         ("like", LIKE | {"k": 10_001}, "k is 10001"),
         ("map", {"index": "{index}", "field": "embedding", "query": " ", "hits": []}, "is empty"),

@@ -43,7 +43,7 @@ def test_a_connection_counts_until_it_is_closed() -> None:
     connections.remove(third)
     other = Caller("2001:db8:0:1::1")
     assert connections.add(other) is None
-    assert (connections.open, connections.full) == (3, "3 connections are open, and no more are taken")
+    assert (connections.open, connections.full) == (3, "the gateway is at its limit of 3 connections")
     for caller in (first, second, other, other):
         connections.remove(caller)
     assert (connections.open, connections.full) == (0, None)
@@ -69,7 +69,7 @@ def test_at_the_end_of_a_request_all_of_it_is_given_back() -> None:
     with admission.slot() as slot:
         slot.acquire()
         slot.acquire()
-        assert admission.full == "1 requests are being answered, and no more are taken at once"
+        assert admission.full == "the gateway is at its limit of 1 concurrent requests"
         slot.reserve(7)
         slot.reserve(3)
         assert admission.buffered_bytes == 10

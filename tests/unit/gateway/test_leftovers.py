@@ -58,7 +58,7 @@ def test_where_the_engine_would_silently_find_nothing_the_request_is_refused(whe
 
 
 def test_a_vector_field_that_there_is_not_is_said_there_too() -> None:
-    with pytest.raises(IndexMismatch, match="semantic.other is no vector field"):
+    with pytest.raises(IndexMismatch, match="semantic.other is not a vector field"):
         Rewriting().query({"terms": {"semantic.other": ["a"]}})
 
 

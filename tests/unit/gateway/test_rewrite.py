@@ -263,13 +263,13 @@ def test_one_of_several_vector_fields_is_named() -> None:
         {"bool": {"must": [SEMANTIC, {"match": {"semantic.title_vector": "light"}}]}}
     )
     assert [knn["field"] for knn in clauses(rewritten, "knn")] == ["embedding", "title_vector"]
-    with pytest.raises(IndexMismatch, match="semantic.other is no vector field") as caught:
+    with pytest.raises(IndexMismatch, match="semantic.other is not a vector field") as caught:
         Rewriting(TWO_FIELDS).query({"match": {"semantic.other": "light"}})
     assert "title_vector" in caught.value.message
 
 
 def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
-    with pytest.raises(IndexMismatch, match="have none") as caught:
+    with pytest.raises(IndexMismatch, match="have no vector field") as caught:
         Rewriting(ResolvedIndices({}, {}, ordinary=False)).query(SEMANTIC)
     assert "es-sbert ingest" in caught.value.remedy
     for text in ("title:semantic", '_exists_:title AND "semantic: a science"'):
@@ -323,10 +323,10 @@ def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
 
 
 def test_models_are_never_mixed() -> None:
-    with pytest.raises(IndexMismatch, match="in docs, and that field with vectors of another model in old") as caught:
+    with pytest.raises(IndexMismatch, match="in docs, and that field with another model in old") as caught:
         Rewriting(MIXED).query(SEMANTIC)
     assert "migrate" in caught.value.remedy
-    with pytest.raises(IndexMismatch, match="holds whole texts in old, passages in docs"):
+    with pytest.raises(IndexMismatch, match="has one vector per document in old, and one per chunk in docs"):
         Rewriting(CUT_HERE_WHOLE_THERE).query(SEMANTIC)
     with pytest.raises(IndexMismatch, match="names the model 'other'"):
         Rewriting().query({"neural": {"embedding": {"query_text": TEXT, "model_id": "other"}}})

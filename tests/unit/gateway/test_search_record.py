@@ -98,7 +98,7 @@ def test_a_key_that_could_be_tried_out_is_refused(key: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["", "-a", "_a", "Upper", "a*", "a/b", "a b", "a" * 250, "a,b"])
 def test_a_name_that_is_no_index_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="no name for an index"):
+    with pytest.raises(UsageError, match="not a valid index name"):
         check_index_name(name)
 
 
