@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import SourceError, require_extra
-from es_sbert.io.compression import decompress
-from es_sbert.io.lines import CorruptStream, split_lines, strip_byte_order_mark
+from es_sbert.io.file_formats import decompress
 from es_sbert.io.tables import read_table
+from es_sbert.io.text_formats import CorruptStream, split_lines, strip_byte_order_mark
 
 _CHUNK = 1 << 18
 _MAX_LINE = 1 << 30

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import OutputError, SourceError, require_extra
 from es_sbert.filesystem import open_output
-from es_sbert.io.compression import decompress
-from es_sbert.io.lines import CorruptStream, Line, split_lines
+from es_sbert.io.file_formats import decompress
+from es_sbert.io.text_formats import CorruptStream, Line, split_lines
 
 # The table of GloVe was made with the Penn Treebank's habits: clitics stand alone ("do n't", "man 's"), numbers keep
 # their points and commas, every other sign is a word of its own. Hyphens part words, since few compounds have vectors.
@@ -131,7 +131,7 @@ def _split_line(path: Path, line: Line, dimensions: int) -> tuple[str | None, li
     word, *values = line.data.rstrip(b" \r").rsplit(b" ", dimensions)
     inner = word.rpartition(b" ")[2] if b" " in word else None
     # Whatever stands before the last values is the word, unless its end is a number too.
-    if len(values) < dimensions or line.too_long or (inner is not None and _is_number(inner)):
+    if len(values) < dimensions or line.is_too_long or (inner is not None and _is_number(inner)):
         found = sum(map(_is_number, line.data.split(b" ")[1:]))
         raise SourceError(f"{path}, line {line.number}: {found} values in place of {dimensions}", _VECTORS_REMEDY)
     if not word:

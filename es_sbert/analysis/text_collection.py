@@ -26,8 +26,9 @@ from es_sbert.index.text_template import (
 )
 from es_sbert.index.vector_field import VectorField, index_not_found, vector_field_from_state
 from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_id
-from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, RequiredColumns, read_records
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, RequiredColumns, read_records
 from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.io.file_formats import FileFormat
 from es_sbert.messages import escape_unprintable
 
 # Documents of the index that are read in one request; with their vectors they take some megabytes.

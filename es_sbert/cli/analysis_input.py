@@ -201,7 +201,7 @@ def _read_index(
 def _read_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loading: Any) -> list[TextCollection]:
     from es_sbert.analysis import read_files
     from es_sbert.encoder.encoder import Encoder, report_warnings
-    from es_sbert.ingest.sources.document_source import FileFormat
+    from es_sbert.io.file_formats import FileFormat
 
     name = reading.pop("format")
     format = None if name == "auto" else FileFormat(name)

@@ -92,7 +92,7 @@ def write_output(
     Raises:
         OutputError: a file cannot be written.
     """
-    from es_sbert.io.json_lines import dump_object
+    from es_sbert.io.text_formats import dump_object
 
     if html is not None and report is not None:
         _write_file(html, report())

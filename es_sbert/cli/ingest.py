@@ -78,7 +78,7 @@ def ingest(
     from es_sbert.ingest.load_report import prepare_report_index, write_report
     from es_sbert.ingest.pipeline import LoadControl
     from es_sbert.ingest.progress import choose_meter
-    from es_sbert.ingest.sources.local_files import STDIN
+    from es_sbert.ingest.sources.find_sources import STDIN
     from es_sbert.messages import log_event, log_message
 
     where = engine_settings(**{name: given.pop(name) for name in list(given) if name in EngineSettings.model_fields})

@@ -238,7 +238,7 @@ def ingest_settings(
     from es_sbert.errors import UsageError
     from es_sbert.ingest.ledger import ErrorLimit
     from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings
-    from es_sbert.ingest.sources.document_source import FileFormat
+    from es_sbert.io.file_formats import FileFormat
 
     shown = None
     if dry_run is not None:

@@ -17,7 +17,7 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, CHUNK_VECTOR, VectorFieldMeta, document_meta_field
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
-from es_sbert.io.json_lines import dump_object
+from es_sbert.io.text_formats import dump_object
 
 # Fingerprint in the metadata of a vector that is not the one which the field's model gives for the text.
 UNKNOWN_FINGERPRINT = "unknown"

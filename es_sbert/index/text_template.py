@@ -17,7 +17,7 @@ from typing import Any
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import document_meta_field
-from es_sbert.io.json_lines import json_type_name
+from es_sbert.io.text_formats import json_type_name
 
 # Names in one message; documents of some sources have thousands of fields.
 _MAX_NAMES_SHOWN = 20

@@ -40,7 +40,7 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import WINDOW_BYTES, LoadPipeline, batch_window
 from es_sbert.ingest.read_back import ReadBackCheck
 from es_sbert.ingest.records import Origin, RejectedRecord
-from es_sbert.io.json_lines import dump_object
+from es_sbert.io.text_formats import dump_object
 
 SCAN_PAGE = 500
 # How often documents that other writers keep changing are read and embedded again.

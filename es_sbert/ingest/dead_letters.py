@@ -1,4 +1,7 @@
-"""The dead-letter file: every document that could not be loaded, with the reason, as JSON Lines."""
+"""The dead-letter file: every document that could not be loaded, with the reason, as JSON Lines.
+
+`DeadLetters` writes it. `es-sbert ingest --retry` reads it as a source.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,10 +19,21 @@ from typing import Any, Protocol
 import orjson
 
 from es_sbert.clock import Clock
-from es_sbert.errors import OutputError
-from es_sbert.filesystem import append_lock
-from es_sbert.ingest.records import Origin
-from es_sbert.io.lines import SAMPLE_BYTES
+from es_sbert.errors import OutputError, SourceError, UsageError
+from es_sbert.filesystem import append_lock, rename_lock
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import FileSource, ReadContext, ReadSettings, RequiredColumns
+from es_sbert.ingest.sources.find_sources import LocalFile
+from es_sbert.io.file_formats import decompress
+from es_sbert.io.text_formats import (
+    LINE_WHITESPACE,
+    SAMPLE_BYTES,
+    Line,
+    line_too_long_reason,
+    parse_json_line,
+    split_lines,
+    strip_byte_order_mark,
+)
 from es_sbert.messages import log_event
 
 # A document may be as long as --max-document-bytes; of longer last letters the time is not known.
@@ -65,11 +80,8 @@ def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
         return
     with open(path, "rb") as file:
         for line in file:
-            try:
-                letter = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            if isinstance(letter, dict) and letter.get("run") == run:
+            letter = _parse_dead_letter(line)
+            if letter is not None and letter.get("run") == run:
                 yield dead_letter_key(letter)
 
 
@@ -81,11 +93,8 @@ def last_dead_letter_time(path: Path) -> str | None:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = file.read().splitlines()
     for line in reversed(lines):
-        try:
-            letter = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue  # cut off by a full disk, or longer than the tail
-        if isinstance(letter, dict) and isinstance(letter.get("time"), str):
+        letter = _parse_dead_letter(line)  # none if truncated by a full disk, or longer than the tail
+        if letter is not None and isinstance(letter.get("time"), str):
             return str(letter["time"])
     return None
 
@@ -232,3 +241,169 @@ def _open_to_append(path: Path) -> FileIO:
             # A disk that ran full cut the last letter off; the next one must not be glued to it.
             file.write(b"\n")
     return file
+
+
+# Precedes the document of a dead letter, which is its last entry. Quotes inside a string are escaped, so the first
+# occurrence of these bytes is the right one.
+_DOCUMENT_KEY = b',"document":'
+_PARTIAL_REASON = (
+    "this dead letter holds only part of the document; run `es-sbert ingest` without FILE to embed it in the index"
+)
+
+
+def quarantine_path(file: Path) -> Path:
+    """Where the dead letters of a file are moved while they are retried: new ones may be written to the file itself."""
+    return file.with_name(f"{file.name}.retried")
+
+
+def quarantine(file: Path) -> None:
+    """Move the dead letters to `quarantine_path`, unless an interrupted retry has left some; these come first.
+
+    A load that is still writing dead letters continues in a new file.
+
+    Raises:
+        OutputError: the file cannot be renamed.
+    """
+    if quarantine_path(file).exists():
+        return
+    try:
+        with rename_lock(file):
+            os.rename(file, quarantine_path(file))
+    except OSError as error:
+        raise OutputError(
+            f"{file} cannot be renamed to {quarantine_path(file).name}: {error.strerror}",
+            "Copy it into a folder that this user may write to, and give --retry the copy.",
+        ) from error
+
+
+def pending_dead_letters(file: Path) -> DeadLetterFile:
+    """The dead letters that `--retry FILE` will try, where they are now: left by an interrupted retry, or in the file.
+
+    Raises:
+        SourceError: there are none.
+    """
+    for path in (quarantine_path(file), file):
+        if path.is_file():
+            return DeadLetterFile(LocalFile(str(file), path, path.stat().st_size))
+    raise SourceError(f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load.")
+
+
+def find_dead_letters(file: Path) -> DeadLetterFile:
+    """As `pending_dead_letters`, to be read after `quarantine`."""
+    return DeadLetterFile(LocalFile(str(file), quarantine_path(file), pending_dead_letters(file).size))
+
+
+def check_dead_letter_index(file: Path, names: Collection[str]) -> None:
+    """Check that the dead letters of a file belong to the index. Those that name no index pass.
+
+    Args:
+        names: The index's name and its aliases.
+
+    Raises:
+        UsageError: a dead letter names another index.
+        SourceError: the file cannot be read.
+    """
+    path = next((path for path in (quarantine_path(file), file) if path.is_file()), file)
+    try:
+        with open(path, "rb") as lines:
+            indices = ((_parse_dead_letter(line) or {}).get("index") for line in lines)
+            other = next((index for index in indices if isinstance(index, str) and index not in names), None)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
+    if other is not None:
+        raise UsageError(
+            f"{path} holds dead letters of the index {other}",
+            f"Give --index {other}. To load them into another index, remove the entry `index` from the letters first: "
+            f"""`sed -i 's/"index":"{other}",//' {path}`.""",
+        )
+
+
+@dataclass(frozen=True)
+class DeadLetterFile(FileSource):
+    """A dead-letter file as a source: the document of each dead letter, with its id.
+
+    A dead letter without a document is rejected again, so that nothing is lost.
+    """
+
+    def check(self, max_bytes: int, required: RequiredColumns) -> None:
+        """Nothing: `check_dead_letter_index` has read the file."""
+
+    def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
+        chunks = strip_byte_order_mark(decompress(self.input.chunks(context)))
+        return self.parse_lines(split_lines(chunks, context.settings.max_bytes), context.settings)
+
+    def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:
+        """Records of uncompressed lines."""
+        last_lines = {} if self.path is None else _last_lines(self.path)
+        for line in lines:
+            origin = Origin(self.name, line.number)
+            data = line.data.strip(LINE_WHITESPACE)
+            if line.is_too_long:
+                yield RejectedRecord(origin, line_too_long_reason(line), line.data, line.size)
+            elif data:
+                letter = parse_json_line(data)
+                if isinstance(letter, str):
+                    yield RejectedRecord.of_bytes(origin, letter, data)
+                else:
+                    yield _retry_record(letter, data, origin, settings.target_index, last_lines)
+
+
+def _retry_record(
+    letter: dict[str, Any], data: bytes, origin: Origin, index: str, last_lines: Mapping[bytes, int]
+) -> Record | RejectedRecord:
+    """The document of a dead letter.
+
+    Args:
+        data: The line that the dead letter was parsed from.
+        index: The index that is loaded: dead letters of its own documents hold only a part.
+        last_lines: See `_last_lines`; an earlier dead letter of the same id is superseded.
+    """
+    document = letter.get("document")
+    document_id = letter["id"] if isinstance(letter.get("id"), str) else None
+    if not isinstance(document, dict):
+        raw = str(letter.get("raw", data[:SAMPLE_BYTES].decode())).encode()
+        return RejectedRecord(origin, f"the letter holds no document: {letter.get('reason')}", raw, len(raw))
+    source = _document_bytes(data, document)
+    if letter.get("partial") or letter.get("source") == f"index {index}":
+        return RejectedRecord(origin, _PARTIAL_REASON, document=source, id=document_id, partial=True)
+    time = letter.get("time")
+    superseded = document_id is not None and last_lines.get(_id_digest(document_id), 0) > origin.line
+    return Record(origin, document, source, document_id, time if isinstance(time, str) else None, superseded)
+
+
+def _document_bytes(data: bytes, document: dict[str, Any]) -> bytes:
+    """The document's original bytes; serialized again if the dead letter was edited so that they cannot be cut out."""
+    original = data.partition(_DOCUMENT_KEY)[2][:-1]
+    try:
+        if orjson.loads(original) == document:
+            return original
+    except orjson.JSONDecodeError:
+        pass  # other spacing, or another order of the entries
+    return orjson.dumps(document)
+
+
+def _last_lines(path: Path) -> dict[bytes, int]:
+    """Digest of each document id → the last line, from 1, that holds it: a document that changed between two loads.
+
+    Takes some hundred bytes of memory per dead letter.
+    """
+    last_lines: dict[bytes, int] = {}
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            letter = _parse_dead_letter(line)
+            if letter is not None and isinstance(letter.get("id"), str) and "document" in letter:
+                last_lines[_id_digest(letter["id"])] = number
+    return last_lines
+
+
+def _id_digest(document_id: str) -> bytes:
+    return hashlib.blake2b(document_id.encode(), digest_size=16).digest()
+
+
+def _parse_dead_letter(line: bytes) -> dict[str, Any] | None:
+    """The dead letter of a line; None if the line is not one, or was truncated."""
+    try:
+        letter = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return letter if isinstance(letter, dict) else None

@@ -24,14 +24,14 @@ from es_sbert.index.mapping import index_body
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_field import mapping_change, new_field_meta
 from es_sbert.ingest.change_detection import EmbeddingTask
+from es_sbert.ingest.dead_letters import pending_dead_letters
 from es_sbert.ingest.documents import Document, RecordStream, to_document
 from es_sbert.ingest.first_records import check_first_records, planned_document_rules, sample_hits
 from es_sbert.ingest.load_pipeline import DocumentChunker
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.records import Origin, RejectedRecord
-from es_sbert.ingest.sources.find_sources import pending_dead_letters
-from es_sbert.io.json_lines import dump_object
+from es_sbert.io.text_formats import dump_object
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines
 
 _NOTHING_WRITTEN = "Nothing was written."

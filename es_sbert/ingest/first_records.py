@@ -26,14 +26,14 @@ from es_sbert.index.text_template import (
     find_field,
     mapping_field_names,
 )
+from es_sbert.ingest.dead_letters import pending_dead_letters
 from es_sbert.ingest.documents import Document, DocumentRules, RecordStream, to_document
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import DocumentSource, FileSource
-from es_sbert.ingest.sources.find_sources import pending_dead_letters
-from es_sbert.io.json_lines import json_type_name
+from es_sbert.io.text_formats import json_type_name
 
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
 _BULK_PARAMETERS = frozenset({
@@ -442,7 +442,7 @@ def _has_vectors_of_text(engine: Engine, state: IndexState | None, field: Planne
 
 def _further_documents(sources: Sequence[DocumentSource], wanted: LoadPlan) -> Iterator[dict[str, Any]]:
     """The beginnings of the files behind the first one, where they can be read twice."""
-    again = [source for source in sources[1:] if isinstance(source, FileSource) and source.input.again]
+    again = [source for source in sources[1:] if isinstance(source, FileSource) and source.input.is_rereadable]
     for source in again[:_FURTHER_FILES]:
         stream = RecordStream([source], replace(wanted.reading, retry_seconds=0), LoadControl())
         try:

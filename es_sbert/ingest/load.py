@@ -29,8 +29,16 @@ from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
-from es_sbert.ingest.dead_letters import DeadLetters, dead_letter_keys, last_dead_letter_time
-from es_sbert.ingest.documents import RecordStream
+from es_sbert.ingest.dead_letters import (
+    DeadLetters,
+    dead_letter_keys,
+    last_dead_letter_time,
+    quarantine,
+    quarantine_path,
+)
+from es_sbert.ingest.documents import (
+    RecordStream,
+)
 from es_sbert.ingest.first_records import check_first_records
 from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, Ledger, OutcomeRecorder
 from es_sbert.ingest.load_context import LoadContext, index_uuid
@@ -40,7 +48,6 @@ from es_sbert.ingest.load_report import LoadReport, record_end, record_start, re
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracker, fraction_processed
 from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, read_primary_terms, report_concurrent_changes
-from es_sbert.ingest.sources.dead_letter_source import quarantine, quarantine_path
 from es_sbert.messages import log_event
 
 

@@ -29,12 +29,17 @@ from es_sbert.index.text_template import (
 )
 from es_sbert.index.vector_field import index_not_found
 from es_sbert.ingest.checkpoint import default_checkpoint_path
-from es_sbert.ingest.dead_letters import check_dead_letters_writable, default_dead_letters_path
+from es_sbert.ingest.dead_letters import (
+    check_dead_letter_index,
+    check_dead_letters_writable,
+    default_dead_letters_path,
+    find_dead_letters,
+)
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
-from es_sbert.ingest.sources.dead_letter_source import check_dead_letter_index
-from es_sbert.ingest.sources.document_source import DocumentSource, FileFormat, ReadSettings, check_sources
-from es_sbert.ingest.sources.find_sources import find_dead_letters, find_sources
+from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings, check_sources
+from es_sbert.ingest.sources.find_sources import find_sources
 from es_sbert.ingest.sources.sql_source import SqlSource
+from es_sbert.io.file_formats import FileFormat
 
 MIB = 1 << 20
 
@@ -264,8 +269,8 @@ class LoadPlan:
         settings = self.settings
         return ReadSettings(
             settings.max_document_bytes,
-            plain_field=self.text_fields[0],
-            index=settings.index,
+            plain_text_field=self.text_fields[0],
+            target_index=settings.index,
             retry_seconds=settings.retry_seconds,
         )
 

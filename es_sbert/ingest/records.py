@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from es_sbert.index.text_template import MISSING, find_field
-from es_sbert.io.json_lines import json_type_name
+from es_sbert.io.text_formats import SAMPLE_BYTES, json_type_name
 
 
 # Named tuples: one of each is made per record, and a frozen dataclass takes three times as long to make.
@@ -69,6 +69,11 @@ class RejectedRecord:
     id: str | None = None
     partial: bool = False
 
+    @classmethod
+    def of_bytes(cls, origin: Origin, reason: str, data: bytes) -> RejectedRecord:
+        """Input of which a sample is kept."""
+        return cls(origin, reason, data[:SAMPLE_BYTES], len(data))
+
 
 # Both engines refuse longer ids.
 MAX_ID_BYTES = 512
@@ -82,7 +87,7 @@ def document_id(fields: Mapping[str, Any], id_field: str) -> str:
     """The id that stands in a field: a string, or an integer written out.
 
     Raises:
-        BadId: missing, null, empty, longer than 512 bytes in UTF-8, or of another type.
+        InvalidId: missing, null, empty, longer than 512 bytes in UTF-8, or of another type.
     """
     value = find_field(fields, id_field)
     if value is MISSING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from es_sbert.errors import error_summary, require_extra
-from es_sbert.io.lines import CorruptStream
+from es_sbert.io.text_formats import CorruptStream
 
 # Bytes of a column that are read at a time, and rows that are decoded at a time: so many bytes of them, at most so
 # many. What a row group says of its size is before decoding, so that rows are bounded as well.
@@ -26,7 +26,7 @@ def open_parquet(file: Path | BinaryIO) -> Iterator[Any]:
 
     Raises:
         OSError: there is no such file, or it cannot be opened.
-        StreamBroken: it is no Parquet file, or what is read of it while it is open is damaged.
+        CorruptStream: it is no Parquet file, or what is read of it while it is open is damaged.
         UsageError: pyarrow is not installed.
     """
     require_extra("parquet", "pyarrow")

@@ -18,11 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError, error_summary, require_extra
-from es_sbert.io.compression import decompress
-from es_sbert.io.csv_tsv import csv_rows, dict_rows, tsv_rows
-from es_sbert.io.json_lines import LINE_WHITESPACE, parse_json_line
-from es_sbert.io.lines import CorruptStream, Line, split_lines, strip_byte_order_mark
+from es_sbert.io.file_formats import decompress
 from es_sbert.io.parquet import open_parquet, parquet_batches
+from es_sbert.io.text_formats import (
+    LINE_WHITESPACE,
+    CorruptStream,
+    Line,
+    csv_rows,
+    dict_rows,
+    parse_json_line,
+    split_lines,
+    strip_byte_order_mark,
+    tsv_rows,
+)
 
 _MAX_LISTED = 5
 

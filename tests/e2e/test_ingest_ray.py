@@ -223,7 +223,7 @@ def test_a_cluster_that_is_not_there(
 def test_what_is_refused_before_anything_is_written(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
     files = bench.arguments
     bench.arguments = ["--format", "jsonl", "-"]
-    assert "gives its bytes once" in bench.start().end(2)
+    assert "can be read only once" in bench.start().end(2)
     older = tmp_path / "packages/es_sbert/__init__.py"
     older.parent.mkdir(parents=True)
     older.write_text('__version__ = "0.0.1"\n')

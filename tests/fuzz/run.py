@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest.sources.document_source import FileFormat
+from es_sbert.io.file_formats import FileFormat
 from tests.engine.ingest_support import open_engine
 from tests.fuzz import lines
 from tests.fuzz.check import Tally, check_jsonl, check_plain, load_fuzzed

@@ -14,7 +14,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver, ResolvedField
 from es_sbert.gateway.settings import Limits, SemanticSettings
-from es_sbert.io.json_lines import json_type_name
+from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.vector_query import MAX_K
 
 # Full-text queries of one field, which a virtual field understands alike: Kibana sends a phrase for quoted words.

@@ -27,7 +27,7 @@ from es_sbert.index.document_vectors import (
     vector_members,
 )
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
-from es_sbert.io.json_lines import depth_problem, parse_json_line
+from es_sbert.io.text_formats import depth_problem, parse_json_line
 
 _WHITESPACE = " \t\r\n"
 # Only where a value ends is asked: numbers need not be understood, and may be longer than Python likes to read.

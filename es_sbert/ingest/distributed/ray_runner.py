@@ -40,7 +40,7 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import record_start
 from es_sbert.ingest.progress import ProgressTracker
 from es_sbert.ingest.sources.document_source import DocumentSource
-from es_sbert.io.lines import CorruptStream
+from es_sbert.io.text_formats import CorruptStream
 
 # Bytes of a part of a file that can be cut: some minutes of a worker on a CPU. What a lost machine had in hand is begun
 # anew, and at the end of a load the workers wait for the last part.
@@ -64,7 +64,7 @@ def partition_sources(sources: Sequence[DocumentSource], size: int = PARTITION_B
     pieces: list[DocumentSource] = []
     for source in sources:
         try:
-            pieces += source.pieces(size)
+            pieces += source.partitions(size)
         except (OSError, CorruptStream) as error:
             raise SourceError(f"{source.name} cannot be read: {error}", "Mend or leave out the file.") from error
     return [Partition(number, source=piece) for number, piece in enumerate(pieces)]

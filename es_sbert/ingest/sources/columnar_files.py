@@ -17,12 +17,12 @@ from es_sbert.ingest.sources.document_source import (
     ReadContext,
     RequiredColumns,
     check_table_columns,
+    preview_context,
 )
 from es_sbert.ingest.sources.table_rows import column_to_json, row_record
-from es_sbert.ingest.sources.text_files import check_compression, not_distributable_error, preview_context
-from es_sbert.io.compression import MAGIC_BYTES, Compression, decompress
-from es_sbert.io.lines import CorruptStream
+from es_sbert.io.file_formats import Compression, decompress
 from es_sbert.io.parquet import open_parquet, parquet_batches
+from es_sbert.io.text_formats import CorruptStream
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -40,56 +40,54 @@ class ParquetSource(FileSource):
 
     Attributes:
         compression: Of the whole file, by its name; there should be none, since columns are compressed by themselves.
-        groups: First row group to read, and the one behind the last; None reads all.
+        row_groups: First row group to read, and the one behind the last; None reads all.
     """
 
     compression: Compression | None = None
-    groups: tuple[int, int] | None = None
+    row_groups: tuple[int, int] | None = None
 
-    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
-        if not self.input.again:
+    def check(self, max_bytes: int, required: RequiredColumns) -> None:
+        if not self.input.is_rereadable:
             raise UsageError(f"{self.name} cannot be read as Parquet, whose index is at its end", "Name a file.")
         if self.compression is not None:
             raise SourceError(f"{self.name} is a Parquet file inside {self.compression}", "Unpack it first.")
         if self.size == 0:
             raise CorruptStream("the file is empty, which no Parquet file is")
         with self._opened(preview_context(max_bytes)) as file:
-            check_table_columns(self.name, file.schema_arrow.names, wanted)
+            check_table_columns(self.name, file.schema_arrow.names, required)
 
-    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
-        if not self.input.again:
-            raise not_distributable_error(self.name)
-        pieces: list[DocumentSource] = []
-        with self._opened(preview_context(0)) as file:
+    def _partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+        partitions: list[DocumentSource] = []
+        with self._opened(preview_context()) as file:
             first, held = 0, 0
             for group in range(file.num_row_groups):
                 held += file.metadata.row_group(group).total_byte_size
-                if held >= piece_bytes or group == file.num_row_groups - 1:
-                    pieces.append(replace(self, groups=(first, group + 1)))
+                if held >= partition_bytes or group == file.num_row_groups - 1:
+                    partitions.append(replace(self, row_groups=(first, group + 1)))
                     first, held = group + 1, 0
-        return pieces or [self]
+        return partitions or [self]
 
-    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
-        with self._opened(reading) as file:
-            groups = range(*(self.groups or (0, file.num_row_groups)))
+    def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
+        with self._opened(context) as file:
+            groups = range(*(self.row_groups or (0, file.num_row_groups)))
             row = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
             rows = file.metadata.num_rows
             counted = (self.size or 0) * row // max(1, rows)
             for batch in parquet_batches(file, groups=groups):
-                yield from _batch_records(batch, row, self.name, reading)
+                yield from _batch_records(batch, row, self.name, context)
                 row += batch.num_rows
                 # Rows in place of bytes: what of the file has been read to make them is not known.
                 part = (self.size or 0) * row // rows - counted
                 counted += part
-                reading.counter.bytes += part
+                context.counter.bytes += part
 
     @contextmanager
-    def _opened(self, reading: ReadContext) -> Iterator[Any]:
+    def _opened(self, context: ReadContext) -> Iterator[Any]:
         if self.path is not None:
             with open_parquet(self.path) as file:
                 yield file
             return
-        with self.input.open(reading) as opened, open_parquet(opened) as file:
+        with self.input.open(context) as opened, open_parquet(opened) as file:
             yield file
 
 
@@ -103,28 +101,17 @@ class ArrowSource(FileSource):
 
     compression: Compression | None = None
 
-    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
+    def check(self, max_bytes: int, required: RequiredColumns) -> None:
         require_extra("parquet", "pyarrow")
-        if not self.input.again:
+        if not self.input.is_rereadable:
             return
-        magic = b""
-        for chunk in self.input.chunks(preview_context(max_bytes)):
-            magic += chunk[:MAGIC_BYTES]
-            if len(magic) >= MAGIC_BYTES:
-                break
-        if not magic:
+        if not self._check_compression(self.compression, max_bytes):
             return
-        check_compression(self.name, self.compression, magic)
         with _arrow_errors(), _ArrowStream(decompress(self.input.chunks(preview_context(max_bytes)))) as stream:
-            check_table_columns(self.name, stream.open().schema.names, wanted)
+            check_table_columns(self.name, stream.open().schema.names, required)
 
-    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
-        if not self.input.again:
-            raise not_distributable_error(self.name)
-        return [self]
-
-    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
-        with _ArrowStream(decompress(self.input.chunks(reading))) as stream:
+    def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
+        with _ArrowStream(decompress(self.input.chunks(context))) as stream:
             if stream.is_empty():  # opens the file: an error of the system's until here is none of Arrow's
                 return
             row = 0
@@ -133,7 +120,7 @@ class ArrowSource(FileSource):
                     # Slices: writers make batches of any size.
                     for start in range(0, batch.num_rows, _SLICE_ROWS):
                         part = batch.slice(start, _SLICE_ROWS)
-                        yield from _batch_records(part, row, self.name, reading)
+                        yield from _batch_records(part, row, self.name, context)
                         row += part.num_rows
                 stream.check_end()
 
@@ -169,7 +156,7 @@ class _ArrowStream(io.RawIOBase):
         """The batches (a `pyarrow.RecordBatchStreamReader`).
 
         Raises:
-            StreamBroken: Feather in its first version, which is no Arrow stream.
+            CorruptStream: Feather in its first version, which is no Arrow stream.
             ArrowException: neither an Arrow file nor a stream.
         """
         from pyarrow import ipc
@@ -186,7 +173,7 @@ class _ArrowStream(io.RawIOBase):
         """Make sure that nothing is missing behind the last batch: Arrow takes any end between two for the end.
 
         Raises:
-            StreamBroken: something is.
+            CorruptStream: something is.
         """
         while self._buffered.read(1 << 16):
             pass
@@ -205,13 +192,13 @@ def _arrow_errors() -> Iterator[None]:
         raise CorruptStream(f"the Arrow data is damaged ({error_summary(error)})") from error
 
 
-def _batch_records(batch: Any, before: int, source: str, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
+def _batch_records(batch: Any, before: int, source: str, context: ReadContext) -> Iterator[Record | RejectedRecord]:
     """The rows of a batch, numbered from `before` + 1 on."""
     names = batch.schema.names
     if not names:
         return
     columns = [column_to_json(column) for column in batch.columns]
     for number, values in enumerate(zip(*columns, strict=True), before + 1):
-        if reading.stop.is_set():
+        if context.stop.is_set():
             raise ReadCancelled
-        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), reading.settings.max_bytes)
+        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), context.settings.max_bytes)

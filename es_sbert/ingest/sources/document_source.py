@@ -1,75 +1,38 @@
 """What every source of documents provides: a check before the load, and a stream of records.
 
 `read_records` reads all sources of a load one after another; `check_sources` looks at the beginning of each before
-anything is written.
+anything is written. `BlockingCalls` runs calls that may block for a long time, so that a load can be stopped.
 """
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
-from es_sbert.errors import SourceError
+from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import closest_name
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.io.compression import COMPRESSION_SUFFIXES, Compression
-from es_sbert.io.lines import CorruptStream
+from es_sbert.io.file_formats import MAGIC_BYTES, Compression, detect_compression
+from es_sbert.io.text_formats import CorruptStream
 
 
-def check_table_columns(name: str, columns: Sequence[str], wanted: RequiredColumns) -> None:
+def check_table_columns(name: str, columns: Sequence[str], required: RequiredColumns) -> None:
     """Make sure that rows of these columns can become documents.
 
     Raises:
-        SourceError: two columns have the same name, or one that is wanted is missing.
+        SourceError: two columns have the same name, or one that is required is missing.
     """
     twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice:
         raise SourceError(f"{name} has two columns called {twice[0]}", "Give each a name of its own.")
-    wanted.check(name, columns, nested=True)
-
-
-class FileFormat(StrEnum):
-    """What stands inside the compression."""
-
-    JSONL = "jsonl"
-    CSV = "csv"
-    TSV = "tsv"
-    LINES = "lines"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-    LETTERS = "letters"  # a dead-letter file, by --retry alone
-
-
-FORMAT_HINT = "Add --format jsonl, csv, tsv, lines, parquet or arrow."
-
-_FORMATS_BY_SUFFIX = {
-    ".jsonl": FileFormat.JSONL,
-    ".ndjson": FileFormat.JSONL,
-    ".json": FileFormat.JSONL,
-    ".csv": FileFormat.CSV,
-    ".tsv": FileFormat.TSV,
-    ".tab": FileFormat.TSV,
-    ".txt": FileFormat.LINES,
-    ".parquet": FileFormat.PARQUET,
-    ".pq": FileFormat.PARQUET,
-    ".arrow": FileFormat.ARROW,
-    ".arrows": FileFormat.ARROW,
-    ".feather": FileFormat.ARROW,
-    ".ipc": FileFormat.ARROW,
-}
-
-
-def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
-    """Format and compression that a file's name tells; None where it tells none."""
-    path = PurePosixPath(name)
-    compression = COMPRESSION_SUFFIXES.get(path.suffix.lower())
-    inner = PurePosixPath(path.stem) if compression else path
-    return _FORMATS_BY_SUFFIX.get(inner.suffix.lower()), compression
+    required.check(name, columns, nested=True)
 
 
 class ReadCancelled(Exception):
@@ -93,14 +56,14 @@ class ReadSettings:
 
     Attributes:
         max_bytes: Longest record in bytes; longer ones become dead letters.
-        plain_field: Field that takes the line where a source is plain text.
-        index: The index that is loaded.
+        plain_text_field: Field that takes the line where a source is plain text.
+        target_index: The index that is loaded.
         retry_seconds: How long a source that does not answer is waited for.
     """
 
     max_bytes: int
-    plain_field: str
-    index: str = ""
+    plain_text_field: str
+    target_index: str = ""
     retry_seconds: float = 300.0
 
 
@@ -144,16 +107,16 @@ class RequiredColumns:
         """
         remedy = f"its columns are: {', '.join(columns)}"
         if not any(_has_column(columns, field, nested) for field in self.text_fields):
-            meant = _suggestion(self.text_fields, columns)
+            meant = _column_suggestion(self.text_fields, columns)
             raise SourceError(
                 f"{name} has no column {' or '.join(self.text_fields)}", f"{meant}Name one with --text-field; {remedy}."
             )
         if self.id_field is not None and not _has_column(columns, self.id_field, nested):
-            meant = _suggestion([self.id_field], columns)
+            meant = _column_suggestion([self.id_field], columns)
             raise SourceError(f"{name} has no column {self.id_field}", f"{meant}Name one with --id-field; {remedy}.")
 
 
-def _suggestion(names: Sequence[str], columns: Sequence[str]) -> str:
+def _column_suggestion(names: Sequence[str], columns: Sequence[str]) -> str:
     near = [meant for name in names if (meant := closest_name(name, columns)) is not None]
     return f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
 
@@ -162,88 +125,104 @@ def _has_column(columns: Sequence[str], field: str, nested: bool) -> bool:
     return field in columns or (nested and any(field.startswith(f"{column}.") for column in columns))
 
 
-class DocumentSource(Protocol):
-    """Records from somewhere. Sources are values: they can be compared, copied and sent to another process."""
+class DocumentSource:
+    """Records from somewhere. Sources are values: they can be compared, copied and sent to another process.
 
-    @property
-    def name(self) -> str:
-        """As it is called in messages, dead letters and the state; never holds a secret."""
+    Attributes:
+        name: Its name in messages, dead letters and the checkpoint; never holds a secret.
+        path: The file on this machine; None if it is not a local file.
+        size: Bytes that reading it will count; None if unknown.
+    """
 
-    @property
-    def path(self) -> Path | None:
-        """The file on this machine; None where it is none."""
+    name: str
+    path: Path | None
+    size: int | None
 
-    @property
-    def size(self) -> int | None:
-        """Bytes that reading it will count; None where that is not known."""
-
-    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
-        """Look at its beginning; what can be read only once (a pipe) is left alone.
+    def check(self, max_bytes: int, required: RequiredColumns) -> None:
+        """Check its beginning; what can be read only once (a pipe) is skipped.
 
         Raises:
-            SourceError: it cannot be opened, is not what its name says, or lacks the columns asked for.
+            SourceError: it cannot be opened, is not what its name says, or lacks a required column.
             UsageError: a library that reads it is not installed.
         """
+        raise NotImplementedError
 
-    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
-        """Sources that give its records one after another, for processes that read them at the same time.
+    def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+        """Sources that together give its records, in order, for processes that read them at the same time.
 
         Args:
-            piece_bytes: Bytes of a piece, about; a source that cannot be cut is a piece of its own.
+            partition_bytes: Approximate bytes of a partition; a source that cannot be split is one partition.
 
         Raises:
-            UsageError: it can be read once only, by this process.
-            OSError, StreamBroken: it cannot be read to cut it.
+            UsageError: it can be read only once, by this process.
+            OSError, CorruptStream: it cannot be read to split it.
         """
+        return [self]
 
-    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
+    def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         """Its records, with bounded memory.
 
         Raises:
             OSError: it cannot be opened.
-            StreamBroken: what comes after the records so far cannot be read.
-            SourceLost: it does not answer any more.
-            ReadingStopped: `reading.stop` was set.
+            CorruptStream: what follows the records so far cannot be read.
+            SourceUnavailable: it does not answer any more.
+            ReadCancelled: `context.stop` was set.
         """
+        raise NotImplementedError
 
 
-class ByteInput(Protocol):
-    """Bytes from somewhere, from which the sources in files make records."""
+class ByteInput:
+    """Bytes from somewhere, from which file sources make records.
+
+    Attributes:
+        name: Its name in messages; never holds a secret.
+        path: The file on this machine; None if it is not a local file.
+        size: Bytes; None if unknown.
+    """
+
+    name: str
+    path: Path | None
+    size: int | None
 
     @property
-    def name(self) -> str:
-        """As it is called in messages; never holds a secret."""
-
-    @property
-    def path(self) -> Path | None:
-        """The file on this machine; None where it is none."""
-
-    @property
-    def size(self) -> int | None:
-        """Bytes; None where that is not known."""
-
-    @property
-    def again(self) -> bool:
+    def is_rereadable(self) -> bool:
         """Whether it can be read more than once."""
+        return True
 
-    def chunks(self, reading: ReadContext) -> Iterator[bytes]:
-        """The bytes as they stand or come in, counted.
+    @property
+    def first_line(self) -> int:
+        """Number of its first line, from 1; greater for a later range of a file."""
+        return 1
+
+    def chunks(self, context: ReadContext) -> Iterator[bytes]:
+        """The raw bytes, counted.
 
         Raises:
-            OSError, StreamBroken, SourceLost, ReadingStopped: see `Source.records`.
+            OSError, CorruptStream, SourceUnavailable, ReadCancelled: see `DocumentSource.records`.
         """
+        raise NotImplementedError
 
-    def open(self, reading: ReadContext) -> BinaryIO:
-        """A file that can be read anywhere, not counted.
+    def open(self, context: ReadContext) -> BinaryIO:
+        """A seekable file, not counted.
 
         Raises:
-            OSError, StreamBroken, SourceLost, ReadingStopped: see `Source.records`; its methods raise them too.
+            OSError, CorruptStream, SourceUnavailable, ReadCancelled: see `DocumentSource.records`; its methods raise
+                them too.
         """
+        raise NotImplementedError
+
+    def split_at_lines(self, partition_bytes: int) -> Sequence[ByteInput]:
+        """Ranges of whole lines, of about so many bytes; just this input if it cannot be split.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return [self]
 
 
 @dataclass(frozen=True)
-class FileSource:
-    """What the sources in files share.
+class FileSource(DocumentSource):
+    """Base of the sources that read files.
 
     Attributes:
         input: Where the bytes come from.
@@ -252,16 +231,50 @@ class FileSource:
     input: ByteInput
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         return self.input.name
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> Path | None:  # type: ignore[override]
         return self.input.path
 
     @property
-    def size(self) -> int | None:
+    def size(self) -> int | None:  # type: ignore[override]
         return self.input.size
+
+    def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+        if not self.input.is_rereadable:
+            raise UsageError(
+                f"{self.name} can be read only once and only by this process, so a cluster cannot load it",
+                "Write it to a file that all machines can read, or load it without --ray.",
+            )
+        return self._partitions(partition_bytes)
+
+    def _partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+        return [self]
+
+    def _check_compression(self, declared: Compression | None, max_bytes: int) -> bytes:
+        """Compare the compression with the one that the name declares; returns the first bytes, none of an empty file.
+
+        Raises:
+            SourceError: the file is not compressed as its name says.
+        """
+        magic = b""
+        for chunk in self.input.chunks(preview_context(max_bytes)):
+            magic += chunk[:MAGIC_BYTES]
+            if len(magic) >= MAGIC_BYTES:
+                break
+        if magic and declared is not None and detect_compression(magic) is not declared:
+            raise SourceError(
+                f"{self.name} is named as {declared} but does not hold {declared} data",
+                "Rename it, or compress it again.",
+            )
+        return magic
+
+
+def preview_context(max_bytes: int = 0) -> ReadContext:
+    """A context to read the beginning of a source: not counted, without retries."""
+    return ReadContext(ReadSettings(max_bytes, "", retry_seconds=0), ByteCounter(), threading.Event())
 
 
 def check_sources(
@@ -277,10 +290,10 @@ def check_sources(
         SourceError: a source cannot be opened, is not what its name says, or lacks the columns asked for.
         UsageError: a library that reads it is not installed.
     """
-    wanted = RequiredColumns(text_fields, id_field)
+    required = RequiredColumns(text_fields, id_field)
     for source in sources:
         try:
-            source.check(max_bytes, wanted)
+            source.check(max_bytes, required)
         except OSError as error:
             raise SourceError(
                 f"{source.name} cannot be read: {error.strerror or error}", "Check that this user may read it."
@@ -309,11 +322,11 @@ def read_records(
         lost: Told where and why a source stopped answering, which ends the stream: to read it again later gives the
             rest, so nothing of it is rejected.
     """
-    reading = ReadContext(settings, counter, stop)
+    context = ReadContext(settings, counter, stop)
     for source in sources:
         last = 0
         try:
-            for record in source.records(reading):
+            for record in source.records(context):
                 last = record.origin.line
                 yield record
                 if stop.is_set():
@@ -332,3 +345,83 @@ def read_records(
 
 def _position(last: int) -> str:
     return f"after the record of line {last}" if last else "before its first record"
+
+
+T = TypeVar("T")
+
+_STOP_POLL_SECONDS = 0.1
+
+
+class BlockingCalls:
+    """Runs calls one after another in one thread of its own; a call that still runs when `stop` is set is abandoned.
+
+    One thread for all calls: a database's cursor may belong to the thread that opened it. It is a daemon, so a process
+    ends while it is blocked. `close` it.
+
+    Args:
+        stop: Set when the answers are no longer required.
+    """
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="ingest-blocking-calls", daemon=True)
+        self._blocked = False
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """The call's answer.
+
+        Raises:
+            ReadCancelled: `stop` was set before the call answered.
+            BaseException: what the call raised.
+        """
+        if self._stop.is_set():
+            raise ReadCancelled
+        answer = self._begun(call)
+        while not answer.done():
+            if self._stop.is_set():
+                self._blocked = True
+                raise ReadCancelled
+            _wait_briefly(answer)
+        return answer.result()
+
+    def close(self, last: Callable[[], object] = lambda: None) -> None:
+        """End the thread.
+
+        Args:
+            last: Called in it first, unless it is blocked: closes what the calls have opened.
+        """
+        if self._blocked:
+            self._calls.put(None)
+        elif self._thread.ident is None:
+            last()  # nothing was called
+        else:
+            answer = self._begun(last)
+            self._calls.put(None)
+            # Files and connections are let go of, but who wants to stop does not wait long for it.
+            _wait_briefly(answer)
+            while not answer.done() and not self._stop.is_set():
+                _wait_briefly(answer)
+
+    def _begun(self, call: Callable[[], T]) -> Future[T]:
+        if self._thread.ident is None:
+            self._thread.start()
+        answer: Future[T] = Future()
+        self._calls.put((call, answer))
+        return answer
+
+    def _run(self) -> None:
+        while (entry := self._calls.get()) is not None:
+            call, answer = entry
+            try:
+                answer.set_result(call())
+            except BaseException as error:  # for the thread that waits for the answer
+                answer.set_exception(error)
+            # A thread that waits for its next call holds nothing of the last one.
+            del entry, call, answer
+
+
+def _wait_briefly(answer: Future[Any]) -> None:
+    """Wait a moment for an answer; what it is, the caller asks."""
+    with contextlib.suppress(TimeoutError):
+        answer.exception(_STOP_POLL_SECONDS)

@@ -1,22 +1,148 @@
-"""Turn the FILE arguments of the command line into document sources of known format."""
+"""Turn FILE arguments into document sources of known format; local files and standard input as byte streams."""
 
 from __future__ import annotations
 
 import glob
 import os
+import select
 import stat
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.sources.columnar_files import ArrowSource, ParquetSource
-from es_sbert.ingest.sources.dead_letter_source import quarantine_path
-from es_sbert.ingest.sources.document_source import FORMAT_HINT, ByteInput, DocumentSource, FileFormat, guess_format
-from es_sbert.ingest.sources.local_files import STDIN, LocalFile, StandardInput
+from es_sbert.ingest.sources.document_source import ByteInput, DocumentSource, ReadCancelled, ReadContext
 from es_sbert.ingest.sources.remote_files import find_remote, is_url
 from es_sbert.ingest.sources.text_files import TextSource
-from es_sbert.io.compression import Compression
+from es_sbert.io.file_formats import FORMAT_HINT, MAGIC_BYTES, Compression, FileFormat, detect_compression, guess_format
+from es_sbert.io.text_formats import CorruptStream
 from es_sbert.messages import escape_unprintable
+
+STDIN = "-"
+_CHUNK = 1 << 16
+_STOP_POLL_SECONDS = 0.2
+_SCAN_CHUNK = 1 << 20
+_O_BINARY = getattr(os, "O_BINARY", 0)
+
+
+@dataclass(frozen=True)
+class LocalFile(ByteInput):
+    """A file, pipe or device of this machine, or a range of a file.
+
+    Attributes:
+        name: The path as given, in valid Unicode.
+        path: The file; also of a range.
+        size: Bytes of a regular file or a range; None for pipes and devices.
+        start: First byte of a range; None reads to the end of the file.
+        first_line: Number of its first line in the file.
+    """
+
+    name: str
+    path: Path
+    size: int | None
+    start: int | None = None
+    first_line: int = 1
+
+    @property
+    def is_rereadable(self) -> bool:
+        return self.size is not None
+
+    def chunks(self, context: ReadContext) -> Iterator[bytes]:
+        descriptor = os.open(self.path, os.O_RDONLY | _O_BINARY)
+        try:
+            if self.start is None:
+                yield from _read_descriptor(descriptor, context, may_block=self.size is None)
+            else:
+                os.lseek(descriptor, self.start, os.SEEK_SET)
+                yield from _read_descriptor(descriptor, context, count=self.size)
+        finally:
+            os.close(descriptor)
+
+    def open(self, context: ReadContext) -> BinaryIO:
+        return open(self.path, "rb")
+
+    def split_at_lines(self, partition_bytes: int) -> Sequence[ByteInput]:
+        if self.size is None or self.size <= partition_bytes:
+            return [self]
+        with open(self.path, "rb") as file:
+            if detect_compression(file.read(MAGIC_BYTES)) is not Compression.NONE:
+                return [self]
+        return split_file(self.name, self.path, partition_bytes)
+
+
+@dataclass(frozen=True)
+class StandardInput(ByteInput):
+    """The standard input of this process."""
+
+    name: str = STDIN
+    path: None = None
+    size: None = None
+
+    @property
+    def is_rereadable(self) -> bool:
+        return False
+
+    def chunks(self, context: ReadContext) -> Iterator[bytes]:
+        return _read_descriptor(sys.stdin.fileno(), context, may_block=True)
+
+    def open(self, context: ReadContext) -> BinaryIO:
+        raise CorruptStream("standard input can only be read from its beginning to its end")
+
+
+def _read_descriptor(
+    descriptor: int, context: ReadContext, *, may_block: bool = False, count: int | None = None
+) -> Iterator[bytes]:
+    """The bytes of an open file, to its end or exactly so many."""
+    # A pipe may stay silent for hours. Windows cannot wait for one with a timeout: there, stopping takes until the next
+    # bytes arrive.
+    polls = may_block and os.name == "posix"
+    while count is None or count > 0:
+        if context.stop.is_set():
+            raise ReadCancelled
+        if polls and not select.select([descriptor], [], [], _STOP_POLL_SECONDS)[0]:
+            continue
+        try:
+            chunk = os.read(descriptor, _CHUNK if count is None else min(_CHUNK, count))
+        except OSError as error:
+            raise CorruptStream(f"reading failed: {error.strerror}") from error
+        if not chunk:
+            if count is None:
+                return
+            raise CorruptStream(f"the file was truncated while it was read: {count:,} bytes are missing")
+        if count is not None:
+            count -= len(chunk)
+        context.counter.bytes += len(chunk)
+        yield chunk
+
+
+def split_file(name: str, path: Path, partition_bytes: int) -> list[LocalFile]:
+    """Split a file into ranges of about so many bytes, each of whole lines; reads the file once to count them.
+
+    Args:
+        name: Name of the file in messages.
+        partition_bytes: Bytes of a range; a longer line is a range of its own.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    ranges: list[LocalFile] = []
+    start, first_line, line, offset = 0, 1, 1, 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_SCAN_CHUNK):
+            position = 0
+            # The end of the first line that ends at the partition size or later.
+            while (end := chunk.find(b"\n", max(position, start + partition_bytes - offset - 1)) + 1) > 0:
+                line += chunk.count(b"\n", position, end)
+                ranges.append(LocalFile(name, path, offset + end - start, start, first_line))
+                start, first_line, position = offset + end, line, end
+            line += chunk.count(b"\n", position)
+            offset += len(chunk)
+    if offset > start or not ranges:
+        ranges.append(LocalFile(name, path, offset - start, start, first_line))
+    return ranges
 
 
 def find_sources(arguments: Sequence[str], given: FileFormat | None) -> list[DocumentSource]:
@@ -86,29 +212,6 @@ def _local_source(name: str, given: FileFormat | None) -> DocumentSource:
         raise SourceError(f"{shown} is a folder", f"Name the files in it, e.g. '{os.path.join(shown, '*.jsonl')}'.")
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
     return _file_source(LocalFile(shown, path, size), path.name, given)
-
-
-def find_dead_letters(file: Path) -> DocumentSource:
-    """The letters that `--retry FILE` is to try: those taken aside by a retry that was stopped, else the file's.
-
-    Raises:
-        SourceError: there is neither.
-    """
-    size = pending_dead_letters(file).size
-    return TextSource(LocalFile(str(file), quarantine_path(file), size), FileFormat.LETTERS, Compression.NONE)
-
-
-def pending_dead_letters(file: Path) -> DocumentSource:
-    """As `find_dead_letters`, before they are taken aside: where they are now, to be looked at only.
-
-    Raises:
-        SourceError: there are none.
-    """
-    for path in (quarantine_path(file), file):
-        if path.is_file():
-            letters = LocalFile(str(file), path, path.stat().st_size)
-            return TextSource(letters, FileFormat.LETTERS, Compression.NONE)
-    raise SourceError(f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load.")
 
 
 def _printable_name(name: str) -> str:

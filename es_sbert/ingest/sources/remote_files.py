@@ -13,9 +13,14 @@ from urllib.parse import urlsplit
 
 from es_sbert.engines.retry import Backoff, RetryPolicy
 from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
-from es_sbert.ingest.sources.blocking_calls import BlockingCalls
-from es_sbert.ingest.sources.document_source import ReadCancelled, ReadContext, SourceUnavailable
-from es_sbert.io.lines import CorruptStream
+from es_sbert.ingest.sources.document_source import (
+    BlockingCalls,
+    ByteInput,
+    ReadCancelled,
+    ReadContext,
+    SourceUnavailable,
+)
+from es_sbert.io.text_formats import CorruptStream
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -77,7 +82,7 @@ def underlying_error(error: Exception) -> Exception:
 
 
 @dataclass(frozen=True)
-class RemoteFile:
+class RemoteFile(ByteInput):
     """A file behind an fsspec filesystem.
 
     Attributes:
@@ -92,31 +97,30 @@ class RemoteFile:
     location: str = field(repr=False)
     size: int | None
     path: None = None
-    again: bool = True
 
-    def chunks(self, reading: ReadContext) -> Iterator[bytes]:
-        with self.open(reading) as file:
+    def chunks(self, context: ReadContext) -> Iterator[bytes]:
+        with self.open(context) as file:
             while chunk := file.read(_CHUNK):
-                reading.counter.bytes += len(chunk)
+                context.counter.bytes += len(chunk)
                 yield chunk
 
-    def open(self, reading: ReadContext) -> BinaryIO:
-        return cast(BinaryIO, RemoteReader(self, reading))
+    def open(self, context: ReadContext) -> BinaryIO:
+        return cast(BinaryIO, RemoteReader(self, context))
 
 
 class RemoteReader(io.RawIOBase):
-    """A remote file, open for reading anywhere; failures are waited out within the retry budget.
+    """A seekable remote file; failed reads are retried within the retry budget.
 
-    Its methods raise the errors of `Source.records`: OSError while nothing was read yet, StreamBroken where what is
-    left of the file cannot be had, SourceLost where the budget is spent, ReadingStopped.
+    Its methods raise the errors of `DocumentSource.records`: OSError if nothing was read yet, CorruptStream if the rest
+    of the file cannot be read, SourceUnavailable if the budget is spent, ReadCancelled.
     """
 
-    def __init__(self, file: RemoteFile, reading: ReadContext) -> None:
+    def __init__(self, file: RemoteFile, context: ReadContext) -> None:
         super().__init__()
         self._file = file
-        self._stop = reading.stop
-        self._backoff = Backoff(RetryPolicy(reading.settings.retry_seconds), reading.stop)
-        self._calls = BlockingCalls(reading.stop)
+        self._stop = context.stop
+        self._backoff = Backoff(RetryPolicy(context.settings.retry_seconds), context.stop)
+        self._calls = BlockingCalls(context.stop)
         self._handle: Any = None
         self._offset = 0
         self._sought = False

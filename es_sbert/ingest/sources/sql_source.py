@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from es_sbert.engines.retry import Backoff, RetryPolicy
 from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.blocking_calls import BlockingCalls
 from es_sbert.ingest.sources.document_source import (
+    BlockingCalls,
     DocumentSource,
     ReadCancelled,
     ReadContext,
@@ -23,7 +23,7 @@ from es_sbert.ingest.sources.document_source import (
     check_table_columns,
 )
 from es_sbert.ingest.sources.table_rows import row_record, value_to_json
-from es_sbert.io.lines import CorruptStream
+from es_sbert.io.text_formats import CorruptStream
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Engine
@@ -37,7 +37,7 @@ _POSTGRESQL_NAMES = ("postgresql", "postgres")
 
 
 @dataclass(frozen=True)
-class SqlSource:
+class SqlSource(DocumentSource):
     """A query.
 
     Attributes:
@@ -51,7 +51,7 @@ class SqlSource:
     path: None = None
     size: None = None
 
-    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
+    def check(self, max_bytes: int, required: RequiredColumns) -> None:
         engine = self._engine()
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -70,31 +70,28 @@ class SqlSource:
                 raise SourceError(
                     f"the database refuses the query: {self._reason(error)}", "Mend --sql; try it in a client first."
                 ) from None
-        check_table_columns("the query", columns, wanted)
+        check_table_columns("the query", columns, required)
 
-    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
-        return [self]
-
-    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
-        calls = BlockingCalls(reading.stop)
-        fetched = self._fetched(reading)
+    def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
+        calls = BlockingCalls(context.stop)
+        fetched = self._fetched(context)
         number = 0
         try:
             while rows := calls(lambda: next(fetched, None)):
                 for values in rows:
-                    if reading.stop.is_set():
+                    if context.stop.is_set():
                         raise ReadCancelled
                     number += 1
                     row = {name: value_to_json(value) for name, value in values.items()}
-                    yield row_record(row, Origin(self.name, number), reading.settings.max_bytes)
+                    yield row_record(row, Origin(self.name, number), context.settings.max_bytes)
         finally:
             calls.close(fetched.close)
 
-    def _fetched(self, reading: ReadContext) -> Generator[list[dict[str, Any]], None, None]:
+    def _fetched(self, context: ReadContext) -> Generator[list[dict[str, Any]], None, None]:
         """Rows by column, some at a time, as the database gives them."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        with self._connected(reading) as connection:
+        with self._connected(context) as connection:
             try:
                 with self._executed(connection) as result:
                     columns = list(result.keys())
@@ -104,23 +101,23 @@ class SqlSource:
                 raise self._failure(error) from None
 
     @contextmanager
-    def _connected(self, reading: ReadContext) -> Iterator[Connection]:
+    def _connected(self, context: ReadContext) -> Iterator[Connection]:
         """A connection, waited for while the database cannot be reached.
 
         Raises:
-            SourceLost: the retry budget is spent.
-            ReadingStopped: somebody asked to stop.
+            SourceUnavailable: the retry budget is spent.
+            ReadCancelled: somebody asked to stop.
         """
         from sqlalchemy.exc import SQLAlchemyError
 
         engine = self._engine()
-        backoff = Backoff(RetryPolicy(reading.settings.retry_seconds), reading.stop)
+        backoff = Backoff(RetryPolicy(context.settings.retry_seconds), context.stop)
         while True:
             try:
                 connection = engine.connect()
                 break
             except SQLAlchemyError as error:
-                if reading.stop.is_set():
+                if context.stop.is_set():
                     raise ReadCancelled from None
                 if not backoff.wait():
                     raise SourceUnavailable(f"the database cannot be reached ({self._reason(error)})") from None

@@ -25,7 +25,7 @@ from uuid import UUID
 import orjson
 
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.io.lines import SAMPLE_BYTES
+from es_sbert.io.text_formats import SAMPLE_BYTES
 
 _INTEGER_RANGE = (-(2**63), 2**64 - 1)
 _TEXT_TYPES = (UUID, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
@@ -56,7 +56,7 @@ def row_to_json(row: Mapping[str, Any]) -> bytes:
     """A row of converted values as JSON in one line.
 
     Raises:
-        BadValue: a value is `UnserializableValue`, or a text is no Unicode; the message names the column.
+        SerializationError: a value is `UnserializableValue`, or a text is no Unicode; the message names the column.
     """
     try:
         return orjson.dumps(row, default=_refuse)

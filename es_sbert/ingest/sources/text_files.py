@@ -2,179 +2,78 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import orjson
 
-from es_sbert.errors import SourceError, UsageError
+from es_sbert.errors import SourceError
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.dead_letter_source import dead_letter_records, last_dead_letter_lines
 from es_sbert.ingest.sources.document_source import (
-    ByteCounter,
     DocumentSource,
-    FileFormat,
     FileSource,
     ReadContext,
     ReadSettings,
     RequiredColumns,
+    preview_context,
 )
-from es_sbert.ingest.sources.local_files import LocalFile, split_file
-from es_sbert.io.compression import MAGIC_BYTES, Compression, decompress, detect_compression
-from es_sbert.io.csv_tsv import DelimitedRow, csv_rows, dict_rows, parse_header, tsv_rows
-from es_sbert.io.json_lines import LINE_WHITESPACE, depth_problem, parse_json_line, utf8_problem
-from es_sbert.io.lines import (
-    SAMPLE_BYTES,
+from es_sbert.io.file_formats import Compression, FileFormat, decompress, detect_compression
+from es_sbert.io.text_formats import (
+    LINE_WHITESPACE,
     CorruptStream,
+    DelimitedRow,
     Line,
+    csv_rows,
+    depth_problem,
+    dict_rows,
     line_too_long_reason,
+    parse_header,
+    parse_json_line,
     split_lines,
     strip_byte_order_mark,
+    tsv_rows,
+    utf8_problem,
 )
-
-
-def jsonl_records(lines: Iterable[Line], source: str) -> Iterator[Record | RejectedRecord]:
-    """One record a line; lines of nothing but white space are passed over."""
-    for line in lines:
-        origin = Origin(source, line.number)
-        data = line.data.strip(LINE_WHITESPACE)
-        if line.too_long:
-            yield RejectedRecord(origin, line_too_long_reason(line), line.data, line.size)
-        elif data:
-            fields = parse_json_line(data)
-            problem = fields if isinstance(fields, str) else depth_problem(fields, data)
-            if isinstance(fields, str) or problem is not None:
-                yield RejectedRecord(origin, str(problem), data[:SAMPLE_BYTES], len(data))
-            else:
-                yield Record(origin, fields, data)
-
-
-def delimited_records(rows: Iterable[DelimitedRow], source: str) -> Iterator[Record | RejectedRecord]:
-    """Rows as objects whose names come from the first row.
-
-    Raises:
-        StreamBroken: the first row is no header.
-    """
-    for number, raw, fields in dict_rows(rows):
-        origin = Origin(source, number)
-        if isinstance(fields, str):
-            yield RejectedRecord(origin, fields, raw[:SAMPLE_BYTES], len(raw))
-        else:
-            yield Record(origin, fields, orjson.dumps(fields))
-
-
-def plain_records(lines: Iterable[Line], source: str, field: str) -> Iterator[Record | RejectedRecord]:
-    """`{field: line}` for each line, empty ones too (they are counted as documents without text)."""
-    for line in lines:
-        origin = Origin(source, line.number)
-        if line.too_long:
-            yield RejectedRecord(origin, line_too_long_reason(line), line.data, line.size)
-            continue
-        data = line.data.removesuffix(b"\r")
-        problem = utf8_problem(data)
-        if problem:
-            yield RejectedRecord(origin, problem, data[:SAMPLE_BYTES], len(data))
-        else:
-            fields = {field: data.decode()}
-            yield Record(origin, fields, orjson.dumps(fields))
 
 
 @dataclass(frozen=True)
 class TextSource(FileSource):
-    """Lines of text.
+    """A text file with one document per line or row.
 
     Attributes:
-        format: Format of what is inside the compression.
-        compression: What the file's name says; None where the name says nothing.
-        first_line: Number of the first line, where the input is a later piece of a file; 1 where it is not.
+        format: Format inside the compression.
+        compression: By the file's name; None if the name does not tell.
     """
 
     format: FileFormat
     compression: Compression | None = None
-    first_line: int = 1
 
-    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
-        chunks = self.input.chunks(reading)
-        if self.first_line == 1:
-            # What stands at the beginning of a file; the same bytes further down are a line's own.
-            chunks = strip_byte_order_mark(decompress(chunks))
-        return self.parsed(split_lines(chunks, reading.settings.max_bytes, self.first_line), reading.settings)
-
-    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
-        if not self.input.again:
-            raise not_distributable_error(self.name)
-        file = self.input
-        if not isinstance(file, LocalFile) or file.size is None or file.size <= piece_bytes:
-            return [self]
-        # Of other formats, a line alone does not tell what it is: CSV has a header, and line feeds in quotes.
-        if self.format not in (FileFormat.JSONL, FileFormat.LINES) or self._is_compressed():
-            return [self]
-        pieces = split_file(file.name, file.path, file.size, piece_bytes)
-        return [replace(self, input=piece, first_line=piece.first_line) for piece in pieces]
-
-    def _is_compressed(self) -> bool:
-        with self.input.open(preview_context(0)) as file:
-            return detect_compression(file.read(MAGIC_BYTES)) is not Compression.NONE
-
-    def parsed(self, lines: Iterator[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:
-        """Lines as records of the source's format.
-
-        Raises:
-            StreamBroken: the first line should be a header and is none.
-        """
-        match self.format:
-            case FileFormat.JSONL:
-                return jsonl_records(lines, self.name)
-            case FileFormat.CSV:
-                return delimited_records(csv_rows(lines, settings.max_bytes), self.name)
-            case FileFormat.TSV:
-                return delimited_records(tsv_rows(lines), self.name)
-            case FileFormat.LETTERS:
-                last = last_dead_letter_lines(self.path) if self.path is not None else {}
-                return dead_letter_records(lines, self.name, settings.index, last)
-            case FileFormat.LINES:
-                return plain_records(lines, self.name, settings.plain_field)
-            case _:
-                raise ValueError(f"{self.format} is no format of lines")
-
-    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
-        if not self.input.again:
+    def check(self, max_bytes: int, required: RequiredColumns) -> None:
+        if not self.input.is_rereadable:
             return
-        head = self._head(max_bytes)
-        magic = next(head, b"")
-        while 0 < len(magic) < MAGIC_BYTES and (more := next(head, b"")):
-            magic += more
+        magic = self._check_compression(self.compression, max_bytes)
         if not magic:
             return
-        check_compression(self.name, self.compression, magic)
+        text = strip_byte_order_mark(decompress(self.input.chunks(preview_context(max_bytes))))
         if self.format in (FileFormat.CSV, FileFormat.TSV):
-            self._check_header(max_bytes, wanted)
+            self._check_header(split_lines(text, max_bytes), max_bytes, required)
             return
         try:
-            first = next(self._text(max_bytes), b"")
+            first = next(text, b"")
         except CorruptStream:
             if detect_compression(magic) is Compression.NONE:
                 raise
-            # A truncated archive may still hold documents: the load reads them and reports the break.
+            # A truncated archive may still hold documents: the load reads them and reports the rest.
             return
         if self.format is FileFormat.JSONL and first.lstrip().startswith(b"["):
             raise SourceError(
-                f"{self.name} holds a JSON array, not one object a line",
-                f"Turn it into JSON Lines: jq -c '.[]' {self.name}",
+                f"{self.name} holds a JSON array, not one object per line",
+                f"Convert it to JSON Lines: jq -c '.[]' {self.name}",
             )
 
-    def _head(self, max_bytes: int) -> Iterator[bytes]:
-        return self.input.chunks(preview_context(max_bytes))
-
-    def _text(self, max_bytes: int) -> Iterator[bytes]:
-        return strip_byte_order_mark(decompress(self._head(max_bytes)))
-
-    def _check_header(self, max_bytes: int, wanted: RequiredColumns) -> None:
-        lines = split_lines(self._text(max_bytes), max_bytes)
-        rows = csv_rows(lines, max_bytes) if self.format is FileFormat.CSV else tsv_rows(lines)
-        first = next(islice(rows, 1), None)
+    def _check_header(self, lines: Iterator[Line], max_bytes: int, required: RequiredColumns) -> None:
+        first = next(islice(self._rows(lines, max_bytes), 1), None)
         if first is None:
             return
         columns = parse_header(first[2])
@@ -183,31 +82,74 @@ class TextSource(FileSource):
                 f"{self.name} looks like JSON Lines, not like {self.format.upper()}",
                 "Add --format jsonl, or name the file .jsonl.",
             )
-        wanted.check(self.name, columns)
+        required.check(self.name, columns)
 
+    def _partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+        # In other formats a line depends on those before it: CSV has a header, and line feeds in quotes.
+        if self.format not in (FileFormat.JSONL, FileFormat.LINES):
+            return [self]
+        return [replace(self, input=part) for part in self.input.split_at_lines(partition_bytes)]
 
-def not_distributable_error(name: str) -> UsageError:
-    """The error for a source that other processes cannot read."""
-    return UsageError(
-        f"{name} gives its bytes once, to this process, and not to the machines of a cluster",
-        "Write it to a file that all machines can read, or load it without --ray.",
-    )
+    def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
+        chunks = self.input.chunks(context)
+        first_line = self.input.first_line
+        if first_line == 1:
+            # Only the beginning of a file has a byte order mark or tells the compression.
+            chunks = strip_byte_order_mark(decompress(chunks))
+        return self.parse_lines(split_lines(chunks, context.settings.max_bytes, first_line), context.settings)
 
+    def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:
+        """Records of uncompressed lines.
 
-def preview_context(max_bytes: int) -> ReadContext:
-    """A pass of its own for a look at the beginning: not counted, and not waited for."""
-    return ReadContext(ReadSettings(max_bytes, "", retry_seconds=0), ByteCounter(), threading.Event())
+        Raises:
+            CorruptStream: the first line should be a header but is not.
+        """
+        match self.format:
+            case FileFormat.JSONL:
+                return self._jsonl_records(lines)
+            case FileFormat.LINES:
+                return self._plain_records(lines, settings.plain_text_field)
+            case _:
+                return self._delimited_records(self._rows(lines, settings.max_bytes))
 
+    def _jsonl_records(self, lines: Iterable[Line]) -> Iterator[Record | RejectedRecord]:
+        """One record per line; blank lines are skipped."""
+        for line in lines:
+            origin = Origin(self.name, line.number)
+            data = line.data.strip(LINE_WHITESPACE)
+            if line.is_too_long:
+                yield RejectedRecord(origin, line_too_long_reason(line), line.data, line.size)
+            elif data:
+                fields = parse_json_line(data)
+                problem = fields if isinstance(fields, str) else depth_problem(fields, data)
+                if isinstance(fields, str) or problem is not None:
+                    yield RejectedRecord.of_bytes(origin, str(problem), data)
+                else:
+                    yield Record(origin, fields, data)
 
-def check_compression(name: str, said: Compression | None, magic: bytes) -> None:
-    """Make sure that a file is compressed as its name says.
+    def _plain_records(self, lines: Iterable[Line], field: str) -> Iterator[Record | RejectedRecord]:
+        """`{field: line}` for each line; empty lines too, which are counted as documents without text."""
+        for line in lines:
+            origin = Origin(self.name, line.number)
+            if line.is_too_long:
+                yield RejectedRecord(origin, line_too_long_reason(line), line.data, line.size)
+                continue
+            data = line.data.removesuffix(b"\r")
+            problem = utf8_problem(data)
+            if problem:
+                yield RejectedRecord.of_bytes(origin, problem, data)
+            else:
+                fields = {field: data.decode()}
+                yield Record(origin, fields, orjson.dumps(fields))
 
-    Args:
-        said: By the name; None where it says nothing.
-        magic: The file's first `MAGIC_BYTES`.
+    def _rows(self, lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
+        return csv_rows(lines, max_bytes) if self.format is FileFormat.CSV else tsv_rows(lines)
 
-    Raises:
-        SourceError: it is not.
-    """
-    if said is not None and detect_compression(magic) is not said:
-        raise SourceError(f"{name} is called {said} but does not hold {said} data", "Rename it, or compress it again.")
+    def _delimited_records(self, rows: Iterable[DelimitedRow]) -> Iterator[Record | RejectedRecord]:
+        """Rows as objects, named by the header."""
+        for number, raw, fields in dict_rows(rows):
+            origin = Origin(self.name, number)
+            if isinstance(fields, str):
+                yield RejectedRecord.of_bytes(origin, fields, raw)
+            else:
+                yield Record(origin, fields, orjson.dumps(fields))

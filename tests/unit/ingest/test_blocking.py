@@ -10,11 +10,10 @@ import pytest
 from pydantic import SecretStr
 
 from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.blocking_calls import BlockingCalls
 from es_sbert.ingest.sources.document_source import (
+    BlockingCalls,
     ByteCounter,
     DocumentSource,
-    FileFormat,
     ReadCancelled,
     ReadContext,
     ReadSettings,
@@ -23,6 +22,7 @@ from es_sbert.ingest.sources.document_source import (
 from es_sbert.ingest.sources.remote_files import RemoteFile
 from es_sbert.ingest.sources.sql_source import SqlSource
 from es_sbert.ingest.sources.text_files import TextSource
+from es_sbert.io.file_formats import FileFormat
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -85,7 +85,7 @@ def test_a_source_that_blocks_is_not_waited_for(kind: str) -> None:
 
     threading.Thread(target=stop_in_the_silence, daemon=True).start()
     try:
-        settings = ReadSettings(1000, plain_field="text", retry_seconds=3600)
+        settings = ReadSettings(1000, plain_text_field="text", retry_seconds=3600)
         read.extend(read_records([source], settings, ByteCounter(), stop, pytest.fail))
         assert not over.is_set()  # the source still blocks
     finally:

@@ -20,8 +20,9 @@ from pyarrow import feather, ipc, parquet
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.columnar_files import ArrowSource, ParquetSource
-from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
 from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.io.file_formats import FileFormat
 
 ROWS = 5000
 TABLE = pa.table(
@@ -57,7 +58,7 @@ def write(path: Path, table: pa.Table = TABLE) -> Path:
 
 
 def read(path: Path, *, counter: ByteCounter | None = None, max_bytes: int = 1000) -> list[Record | RejectedRecord]:
-    settings = ReadSettings(max_bytes, plain_field="text")
+    settings = ReadSettings(max_bytes, plain_text_field="text")
     sources = find_sources([str(path)], None)
     return list(read_records(sources, settings, counter or ByteCounter(), threading.Event(), pytest.fail))
 
@@ -201,7 +202,7 @@ def test_parquet_cannot_come_out_of_a_pipe() -> None:
 def test_a_file_that_vanished_since_the_first_look(tmp_path: Path, name: str) -> None:
     sources = find_sources([str(write(tmp_path / name))], None)
     (tmp_path / name).unlink()
-    settings = ReadSettings(1000, plain_field="text")
+    settings = ReadSettings(1000, plain_text_field="text")
     [reject] = read_records(sources, settings, ByteCounter(), threading.Event(), pytest.fail)
     assert isinstance(reject, RejectedRecord)
     assert "cannot be opened: No such file" in reject.reason
@@ -211,7 +212,7 @@ def test_a_file_that_vanished_since_the_first_look(tmp_path: Path, name: str) ->
 def test_reading_stops_when_told(tmp_path: Path, name: str) -> None:
     stop = threading.Event()
     sources = find_sources([str(write(tmp_path / name))], None)
-    records = read_records(sources, ReadSettings(1000, plain_field="text"), ByteCounter(), stop, pytest.fail)
+    records = read_records(sources, ReadSettings(1000, plain_text_field="text"), ByteCounter(), stop, pytest.fail)
     for _ in range(10):
         next(records)
     stop.set()
@@ -231,7 +232,7 @@ import resource, sys, threading
 from es_sbert.ingest.sources.find_sources import find_sources
 from es_sbert.ingest.sources.document_source import read_records
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings
-settings = ReadSettings(1 << 20, plain_field="text")
+settings = ReadSettings(1 << 20, plain_text_field="text")
 records = read_records(find_sources(sys.argv[1:], None), settings, ByteCounter(), threading.Event(), sys.exit)
 print(sum(1 for _ in records), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -17,9 +17,9 @@ from es_sbert.ingest.dead_letters import (
     check_dead_letters_writable,
     dead_letter_keys,
     default_dead_letters_path,
+    quarantine_path,
 )
 from es_sbert.ingest.records import Origin
-from es_sbert.ingest.sources.dead_letter_source import quarantine_path
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.ingest.dead_letters import DeadLetterFile
 from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, read_records
-from es_sbert.ingest.sources.local_files import LocalFile, StandardInput
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, read_records
+from es_sbert.ingest.sources.find_sources import LocalFile, StandardInput
 from es_sbert.ingest.sources.text_files import TextSource
-from es_sbert.io.json_lines import MAX_DEPTH
-from es_sbert.io.lines import CorruptStream, split_lines
+from es_sbert.io.file_formats import FileFormat
+from es_sbert.io.text_formats import MAX_DEPTH, CorruptStream, split_lines
 
-SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
-LINE_FORMATS = [FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV, FileFormat.LINES, FileFormat.LETTERS]
+SETTINGS = ReadSettings(max_bytes=1000, plain_text_field="text")
+LINE_FORMATS = [FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV, FileFormat.LINES, None]
 # Text without lone surrogates, which UTF-8 cannot hold.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 objects = st.dictionaries(
@@ -29,13 +30,18 @@ objects = st.dictionaries(
 )
 
 
+def source_of(form: FileFormat | None) -> TextSource | DeadLetterFile:
+    """Standard input in a format; None for a dead-letter file."""
+    return DeadLetterFile(StandardInput("file")) if form is None else TextSource(StandardInput("file"), form)
+
+
 def read(data: bytes, form: FileFormat, settings: ReadSettings = SETTINGS) -> list[Record | RejectedRecord]:
     source = TextSource(StandardInput("file"), form)
-    return list(source.parsed(split_lines([data], settings.max_bytes), settings))
+    return list(source.parse_lines(split_lines([data], settings.max_bytes), settings))
 
 
 def fields(data: bytes, form: FileFormat) -> list[dict[str, object]]:
-    records = read(data, form, ReadSettings(max_bytes=1 << 20, plain_field="text"))
+    records = read(data, form, ReadSettings(max_bytes=1 << 20, plain_text_field="text"))
     assert all(isinstance(record, Record) for record in records), records
     return [record.fields for record in records if isinstance(record, Record)]
 
@@ -161,12 +167,12 @@ def test_plain_lines() -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from(LINE_FORMATS))
-def test_any_bytes_end_in_records_and_rejects(data: bytes, form: FileFormat) -> None:
-    source = TextSource(StandardInput("file"), form)
+def test_any_bytes_end_in_records_and_rejects(data: bytes, form: FileFormat | None) -> None:
+    source = source_of(form)
     records: list[Record | RejectedRecord] = []
     # What cannot be a header ends the source; nothing else may raise.
     with suppress(CorruptStream) if form in (FileFormat.CSV, FileFormat.TSV) else nullcontext():
-        records.extend(source.parsed(split_lines([data], 100), SETTINGS))
+        records.extend(source.parse_lines(split_lines([data], 100), SETTINGS))
     for record in records:
         if isinstance(record, Record):
             assert orjson.loads(record.source) == record.fields
@@ -194,7 +200,7 @@ def test_a_header_that_is_none_breaks_the_source_off(tmp_path: Path, header: byt
 @given(st.integers(1, 400), st.sampled_from([("[", "]"), ('{"a":', "}")]))
 def test_nested_objects_are_read_as_deep_as_they_can_be_written(depth: int, brackets: tuple[str, str]) -> None:
     line = f'{{"a": {brackets[0] * depth}1{brackets[1] * depth}}}'.encode()
-    [record] = read(line, FileFormat.JSONL, ReadSettings(max_bytes=1 << 20, plain_field="text"))
+    [record] = read(line, FileFormat.JSONL, ReadSettings(max_bytes=1 << 20, plain_text_field="text"))
     if depth < MAX_DEPTH:
         assert isinstance(record, Record)
         assert orjson.loads(orjson.dumps({"document": record.fields})) == {"document": record.fields}

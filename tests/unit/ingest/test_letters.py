@@ -9,21 +9,25 @@ import orjson
 import pytest
 
 from es_sbert.errors import OutputError, SourceError, UsageError
-from es_sbert.ingest.dead_letters import DeadLetters
+from es_sbert.ingest.dead_letters import (
+    DeadLetterFile,
+    DeadLetters,
+    check_dead_letter_index,
+    find_dead_letters,
+    quarantine,
+    quarantine_path,
+)
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.dead_letter_source import check_dead_letter_index, quarantine, quarantine_path
-from es_sbert.ingest.sources.document_source import FileFormat, ReadSettings
-from es_sbert.ingest.sources.find_sources import find_dead_letters
-from es_sbert.ingest.sources.local_files import LocalFile
-from es_sbert.ingest.sources.text_files import TextSource
-from es_sbert.io.lines import split_lines
+from es_sbert.ingest.sources.document_source import ReadSettings
+from es_sbert.ingest.sources.find_sources import LocalFile
+from es_sbert.io.text_formats import split_lines
 
-SETTINGS = ReadSettings(max_bytes=2000, plain_field="text", index="docs")
+SETTINGS = ReadSettings(max_bytes=2000, plain_text_field="text", target_index="docs")
 
 
 def read(path: Path) -> list[Record | RejectedRecord]:
-    source = TextSource(LocalFile(str(path), path, None), FileFormat.LETTERS)
-    return list(source.parsed(split_lines([path.read_bytes()], SETTINGS.max_bytes), SETTINGS))
+    source = DeadLetterFile(LocalFile(str(path), path, None))
+    return list(source.parse_lines(split_lines([path.read_bytes()], SETTINGS.max_bytes), SETTINGS))
 
 
 def test_a_letters_document_comes_back_byte_for_byte_with_its_id(tmp_path: Path) -> None:
@@ -100,7 +104,7 @@ def test_letters_are_taken_aside_once_and_first(tmp_path: Path) -> None:
         find_dead_letters(file)
     file.write_bytes(b"{}\n")
     source = find_dead_letters(file)
-    assert (source.path, source.size, source.format) == (quarantine_path(file), 3, FileFormat.LETTERS)
+    assert (source.path, source.size) == (quarantine_path(file), 3)
     quarantine(file)
     assert not file.exists()
     file.write_bytes(b"new letters\n")

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from es_sbert.errors import UsageError
 from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, FileFormat, ReadContext, ReadSettings
-from es_sbert.ingest.sources.find_sources import find_sources
-from es_sbert.ingest.sources.local_files import split_file
-from es_sbert.io.lines import CorruptStream
+from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, ReadContext, ReadSettings
+from es_sbert.ingest.sources.find_sources import find_sources, split_file
+from es_sbert.io.file_formats import FileFormat
+from es_sbert.io.text_formats import CorruptStream
 
 
 def records(source: DocumentSource) -> list[Record | RejectedRecord]:
@@ -39,8 +39,8 @@ def test_pieces_are_whole_lines_that_make_up_the_file(
     content = b"\n".join(lines) + (b"\n" if ended else b"")
     path = tmp_path_factory.mktemp("pieces") / "file"
     path.write_bytes(content)
-    pieces = split_file("file", path, len(content), size)
-    cut = [content[piece.start : piece.end] for piece in pieces]
+    pieces = split_file("file", path, size)
+    cut = [content[piece.start : piece.start + piece.size] for piece in pieces]
     assert b"".join(cut) == content
     assert all(part.endswith(b"\n") for part in cut[:-1])
     for piece in pieces:
@@ -56,7 +56,7 @@ def test_records_of_the_pieces_are_those_of_the_file(tmp_path: Path, name: str, 
     # A byte order mark in front belongs to the file, one at the beginning of a later line to the line.
     path.write_bytes(b"\xef\xbb\xbf" + b"".join(b'{"text": "%d"}\n\n\xef\xbb\xbfbroken\n' % n for n in range(100)))
     [source] = find_sources([str(path)], None)
-    pieces = source.pieces(size)
+    pieces = source.partitions(size)
     assert (len(pieces) > 1) is (size < 1 << 20)
     assert [record for piece in pieces for record in records(piece)] == records(source)
 
@@ -66,12 +66,12 @@ def test_row_groups_are_the_pieces_of_a_table(tmp_path: Path) -> None:
     table = pyarrow.table({"text": [f"number {n}" for n in range(1000)], "n": list(range(1000))})
     pyarrow.parquet.write_table(table, path, row_group_size=64)
     [source] = find_sources([str(path)], None)
-    pieces = source.pieces(3000)
+    pieces = source.partitions(3000)
     assert 1 < len(pieces) < 16
     assert [record for piece in pieces for record in records(piece)] == records(source)
     pyarrow.parquet.write_table(table.slice(0, 0), path)
     [source] = find_sources([str(path)], None)
-    assert [record for piece in source.pieces(10) for record in records(piece)] == []
+    assert [record for piece in source.partitions(10) for record in records(piece)] == []
 
 
 def test_what_cannot_be_cut_is_a_piece_of_its_own(tmp_path: Path) -> None:
@@ -81,22 +81,22 @@ def test_what_cannot_be_cut_is_a_piece_of_its_own(tmp_path: Path) -> None:
     disguised.write_bytes(packed.read_bytes())
     for path in (csv, packed, disguised):
         [source] = find_sources([str(path)], None)
-        assert source.pieces(10) == [source]
+        assert source.partitions(10) == [source]
 
 
 def test_a_pipe_has_no_pieces() -> None:
     for form in (FileFormat.JSONL, FileFormat.ARROW):
         [source] = find_sources(["-"], form)
-        with pytest.raises(UsageError, match="gives its bytes once"):
-            source.pieces(10)
+        with pytest.raises(UsageError, match="can be read only once"):
+            source.partitions(10)
 
 
 def test_a_file_that_has_become_shorter_breaks_off(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 100)
     [source] = find_sources([str(path)], None)
-    pieces: Any = source.pieces(500)
+    pieces: Any = source.partitions(500)
     path.write_bytes(b'{"text": "a"}\n' * 50)
     assert records(pieces[0])
-    with pytest.raises(CorruptStream, match="has become shorter"):
+    with pytest.raises(CorruptStream, match="was truncated while it was read"):
         records(pieces[-1])

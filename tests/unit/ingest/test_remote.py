@@ -27,13 +27,13 @@ from es_sbert.ingest.sources import remote_files
 from es_sbert.ingest.sources.document_source import (
     ByteCounter,
     DocumentSource,
-    FileFormat,
     ReadSettings,
     check_sources,
     read_records,
 )
 from es_sbert.ingest.sources.find_sources import find_sources
 from es_sbert.ingest.sources.remote_files import is_url, redact_secrets, url_scheme
+from es_sbert.io.file_formats import FileFormat
 from tests.http_files import HttpFiles
 
 COUNT = 3000
@@ -72,7 +72,7 @@ def read(
     counter: ByteCounter | None = None,
     stop: threading.Event | None = None,
 ) -> list[Record | RejectedRecord]:
-    settings = ReadSettings(1000, plain_field="text", retry_seconds=seconds)
+    settings = ReadSettings(1000, plain_text_field="text", retry_seconds=seconds)
     return list(read_records(sources, settings, counter or ByteCounter(), stop or threading.Event(), lost))
 
 
@@ -213,7 +213,7 @@ def test_a_file_that_is_another_one_half_way_is_not_mixed_with_it(change: str) -
     with HttpFiles({"/f.jsonl": LINES}) as server:
         sources = find(f"{server.url}/f.jsonl")
         server.faults = [None, None, -1]
-        settings = ReadSettings(1000, plain_field="text", retry_seconds=120)
+        settings = ReadSettings(1000, plain_text_field="text", retry_seconds=120)
         records = read_records(sources, settings, ByteCounter(), threading.Event(), pytest.fail)
         first = [next(records)]
         if change == "changed":
@@ -296,7 +296,7 @@ def test_a_server_that_is_down_for_a_while_is_no_reason_to_call_a_file_removed()
     said: list[str] = []
     with HttpFiles({"/f.jsonl": LINES}) as server:
         sources = find(f"{server.url}/f.jsonl")
-        settings = ReadSettings(1000, plain_field="text", retry_seconds=0.5)
+        settings = ReadSettings(1000, plain_text_field="text", retry_seconds=0.5)
         records = read_records(sources, settings, ByteCounter(), threading.Event(), said.append)
         first = next(records)
         server.down.set()

@@ -12,13 +12,12 @@ import pytest
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import ByteCounter, FileFormat, ReadSettings, check_sources, read_records
-from es_sbert.ingest.sources.find_sources import find_sources
-from es_sbert.ingest.sources.local_files import LocalFile
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.find_sources import LocalFile, find_sources
 from es_sbert.ingest.sources.text_files import TextSource
-from es_sbert.io.compression import Compression
+from es_sbert.io.file_formats import Compression, FileFormat
 
-SETTINGS = ReadSettings(max_bytes=1000, plain_field="text")
+SETTINGS = ReadSettings(max_bytes=1000, plain_text_field="text")
 
 
 def check(path: Path, *fields: str, id_field: str | None = None) -> None:

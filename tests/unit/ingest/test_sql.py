@@ -42,7 +42,7 @@ def source(database: Path | str, query: str = QUERY) -> SqlSource:
 def read(
     wanted: SqlSource, *, lost: Any = pytest.fail, stop: threading.Event | None = None
 ) -> Iterator[Record | RejectedRecord]:
-    settings = ReadSettings(1000, plain_field="text", retry_seconds=0)
+    settings = ReadSettings(1000, plain_text_field="text", retry_seconds=0)
     return read_records([wanted], settings, ByteCounter(), stop or threading.Event(), lost)
 
 

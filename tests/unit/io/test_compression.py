@@ -10,8 +10,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.io.compression import Compression, decompress, detect_compression
-from es_sbert.io.lines import CorruptStream
+from es_sbert.io.file_formats import Compression, decompress, detect_compression
+from es_sbert.io.text_formats import CorruptStream
 
 PACK = {Compression.GZIP: gzip.compress, Compression.ZSTD: zstandard.ZstdCompressor().compress}
 packed = pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])

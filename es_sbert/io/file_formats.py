@@ -1,15 +1,58 @@
-"""Streaming gzip and zstd decompression with bounded memory."""
+"""File formats and compression: told by a file's name or its first bytes, and streaming decompression.
+
+Gzip and zstd are unpacked with bounded memory.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Protocol
 
 import zstandard
 
-from es_sbert.io.lines import CorruptStream
+from es_sbert.io.text_formats import CorruptStream
+
+
+class FileFormat(StrEnum):
+    """What stands inside the compression."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    TSV = "tsv"
+    LINES = "lines"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+FORMAT_HINT = "Add --format jsonl, csv, tsv, lines, parquet or arrow."
+
+_FORMATS_BY_SUFFIX = {
+    ".jsonl": FileFormat.JSONL,
+    ".ndjson": FileFormat.JSONL,
+    ".json": FileFormat.JSONL,
+    ".csv": FileFormat.CSV,
+    ".tsv": FileFormat.TSV,
+    ".tab": FileFormat.TSV,
+    ".txt": FileFormat.LINES,
+    ".parquet": FileFormat.PARQUET,
+    ".pq": FileFormat.PARQUET,
+    ".arrow": FileFormat.ARROW,
+    ".arrows": FileFormat.ARROW,
+    ".feather": FileFormat.ARROW,
+    ".ipc": FileFormat.ARROW,
+}
+
+
+def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
+    """Format and compression that a file's name tells; None where it tells none."""
+    path = PurePosixPath(name)
+    compression = COMPRESSION_SUFFIXES.get(path.suffix.lower())
+    inner = PurePosixPath(path.stem) if compression else path
+    return _FORMATS_BY_SUFFIX.get(inner.suffix.lower()), compression
+
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -46,7 +89,7 @@ def decompress(chunks: Iterable[bytes], compression: Compression | None = None) 
         compression: None looks at the first bytes.
 
     Raises:
-        StreamBroken: the data is damaged or ends early; what stands before the break has been given out.
+        CorruptStream: the data is damaged or ends early; what stands before the break has been given out.
     """
     source = iter(chunks)
     if compression is None:

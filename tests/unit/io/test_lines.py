@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.io.lines import SAMPLE_BYTES, CorruptStream, Line, split_lines, strip_byte_order_mark
+from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, Line, split_lines, strip_byte_order_mark
 
 
 @given(st.lists(st.binary(max_size=30)))
@@ -27,7 +27,7 @@ def test_lines_do_not_depend_on_the_chunks(chunks: list[bytes]) -> None:
 def test_lines_beyond_the_limit_are_marked_with_their_size(chunks: list[bytes], limit: int) -> None:
     for line, whole in zip(split_lines(chunks, limit), split_lines(chunks, 10_000), strict=True):
         assert line.size == len(whole.data)
-        assert line.too_long == (len(whole.data) > limit)
+        assert line.is_too_long == (len(whole.data) > limit)
 
 
 def test_a_line_that_is_too_long_takes_no_memory() -> None:
@@ -43,7 +43,7 @@ def test_a_line_that_is_too_long_takes_no_memory() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert [(line.number, line.size, line.too_long) for line in lines] == [
+    assert [(line.number, line.size, line.is_too_long) for line in lines] == [
         (1, 5, False),
         (2, 800 * 65536, True),
         (3, 4, False),

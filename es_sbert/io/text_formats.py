@@ -1,0 +1,309 @@
+"""Parse lines, JSON Lines, CSV and TSV, with the number of every line and bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import orjson
+
+# Of input that cannot be read, this much is kept to show it.
+SAMPLE_BYTES = 64 * 1024
+
+_UTF8_BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+
+
+class CorruptStream(Exception):
+    """A stream that ends before its end: damaged compression, a failing disk, another encoding."""
+
+
+class Line(NamedTuple):
+    """One line without its line feed (a carriage return in front of it is kept).
+
+    Attributes:
+        number: From 1.
+        data: The line, or its first `SAMPLE_BYTES` where it is too long.
+        size: Its size in bytes.
+        is_too_long: Whether it is longer than allowed.
+    """
+
+    number: int
+    data: bytes
+    size: int
+    is_too_long: bool = False
+
+
+def split_lines(chunks: Iterable[bytes], max_bytes: int, first: int = 1) -> Iterator[Line]:
+    """Lines of a byte stream; a line of more than `max_bytes` is passed over without being held in memory.
+
+    The bytes after the last line feed are a line where there are any.
+
+    Args:
+        first: Number of the first line.
+    """
+    number = first
+    pieces: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield _make_line(number, [*pieces, end] if pieces else [end], size + len(end), max_bytes)
+            number += 1
+            pieces, size = [], 0
+        if rest:
+            size += len(rest)
+            pieces.append(rest)
+            if size > max_bytes:
+                pieces = [b"".join(pieces)[:SAMPLE_BYTES]]
+    if size:
+        yield _make_line(number, pieces, size, max_bytes)
+
+
+def _make_line(number: int, pieces: list[bytes], size: int, max_bytes: int) -> Line:
+    data = b"".join(pieces)
+    if size > max_bytes:
+        return Line(number, data[:SAMPLE_BYTES], size, is_too_long=True)
+    return Line(number, data, size)
+
+
+def line_too_long_reason(line: Line) -> str:
+    """What to say of a line that is longer than allowed."""
+    return f"the line has {line.size:,} bytes, more than --max-document-bytes allows"
+
+
+def strip_byte_order_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The stream without the UTF-8 byte order mark that some programs put in front.
+
+    Raises:
+        CorruptStream: the mark of UTF-16 stands there.
+    """
+    head = b""
+    decided = False
+    for chunk in chunks:
+        if decided:
+            yield chunk
+            continue
+        head += chunk
+        # One byte may come alone out of a pipe; three are needed to tell.
+        if len(head) < len(_UTF8_BOM):
+            continue
+        decided = True
+        yield _strip_head(head)
+    if not decided and head:
+        yield _strip_head(head)
+
+
+def _strip_head(head: bytes) -> bytes:
+    if head.startswith(_UTF16_BOMS):
+        raise CorruptStream("the text is UTF-16, not UTF-8 (convert it with `iconv -f UTF-16 -t UTF-8`)")
+    return head.removeprefix(_UTF8_BOM)
+
+
+# White space that may stand around an object.
+LINE_WHITESPACE = b" \t\r\x0b\x0c"
+# orjson reads 1024 levels, but writes 254 only, and what is read must be written: hashed, and as a dead letter.
+MAX_DEPTH = 200
+
+
+def parse_json_line(data: bytes) -> dict[str, Any] | str:
+    """The object of a line without the space around it, or why there is none."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        return utf8_problem(data) or f"malformed JSON: {error}"
+    return value if isinstance(value, dict) else f"the line is a JSON {json_type_name(value)}, not an object"
+
+
+def dump_object(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:
+    """An object as JSON on one line, also one that an engine gave: its documents may hold lone surrogates and integers
+    of any size, which orjson does not write."""
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS if sort_keys else None)
+    except TypeError:
+        return json.dumps(fields, sort_keys=sort_keys).encode()
+
+
+def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:
+    """What is wrong with an object that is nested too deeply, or None.
+
+    Args:
+        data: What it was parsed from.
+    """
+    # Almost no object has so many brackets: the others need not be looked into.
+    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+        return None
+    level: list[Any] = [fields]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return None
+    return f"the object is nested more than {MAX_DEPTH} levels deep"
+
+
+def utf8_problem(data: bytes) -> str | None:
+    """What is wrong with bytes that should be UTF-8, or None."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return f"invalid UTF-8: byte 0x{data[error.start]:02x} at position {error.start}"
+    return None
+
+
+def json_type_name(value: object) -> str:
+    """JSON's name of a parsed value's type."""
+    if value is None:
+        return "null"
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return names[type(value)]
+
+
+# A row as read: its first line, its raw bytes (for dead letters) and its values, or why it has none.
+DelimitedRow = tuple[int, bytes, list[str] | str]
+
+# The csv module keeps its own limit on a field (131,072 characters) for the whole process. Rows are bounded
+# by --max-document-bytes here, so that limit is lifted to the largest number every platform takes.
+_CSV_FIELD_LIMIT = 2**31 - 1
+
+
+class _RowTooLong(Exception):
+    """More lines than one row may hold: in all likelihood a quote that is never closed."""
+
+
+class _LineFeeder:
+    """Hands lines to csv.reader as text and remembers those of the row that is being read."""
+
+    def __init__(self, lines: Iterable[Line], max_bytes: int) -> None:
+        self._lines = iter(lines)
+        self._max_bytes = max_bytes
+        self.first = 0
+        self.last = 0
+        self.size = 0
+        self.raw: list[bytes] = []
+        self.too_long: Line | None = None
+
+    def start_row(self) -> None:
+        self.first, self.size, self.raw, self.too_long = 0, 0, [], None
+
+    def __iter__(self) -> _LineFeeder:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.first = self.first or line.number
+        self.last = line.number
+        self.size += line.size + 1
+        if line.is_too_long:
+            self.too_long = line
+            raise _RowTooLong
+        self.raw.append(line.data)
+        if self.size > self._max_bytes + 1:
+            raise _RowTooLong
+        # Bytes that are not UTF-8 travel through csv as surrogates; the row they stand in is rejected later.
+        return line.data.decode(errors="surrogateescape") + "\n"
+
+
+def csv_rows(lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
+    """Rows as RFC 4180 has them: quotes doubled inside quotes, line feeds allowed there."""
+    csv.field_size_limit(_CSV_FIELD_LIMIT)
+    feeder = _LineFeeder(lines, max_bytes)
+    reader = csv.reader(feeder, strict=True)
+    while True:
+        feeder.start_row()
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except _RowTooLong:
+            # The reader is in the middle of a field: a new one starts afresh at the next line.
+            reader = csv.reader(feeder, strict=True)
+            yield feeder.first, b"\n".join(feeder.raw)[:SAMPLE_BYTES], _unclosed_quote_reason(feeder)
+            continue
+        except csv.Error as error:
+            span = f" (lines {feeder.first} to {feeder.last})" if feeder.last > feeder.first else ""
+            reason = "a quote is never closed" if "unexpected end of data" in str(error) else str(error)
+            yield feeder.first, b"\n".join(feeder.raw)[:SAMPLE_BYTES], f"malformed CSV: {reason}{span}"
+            continue
+        if values:
+            yield feeder.first, b"\n".join(feeder.raw), values
+
+
+def _unclosed_quote_reason(feeder: _LineFeeder) -> str:
+    line = feeder.too_long
+    if line is not None:
+        return f"line {line.number} has {line.size:,} bytes, more than --max-document-bytes allows"
+    return (
+        f"a quote that is opened in line {feeder.first} is not closed up to line {feeder.last}, within the bytes "
+        "that --max-document-bytes allows; these lines were left out"
+    )
+
+
+def tsv_rows(lines: Iterable[Line]) -> Iterator[DelimitedRow]:
+    """Rows split at tabs; quotes are letters like any other."""
+    for line in lines:
+        data = line.data.removesuffix(b"\r")
+        if line.is_too_long:
+            yield line.number, data, line_too_long_reason(line)
+        elif data:
+            yield line.number, data, data.decode(errors="surrogateescape").split("\t")
+
+
+def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[tuple[int, bytes, dict[str, str] | str]]:
+    """Rows as objects whose names come from the first row, each with its first line and raw bytes.
+
+    A string in place of an object says why there is none.
+
+    Raises:
+        CorruptStream: the first row is no header.
+    """
+    names: list[str] | None = None
+    for number, raw, values in rows:
+        if names is None:
+            names = parse_header(values)
+            continue
+        problem = values if isinstance(values, str) else _invalid_utf8(values)
+        if problem is not None:
+            yield number, raw, problem
+        elif len(values) != len(names):
+            yield number, raw, f"the row has {len(values)} columns, the header {len(names)}"
+        else:
+            yield number, raw, dict(zip(names, values, strict=True))
+
+
+def parse_header(values: list[str] | str) -> list[str]:
+    """The names of the columns.
+
+    Args:
+        values: The first row, or why it could not be read.
+
+    Raises:
+        CorruptStream: the row cannot be read, or a name is empty or stands there twice.
+    """
+    if isinstance(values, str):
+        raise CorruptStream(f"the header cannot be read: {values}")
+    problem = _invalid_utf8(values)
+    if problem is not None:
+        raise CorruptStream(f"the header cannot be read: {problem}")
+    if "" in values:
+        raise CorruptStream(f"column {values.index('') + 1} of the header has no name")
+    twice = next((name for name in values if values.count(name) > 1), None)
+    if twice is not None:
+        raise CorruptStream(f"the header names the column {twice!r} twice")
+    return values
+
+
+def _invalid_utf8(values: list[str]) -> str | None:
+    for column, value in enumerate(values, 1):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            byte = ord(value[error.start]) - 0xDC00
+            return f"invalid UTF-8: byte 0x{byte:02x} in column {column}"
+    return None
