@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,12 @@ from es_sbert.ingest.reconcile import delete_hits
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import DocumentSource, ReadContext, RequiredColumns
 from es_sbert.ingest.sources.table_rows import row_record, value_to_json
-from es_sbert.io.lines import SAMPLE_BYTES
 
 _DELETE_PAGE = 1000
 
 
 @dataclass(frozen=True)
-class IterableSource:
+class IterableSource(DocumentSource):
     """Documents from an iterable of dicts. An iterator is consumed once, from another thread.
 
     Values that JSON lacks are converted as those of a SQL query: dates to ISO 8601, NaN to null, bytes to Base64.
@@ -43,16 +42,13 @@ class IterableSource:
     path: None = None
     size: None = None
 
-    def check(self, max_bytes: int, wanted: RequiredColumns) -> None:
+    def check(self, max_bytes: int, required: RequiredColumns) -> None:
         """Check nothing: the load reads the first documents itself."""
 
-    def pieces(self, piece_bytes: int) -> Sequence[DocumentSource]:
-        return [self]
-
-    def records(self, reading: ReadContext) -> Iterator[Record | RejectedRecord]:
+    def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         iterator = iter(self.documents)
         number = 0
-        while not reading.stop.is_set():
+        while not context.stop.is_set():
             try:
                 document = next(iterator)
             except StopIteration:
@@ -67,11 +63,11 @@ class IterableSource:
             origin = Origin(self.name, number)
             if isinstance(document, Mapping):
                 row = {str(name): value_to_json(value) for name, value in document.items()}
-                yield row_record(row, origin, reading.settings.max_bytes)
+                yield row_record(row, origin, context.settings.max_bytes)
             else:
                 raw = repr(document).encode()
                 reason = f"a document must be a dict, not {type(document).__name__}"
-                yield RejectedRecord(origin, reason, raw[:SAMPLE_BYTES], len(raw))
+                yield RejectedRecord.of_bytes(origin, reason, raw)
 
 
 def load_documents(
