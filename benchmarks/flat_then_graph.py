@@ -35,7 +35,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.index.document_vectors import bulk_vector_value
-from es_sbert.index.vector_field import change_index_type, ensure_vector_field, force_merge
+from es_sbert.index.vector_field import FieldRequest, change_index_type, ensure_vector_field, force_merge
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
 QUERIES = 200
@@ -99,11 +99,13 @@ def measure(engine: Engine, way: str, vectors: Vectors, queries: Vectors) -> dic
     ensure_vector_field(
         engine,
         index,
-        vector_field="embedding",
-        fingerprint="0" * 32,
-        model_name="benchmark",
-        dimensions=vectors.shape[1],
-        index_type=index_type,
+        FieldRequest(
+            name="embedding",
+            fingerprint="0" * 32,
+            model_name="benchmark",
+            dimensions=vectors.shape[1],
+            index_type=index_type,
+        ),
         shards=1,
         replicas=0,
     )

@@ -25,7 +25,7 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.index.mapping import OPENSEARCH_TYPES, OVERSAMPLE, IndexType
-from es_sbert.index.vector_field import ensure_vector_field, force_merge
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, force_merge
 
 INDEX = "index-sizes"
 
@@ -37,11 +37,13 @@ def measure(engine: Engine, kind: str, index_type: IndexType, vectors: Vectors) 
     field = ensure_vector_field(
         engine,
         INDEX,
-        vector_field="embedding",
-        fingerprint="0" * 32,
-        model_name="benchmark",
-        dimensions=vectors.shape[1],
-        index_type=index_type,
+        FieldRequest(
+            name="embedding",
+            fingerprint="0" * 32,
+            model_name="benchmark",
+            dimensions=vectors.shape[1],
+            index_type=index_type,
+        ),
         shards=1,
         replicas=0,
     )

@@ -24,7 +24,7 @@ from es_sbert.index.text_template import (
     fields_hint,
     find_field,
 )
-from es_sbert.index.vector_field import VectorField, index_not_found, vector_field_from_state
+from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_id
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, RequiredColumns, read_records
 from es_sbert.ingest.sources.find_sources import find_sources
@@ -270,9 +270,7 @@ def read_index(
         IndexMismatch: no such vector field.
         EngineError: the engine failed.
     """
-    state = engine.get_index(index)
-    if state is None:
-        raise index_not_found(index, engine)
+    state = require_index(engine, index)
     reader = TextCollectionBuilder(vector_field_from_state(engine, state, vector_field), fields)
     query, size = reader.query(filter), min(_PAGE, state.result_window)
     total, done = engine.count(index, query), 0

@@ -34,7 +34,7 @@ from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_field import require_index
 
 # Few enough bars for the longest texts that models read (512 tokens), and for passages of whole books.
 _TOKENS_PER_BAR = 16
@@ -367,9 +367,7 @@ def build_saved_objects(engine: Engine, index: str, *, searches: str, reports: s
         UsageError: a name that is none.
         EngineError: the engine failed.
     """
-    state = engine.get_index(index)
-    if state is None:
-        raise index_not_found(index, engine)
+    state = require_index(engine, index)
     fields = vector_fields(state.mappings, state.name)
     if not fields:
         raise IndexMismatch(

@@ -300,6 +300,11 @@ def connection_error(
     )
 
 
+def not_json(url: str) -> EngineUnreachable:
+    """The error for a response that is not JSON."""
+    return EngineUnreachable(f"{url} sent a response that is not JSON", "Check for a proxy in front of the engine.")
+
+
 def _exception_chain(error: BaseException) -> list[BaseException]:
     """The exception and everything it wraps, outermost first."""
     found: list[BaseException] = []

@@ -11,21 +11,19 @@ from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
-from es_sbert.engines.error_mapping import connection_error
+from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.engines.rest import EngineResponse, RestEngine, point_in_time_params, quote_index_name
-from es_sbert.errors import EngineUnreachable, UnsupportedEngine
+from es_sbert.errors import UnsupportedEngine
 
-# `_shard_doc`, the only sort key that is unique in a point in time, came with this version.
+# `_shard_doc`, the only sort key that is unique in a point in time, was added in this version.
 MIN_SCAN_VERSION = (3, 3, 0)
-
-
 # Lucene's files of vectors, quantised vectors and graphs, with their headers.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
 
 class OpenSearchTransport(Protocol):
-    """What is used of the official client's transport."""
+    """The part of the official client's transport that is used."""
 
     def perform_request(
         self, method: str, url: str, params: dict[str, str], headers: dict[str, str], body: bytes | None
@@ -40,52 +38,13 @@ def _count_vector_fields(mappings: Json) -> int:
     return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
 
 
-def send_request(
-    transport: OpenSearchTransport,
-    method: str,
-    path: str,
-    *,
-    url: str,
-    timeout: float | None,
-    params: Mapping[str, str] | None = None,
-    body: bytes | None = None,
-    ndjson: bool = False,
-) -> EngineResponse:
-    """One request and its answer, whatever the status; the client hands no headers on.
-
-    Args:
-        url: Address without credentials.
-        timeout: Seconds that the client allows; None where it alone knows.
-
-    Raises:
-        EngineUnreachable: no answer came, or none in JSON.
-    """
-    headers = {"content-type": "application/x-ndjson" if ndjson else "application/json"}
-    params = dict(params or {})
-    if "timeout" in params:
-        # The client would take it for its own limit, and not send it.
-        path, params = f"{path}?{urlencode(params)}", {}
-    try:
-        answer = transport.perform_request(method, path, params=params, headers=headers, body=body)
-    except ClientConnectionError as error:
-        raise connection_error(url, error, timeout) from error
-    except TransportError as error:
-        return EngineResponse(int(error.status_code), {}, error.info)
-    except SerializationError as error:
-        raise EngineUnreachable(
-            f"{url} sent an answer that is not JSON", "Check for a proxy between here and the engine."
-        ) from error
-    # The client hands back the parsed answer of a 2xx alone; which 2xx it was makes no difference here.
-    return EngineResponse(200, {}, answer)
-
-
 class OpenSearchEngine(RestEngine):
     """OpenSearch.
 
     Args:
-        info: What answers at the address.
+        info: The server.
         transport: Of a client, used with its own settings; `close` closes it.
-        timeout: Seconds that it allows; None where it alone knows.
+        timeout: The client's timeout in seconds; None if unknown.
     """
 
     def __init__(self, info: EngineInfo, transport: OpenSearchTransport, timeout: float | None) -> None:
@@ -94,7 +53,7 @@ class OpenSearchEngine(RestEngine):
 
     @classmethod
     def at(cls, info: EngineInfo, address: Address) -> OpenSearchEngine:
-        """With a client of its own."""
+        """Open a client."""
         client = OpenSearch(
             hosts=[{"host": address.host, "port": address.port, "url_prefix": address.path}],
             use_ssl=address.scheme == "https",
@@ -108,20 +67,31 @@ class OpenSearchEngine(RestEngine):
         )
         return cls(info, client.transport, address.timeout)
 
-    def _send(
-        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, *, ndjson: bool
-    ) -> tuple[int, Any]:
-        answer = send_request(
-            self._transport,
-            method,
-            path,
-            url=self.info.url,
-            timeout=self._timeout,
-            params=params,
-            body=body,
-            ndjson=ndjson,
-        )
-        return answer.status, answer.body
+    def send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        ndjson: bool = False,
+    ) -> EngineResponse:
+        headers = {"content-type": "application/x-ndjson" if ndjson else "application/json"}
+        params = dict(params or {})
+        if "timeout" in params:
+            # The client would use it as its own timeout instead of sending it.
+            path, params = f"{path}?{urlencode(params)}", {}
+        url = self.info.url
+        try:
+            response = self._transport.perform_request(method, path, params=params, headers=headers, body=body)
+        except ClientConnectionError as error:
+            raise connection_error(url, error, self._timeout) from error
+        except TransportError as error:
+            return EngineResponse(int(error.status_code), {}, error.info)
+        except SerializationError as error:
+            raise not_json(url) from error
+        # The client returns only the parsed body of a 2xx response, without headers; any 2xx means success here.
+        return EngineResponse(200, {}, response)
 
     def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
         answer = self._request("POST", f"/{quote_index_name(name)}/_search/point_in_time", point_in_time_params(shard))
@@ -133,12 +103,12 @@ class OpenSearchEngine(RestEngine):
     def vector_size(self, name: str, field: str) -> int | None:
         state = self.get_index(name)
         if state is None or _count_vector_fields(state.mappings) > 1:
-            # Of files of one kind in a segment, one for each field, the statistics name the last alone.
+            # For several vector fields, the statistics contain only the last file of each kind in a segment.
             return None
         params = {"include_segment_file_sizes": "true"}
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/segments", params)
         files = answer["_all"]["primaries"]["segments"]["file_sizes"]
-        # Without index.knn vectors are doc values like others, whose share of a file nothing tells.
+        # Without index.knn vectors are ordinary doc values, whose share of a file is unknown.
         return sum(int(files[kind]["size_in_bytes"]) for kind in _VECTOR_FILES & files.keys()) or None
 
     def _scan_sort(self) -> list[Json]:

@@ -16,7 +16,15 @@ import orjson
 
 from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, response_error, root_cause
 from es_sbert.engines.protocol import BulkItemResult, EngineInfo, IndexState, Json, PointInTimeSlice, SequenceNumbers
-from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, IndexMismatch, RequestFailed, UsageError
+from es_sbert.errors import (
+    AccessDenied,
+    EngineError,
+    EngineUnreachable,
+    EsSbertError,
+    IndexMismatch,
+    RequestFailed,
+    UsageError,
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 # A page of a scan is embedded and loaded before the next one is asked for: minutes on a slow machine.
 KEEP_ALIVE = "30m"
-# What an engine answers for an API of a module that it was built without, or that is switched off.
+# Responses to an API that the engine was built without, or that is disabled.
 _UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405})
 # Seconds that an engine waits for a shard by default, and the fewest that it is given: it also waits that long for a
 # new field of the mapping, which every cluster takes a moment for.
@@ -92,13 +100,19 @@ class RestEngine(ABC):
         return self._info
 
     @abstractmethod
-    def _send(
-        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, *, ndjson: bool
-    ) -> tuple[int, Any]:
-        """One request, without retries: status and parsed answer, whatever the status.
+    def send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        ndjson: bool = False,
+    ) -> EngineResponse:
+        """Send one request, without retries; every status is returned.
 
         Raises:
-            EngineUnreachable: no answer came.
+            EngineUnreachable: no response, or none in JSON.
         """
 
     @abstractmethod
@@ -126,20 +140,21 @@ class RestEngine(ABC):
         """A request whose answer must be 2xx (or 404 where `missing_ok`, which gives None)."""
         ndjson = isinstance(body, bytes)
         encoded = _encode_json(body) if isinstance(body, dict) else body
-        status, answer = self._send(method, path, params or {}, encoded, ndjson=ndjson)
-        if missing_ok and status == 404:
+        response = self.send(method, path, params, encoded, ndjson=ndjson)
+        if missing_ok and response.status == 404:
             return None
-        if not 200 <= status < 300:
-            raise response_error(
-                status, answer, label=f"{self.info.label} at {self.info.url}", action=f"{method} {path}"
-            )
-        if not isinstance(answer, dict):
-            # A connection that is cut among the headers looks like an answer that has no more of them, and no body.
+        if not 200 <= response.status < 300:
+            raise self._response_error(response.status, response.body, f"{method} {path}")
+        if not isinstance(response.body, dict):
+            # A connection that is cut off among the headers looks like a response without a body.
             raise EngineUnreachable(
-                f"{self.info.url} broke off its answer to {method} {path}",
+                f"{self.info.url} broke off its response to {method} {path}",
                 "Check the network, and any proxy in between.",
             )
-        return answer
+        return response.body
+
+    def _response_error(self, status: int, body: Any, action: str) -> EsSbertError:
+        return response_error(status, body, label=f"{self.info.label} at {self.info.url}", action=action)
 
     def get_index(self, name: str) -> IndexState | None:
         states = self.get_indices(name)
@@ -236,8 +251,7 @@ class RestEngine(ABC):
         answers: list[Json] = self._request("POST", f"/{path}/_msearch", body=lines)["responses"]
         for answer in answers:
             if "error" in answer:
-                label = f"{self.info.label} at {self.info.url}"
-                raise response_error(answer.get("status", 500), answer, label=label, action=f"POST /{path}/_msearch")
+                raise self._response_error(answer.get("status", 500), answer, f"POST /{path}/_msearch")
             self._check_shards(answer, path)
         return answers
 
@@ -307,14 +321,12 @@ class RestEngine(ABC):
 
     def request_api(self, path: str, params: Mapping[str, str] | None = None, body: Json | None = None) -> Json | None:
         method = "GET" if body is None else "POST"
-        encoded = None if body is None else _encode_json(body)
-        status, answer = self._send(method, path, params or {}, encoded, ndjson=False)
-        if status in _UNSUPPORTED_API_STATUSES:
+        response = self.send(method, path, params, None if body is None else _encode_json(body))
+        if response.status in _UNSUPPORTED_API_STATUSES:
             return None
-        if not 200 <= status < 300 or not isinstance(answer, dict):
-            label = f"{self.info.label} at {self.info.url}"
-            raise response_error(status, answer, label=label, action=f"{method} {path}")
-        return answer
+        if not 200 <= response.status < 300 or not isinstance(response.body, dict):
+            raise self._response_error(response.status, response.body, f"{method} {path}")
+        return response.body
 
     def close_point_in_time(self, pit_id: str) -> None:
         try:

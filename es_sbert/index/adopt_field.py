@@ -24,7 +24,7 @@ from es_sbert.index.vector_field import (
     FieldOutcome,
     VectorField,
     check_field_model,
-    index_not_found,
+    require_index,
     text_mismatch,
     vector_field_from_state,
 )
@@ -119,9 +119,7 @@ def read_adoptable_field(engine: Engine, index: str, vector_field: str, text: Te
         UsageError: an impossible field name.
         EngineError: the engine failed.
     """
-    state = engine.get_index(index)
-    if state is None:
-        raise index_not_found(index, engine)
+    state = require_index(engine, index)
     if vector_field in vector_fields(state.mappings, state.name):
         _check_takes_updates(state)
         return _es_sbert_field(engine, index, state, vector_field, text)

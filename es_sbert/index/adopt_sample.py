@@ -9,7 +9,6 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import Vectors
@@ -18,7 +17,7 @@ from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
-from es_sbert.index.document_vectors import read_vector
+from es_sbert.index.document_vectors import read_vector, row_cosines
 from es_sbert.index.mapping import document_meta_field, random_order_query
 from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, find_field
 
@@ -43,21 +42,6 @@ class ComparedDocument(NamedTuple):
         document_id, routing = self.key
         named: Json = {"id": document_id} if routing is None else {"id": document_id, "routing": routing}
         return named | {"cosine": round(self.cosine, 6), "truncated": self.is_truncated}
-
-
-def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
-    """The cosine of each row of `one` with the same row of `two`; lengths do not matter.
-
-    Args:
-        one, two: *Shape:* ``(rows, dimensions)``.
-
-    Returns:
-        *Shape:* ``(rows,)``; 0 where a vector is zero or not finite.
-    """
-    a, b = np.asarray(one, dtype=np.float64), np.asarray(two, dtype=np.float64)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        cosines: NDArray[np.float64] = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
-    return np.clip(np.nan_to_num(cosines, nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
 
 
 @dataclass(frozen=True)

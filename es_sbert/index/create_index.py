@@ -11,7 +11,7 @@ from es_sbert.engines.protocol import Engine
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.text_template import TextTemplate, check_name_conflicts, format_text_options, parse_text_options
-from es_sbert.index.vector_field import VectorField, ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
@@ -108,14 +108,16 @@ class VectorFieldPlan:
         return ensure_vector_field(
             engine,
             index,
-            vector_field=self.vector_field,
-            fingerprint=self.fingerprint,
-            model_name=self.model_name,
-            dimensions=self.dimensions,
-            index_type=self.options.get("index_type"),
-            text=None if self.text is None else self.text.template,
-            passages=self.chunk_rules,
+            FieldRequest(
+                name=self.vector_field,
+                fingerprint=self.fingerprint,
+                model_name=self.model_name,
+                dimensions=self.dimensions,
+                index_type=self.options.get("index_type"),
+                text=None if self.text is None else self.text.template,
+                passages=self.chunk_rules,
+                text_options=format_text_options(self.vector_field, text_fields, text_template),
+            ),
             shards=self.options.get("shards"),
             replicas=self.options.get("replicas"),
-            text_options=format_text_options(self.vector_field, text_fields, text_template),
         )

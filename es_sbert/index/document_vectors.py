@@ -192,6 +192,32 @@ def append_members(source: bytes, added: Json) -> bytes:
     return b"".join((source[:-1], comma, json_bytes(added)[1:]))
 
 
+def row_cosines(one: Vectors, two: Vectors) -> NDArray[np.float64]:
+    """The cosine of each row of `one` with the same row of `two`; lengths do not matter.
+
+    Args:
+        one, two: *Shape:* ``(rows, dimensions)``.
+
+    Returns:
+        *Shape:* ``(rows,)``; 0 where a vector is zero or not finite.
+    """
+    a, b = np.asarray(one, dtype=np.float64), np.asarray(two, dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        cosines: NDArray[np.float64] = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+    return np.clip(np.nan_to_num(cosines, nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
+
+
+def action_metadata(hit: Json) -> Json:
+    """The members of a bulk action that name the document of a hit."""
+    metadata: Json = {"_id": hit["_id"]}
+    return metadata if hit.get("_routing") is None else metadata | {"routing": hit["_routing"]}
+
+
+def if_unchanged(hit: Json) -> Json:
+    """The condition of a bulk action that the document has not been written since it was read."""
+    return {"if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
+
+
 class HasBody(Protocol):
     """Lines of a bulk request."""
 

@@ -15,7 +15,7 @@ from es_sbert.index.mapping import (
     plain_vector_fields,
     vector_fields,
 )
-from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_field import require_index
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,7 @@ def describe_index(engine: Engine, index: str) -> IndexSummary:
         IndexMissing: no such index.
         EngineError: the engine failed.
     """
-    state = engine.get_index(index)
-    if state is None:
-        raise index_not_found(index, engine)
+    state = require_index(engine, index)
     return describe_index_state(engine, state)
 
 

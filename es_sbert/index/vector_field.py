@@ -15,6 +15,7 @@ import orjson
 
 from es_sbert.engines.protocol import Engine, EngineType, IndexState, Json
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
     ChunkRules,
@@ -34,7 +35,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     vector_property,
 )
-from es_sbert.index.text_template import format_text_options as shown_text_options
+from es_sbert.index.text_template import format_text_options
 
 _OTHER_FIELD_REMEDY = "Use another --vector-field or another index; `es-sbert index show` lists what is there."
 
@@ -63,159 +64,196 @@ class VectorField:
     outcome: FieldOutcome
 
 
+@dataclass(frozen=True)
+class FieldRequest:
+    """The vector field that a load needs.
+
+    Attributes:
+        name: The field.
+        fingerprint, model_name, dimensions: The model.
+        index_type: For a new field (default: hnsw; on an OpenSearch index without `index.knn`: flat). For an existing
+            field, it must be the field's own.
+        text: Template of the text that is embedded; None keeps the field's template.
+        passages: For a new field: split texts into chunks by these rules. For an existing field, they must be the
+            field's own.
+        text_options: The options that the text was given by, for messages.
+        replace_text: Whether the text may change although documents have vectors. These are no longer current then,
+            and the caller embeds them again.
+    """
+
+    name: str
+    fingerprint: str
+    model_name: str
+    dimensions: int
+    index_type: str | None = None
+    text: str | None = None
+    passages: ChunkRules | None = None
+    text_options: str | None = None
+    replace_text: bool = False
+
+    def parsed_index_type(self, engine: Engine) -> IndexType | None:
+        """The requested index type.
+
+        Raises:
+            UsageError: the engine or the dimensions rule it out.
+        """
+        return None if self.index_type is None else parse_index_type(self.index_type, engine.info, self.dimensions)
+
+    def new_meta(self, engine: Engine) -> VectorFieldMeta:
+        """The `_meta` entry of a new field.
+
+        Raises:
+            UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
+        """
+        check_field_name(self.name)
+        index_type = self.parsed_index_type(engine)
+        return VectorFieldMeta(
+            fingerprint=self.fingerprint,
+            model=self.model_name,
+            dimensions=self.dimensions,
+            index_type=index_type or parse_index_type(DEFAULT_INDEX_TYPE, engine.info, self.dimensions),
+            text=self.text,
+            passages=self.passages,
+        )
+
+
 def ensure_vector_field(
     engine: Engine,
     index: str,
+    request: FieldRequest,
     *,
-    vector_field: str,
-    fingerprint: str,
-    model_name: str,
-    dimensions: int,
-    index_type: str | None = None,
-    text: str | None = None,
-    passages: ChunkRules | None = None,
     create: bool = True,
     shards: int | None = None,
     replicas: int | None = None,
-    text_options: str | None = None,
-    replace_text: bool = False,
 ) -> VectorField:
-    """Make sure that an index has a vector field which this model may fill.
+    """Make sure that an index has a vector field for a model.
 
-    A missing index is created, a missing field is added, a field of the same model is left as it is. The text
-    template of a field is set with the field or by the first load; it may change only as long as no document has a
-    vector, since vectors of different texts do not belong in one field.
+    A missing index is created, a missing field is added, a field of the same model is kept. The text template of a
+    field is set with the field or by the first load. It may change only while no document has a vector: vectors of
+    different texts do not belong in one field.
 
     Args:
-        index_type: For a new field (default: hnsw; on an OpenSearch index without `index.knn`: flat). Given
-            for an existing field, it must be the field's own.
-        text: Template of the text that is embedded; None leaves the field's template alone.
-        passages: For a new field: cut texts by these rules. Given for an existing field, they must be the field's own.
         create: Whether a missing index may be created.
         shards, replicas: For a new index.
-        text_options: The options by which the text was given, for messages.
-        replace_text: Whether the text may change although documents have vectors: these no longer count as current
-            then, and the caller embeds them anew.
 
     Raises:
         IndexMissing: there is no such index, and `create` is False.
-        IndexMismatch: another model, other dimensions, another similarity, text, index type or rules for
-            passages, a field of that name which is not ours, or an OpenSearch index that cannot take the index type.
+        IndexMismatch: another model, other dimensions, another similarity, text, index type or chunk rules, a field of
+            that name which es-sbert does not fill, or an OpenSearch index that cannot take the index type.
         UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
         EngineError: the engine failed.
     """
-    wanted, chosen = new_field_meta(
-        engine,
-        vector_field,
-        fingerprint=fingerprint,
-        model_name=model_name,
-        dimensions=dimensions,
-        index_type=index_type,
-        text=text,
-        passages=passages,
-    )
+    meta = request.new_meta(engine)
     state = engine.get_index(index)
     if state is None:
         if not create:
             raise index_not_found(index, engine)
+        body = index_body(engine.info.engine_type, request.name, meta, shards=shards, replicas=replicas)
         try:
-            engine.create_index(
-                index, index_body(engine.info.engine_type, vector_field, wanted, shards=shards, replicas=replicas)
-            )
-            return VectorField(index, vector_field, wanted, FieldOutcome.CREATED)
+            engine.create_index(index, body)
+            return VectorField(index, request.name, meta, FieldOutcome.CREATED)
         except RequestFailed:
-            # Someone else may have created it since we looked; then theirs is the one to check.
+            # Another process may have created it since; check that index then.
             state = engine.get_index(index)
             if state is None:
                 raise
     if shards is not None or replicas is not None:
         raise IndexMismatch(
             f"the index {state.name} exists already, so its shards and replicas cannot be chosen",
-            "Leave --shards and --replicas out, or create an index of another name.",
+            "Omit --shards and --replicas, or create an index of another name.",
         )
-    change = mapping_change(
-        engine, state, vector_field, wanted, chosen, name=index, text_options=text_options, replace_text=replace_text
-    )
+    change = plan_field_change(engine, state, request, name=index)
     if change.body is not None:
         engine.put_mapping(state.name, change.body)
     return change.field
 
 
-def new_field_meta(
-    engine: Engine,
-    vector_field: str,
-    *,
-    fingerprint: str,
-    model_name: str,
-    dimensions: int,
-    index_type: str | None,
-    text: str | None,
-    passages: ChunkRules | None,
-) -> tuple[VectorFieldMeta, IndexType | None]:
-    """What `_meta` would say of a new field, and the index type where one was asked for.
-
-    Raises:
-        UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
-    """
-    check_field_name(vector_field)
-    chosen = None if index_type is None else parse_index_type(index_type, engine.info, dimensions)
-    wanted = VectorFieldMeta(
-        fingerprint=fingerprint,
-        model=model_name,
-        dimensions=dimensions,
-        index_type=chosen or parse_index_type(DEFAULT_INDEX_TYPE, engine.info, dimensions),
-        text=text,
-        passages=passages,
-    )
-    return wanted, chosen
-
-
 @dataclass(frozen=True)
 class MappingChange:
-    """What an index needs so that a model may fill a vector field.
+    """The change of an index that a vector field needs.
 
     Attributes:
         field: The field afterwards.
-        body: Body of `PUT /index/_mapping`; None where the mapping is as it must be.
+        body: Body of `PUT /index/_mapping`; None if nothing changes.
     """
 
     field: VectorField
     body: Json | None
 
 
-def mapping_change(
-    engine: Engine,
-    state: IndexState,
-    vector_field: str,
-    wanted: VectorFieldMeta,
-    chosen: IndexType | None,
-    *,
-    name: str | None = None,
-    text_options: str | None = None,
-    replace_text: bool = False,
+def plan_field_change(
+    engine: Engine, state: IndexState, request: FieldRequest, *, name: str | None = None
 ) -> MappingChange:
-    """What must change in the mapping of an existing index; nothing is written.
+    """The change of the mapping that an existing index needs; nothing is written.
 
     Args:
-        wanted, chosen: See `new_field_meta`.
         name: The index or alias as the user calls it, for messages.
-        text_options, replace_text: See `ensure_vector_field`.
 
     Raises:
-        IndexMismatch: see `ensure_vector_field`.
+        IndexMismatch, UsageError: see `ensure_vector_field`.
         EngineError: the engine failed.
     """
-    if vector_field not in state.mappings.get("properties", {}):
-        return _field_addition(engine, state, vector_field, wanted, chosen)
-    field = _check_existing_field(engine, state, vector_field, wanted, chosen)
-    stored, new = field.meta, wanted.text
-    if new is None or new == stored.text:
+    if request.name not in state.mappings.get("properties", {}):
+        return _add_field(engine, state, request)
+    field = _check_existing_field(engine, state, request)
+    stored, text = field.meta, request.text
+    if text is None or text == stored.text:
         return MappingChange(field, None)
-    if stored.text is not None and not replace_text and _has_vectors(engine, field):
-        raise text_mismatch(name or state.name, field, new, text_options)
-    meta = stored.model_copy(update={"text": new})
-    body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)}
-    return MappingChange(VectorField(state.name, vector_field, meta, FieldOutcome.TEXT_SET), body)
+    if stored.text is not None and not request.replace_text and _has_vectors(engine, field):
+        raise text_mismatch(name or state.name, field, text, request.text_options)
+    meta = stored.model_copy(update={"text": text})
+    body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
+    return MappingChange(VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body)
+
+
+def _add_field(engine: Engine, state: IndexState, request: FieldRequest) -> MappingChange:
+    engine_type, meta, chosen = engine.info.engine_type, request.new_meta(engine), request.parsed_index_type(engine)
+    if engine_type is EngineType.OPENSEARCH:
+        knn = state.settings.get("index.knn") == "true"
+        if chosen is None and not knn:
+            meta = meta.model_copy(update={"index_type": IndexType.FLAT})
+        elif knn and chosen is IndexType.FLAT:
+            raise IndexMismatch(
+                f"the index {state.name} was created with index.knn, so every vector field in it gets a graph",
+                "Use --index-type hnsw here, or create a new index with --index-type flat.",
+            )
+        elif not knn and chosen is not IndexType.FLAT:
+            raise IndexMismatch(
+                f"the index {state.name} was created without index.knn, so it cannot hold a graph",
+                "Add the field with --index-type flat (exact search), or load the documents into a new index.",
+            )
+    meta_field = document_meta_field(request.name)
+    if "properties" not in state.mappings.get("properties", {}).get(meta_field, {"properties": {}}):
+        raise IndexMismatch(
+            f"the field {meta_field!r} of {state.name} is in the way: es-sbert stores vector metadata in an "
+            "object of that name",
+            _OTHER_FIELD_REMEDY,
+        )
+    body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
+    return MappingChange(VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body)
+
+
+def _check_existing_field(engine: Engine, state: IndexState, request: FieldRequest) -> VectorField:
+    meta = _read_field_meta(engine, state, request.name)
+    field = VectorField(state.name, request.name, meta, FieldOutcome.PRESENT)
+    check_field_model(field, request.fingerprint, request.model_name)
+    where, chosen = f"{state.name}.{request.name}", request.parsed_index_type(engine)
+    if meta.dimensions != request.dimensions:
+        raise IndexMismatch(
+            f"{where} has vectors of {meta.dimensions} dimensions, the model makes {request.dimensions}",
+            _OTHER_FIELD_REMEDY,
+        )
+    if chosen is not None and chosen != meta.index_type:
+        raise IndexMismatch(
+            f"{where} has the index type {meta.index_type}, not {chosen}",
+            "The type is chosen with the field: omit --index-type, or use another --vector-field or index.",
+        )
+    if request.passages is not None and request.passages != meta.passages:
+        raise IndexMismatch(
+            f"{where} has {meta.passages or 'one vector a document'}, not {request.passages}",
+            "Omit --passages, or use another --vector-field or index.",
+        )
+    return field
 
 
 def _has_vectors(engine: Engine, field: VectorField) -> bool:
@@ -232,10 +270,7 @@ def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorFi
         IndexMissing: no such index.
         IndexMismatch: no such field, or not one that es-sbert fills.
     """
-    state = engine.get_index(index)
-    if state is None:
-        raise index_not_found(index, engine)
-    return vector_field_from_state(engine, state, vector_field)
+    return vector_field_from_state(engine, require_index(engine, index), vector_field)
 
 
 def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
@@ -273,76 +308,21 @@ def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> 
         )
 
 
-def _field_addition(
-    engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta, chosen: IndexType | None
-) -> MappingChange:
-    engine_type = engine.info.engine_type
-    if engine_type is EngineType.OPENSEARCH:
-        knn = state.settings.get("index.knn") == "true"
-        if chosen is None and not knn:
-            wanted = wanted.model_copy(update={"index_type": IndexType.FLAT})
-        elif knn and chosen is IndexType.FLAT:
-            raise IndexMismatch(
-                f"the index {state.name} was created with index.knn, so every vector field in it gets a graph",
-                "Use --index-type hnsw here, or create a new index with --index-type flat.",
-            )
-        elif not knn and chosen is not IndexType.FLAT:
-            raise IndexMismatch(
-                f"the index {state.name} was created without index.knn, so it cannot hold a graph",
-                "Add the field with --index-type flat (exact search), or load the documents into a new index.",
-            )
-    beside = state.mappings.get("properties", {}).get(document_meta_field(vector_field))
-    if beside is not None and "properties" not in beside:
-        raise IndexMismatch(
-            f"the field {document_meta_field(vector_field)!r} of {state.name} is in the way: es-sbert keeps an "
-            "object of that name beside each vector",
-            _OTHER_FIELD_REMEDY,
-        )
-    addition = mapping_addition(engine_type, vector_field, wanted, state.mappings.get("_meta", {}))
-    return MappingChange(VectorField(state.name, vector_field, wanted, FieldOutcome.ADDED), addition)
-
-
-def _check_existing_field(
-    engine: Engine, state: IndexState, vector_field: str, wanted: VectorFieldMeta, chosen: IndexType | None
-) -> VectorField:
-    meta = _read_field_meta(engine, state, vector_field)
-    field = VectorField(state.name, vector_field, meta, FieldOutcome.PRESENT)
-    check_field_model(field, wanted.fingerprint, wanted.model)
-    if meta.dimensions != wanted.dimensions:
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} holds vectors of {meta.dimensions} dimensions, the model makes "
-            f"{wanted.dimensions}",
-            _OTHER_FIELD_REMEDY,
-        )
-    if chosen is not None and chosen != meta.index_type:
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} has the index type {meta.index_type}, not {chosen}",
-            "The type is chosen with the field: leave --index-type out, or use another --vector-field or index.",
-        )
-    if wanted.passages is not None and wanted.passages != meta.passages:
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} holds {meta.passages or 'one vector a document'}, not {wanted.passages}",
-            "Leave --passages out, or use another --vector-field or index.",
-        )
-    return field
-
-
-def text_mismatch(name: str, field: VectorField, wanted: str, text_options: str | None) -> IndexMismatch:
-    """The error for a text that is not the one from which a field's vectors were made.
+def text_mismatch(name: str, field: VectorField, text: str, text_options: str | None) -> IndexMismatch:
+    """The error for a text other than the one that a field's vectors were made from.
 
     Args:
         name: The index or alias as the user calls it.
-        field: The vector field.
-        wanted: The other text.
-        text_options: The options by which it was given.
+        text: The other text.
+        text_options: The options that it was given by.
     """
-    options = text_options or shown_text_options(field.name, (), wanted) or ""
+    options = text_options or format_text_options(field.name, (), text) or ""
     option = options.partition(" ")[0]
     return IndexMismatch(
-        f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {wanted!r}",
-        f"Leave {option} out to go on with that text. To embed all documents from the new one: "
+        f"the vectors in {field.index}.{field.name} were made from the text {field.meta.text!r}, not from {text!r}",
+        f"Omit {option} to keep that text. To embed all documents from the new one: "
         f"`es-sbert ingest --index {name} --replace-text-template {options}` in place, or "
-        f"`es-sbert index migrate {name} {options}` for searches that never see vectors of both.",
+        f"`es-sbert index migrate {name} {options}` so that searches never see vectors of both.",
     )
 
 
@@ -389,6 +369,20 @@ def adopt_command(index: str, vector_field: str) -> str:
     return f"`es-sbert index adopt {index} --vector-field {vector_field} --model MODEL --text-field FIELD`"
 
 
+def require_index(engine: Engine, index: str) -> IndexState:
+    """An index, or the one index of an alias.
+
+    Raises:
+        IndexMissing: there is no such name.
+        IndexMismatch: the alias points to several indices.
+        EngineError: the engine failed.
+    """
+    state = engine.get_index(index)
+    if state is None:
+        raise index_not_found(index, engine)
+    return state
+
+
 def index_not_found(index: str, engine: Engine) -> IndexMissing:
     """The error for a name that no index or alias has."""
     return IndexMissing(
@@ -428,10 +422,8 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
         UsageError: an index type that the engine or the dimensions rule out.
         EngineError: the engine failed.
     """
-    state = engine.get_index(index)
-    if state is None:
-        raise index_not_found(index, engine)
-    field = read_vector_field(engine, state.name, vector_field)
+    state = require_index(engine, index)
+    field = vector_field_from_state(engine, state, vector_field)
     before, after = IndexType(field.meta.index_type), parse_index_type(index_type, engine.info, field.meta.dimensions)
     if before is after:
         return before
@@ -492,10 +484,8 @@ def force_merge(engine: Engine, index: str, wait: Callable[[float], object] = ti
 def _rewrite_one_document(engine: Engine, index: str, shard: int) -> None:
     body: Json = {"size": 1, "_source": False, "seq_no_primary_term": True}
     for hit in engine.search(index, body, preference=f"_shards:{shard}")["hits"]["hits"]:
-        head = {"_id": hit["_id"], "if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
-        if "_routing" in hit:
-            head["routing"] = hit["_routing"]
-        lines = (orjson.dumps({"update": head}), orjson.dumps({"doc": {}, "detect_noop": False}))
+        action = {"update": action_metadata(hit) | if_unchanged(hit)}
+        lines = (orjson.dumps(action), orjson.dumps({"doc": {}, "detect_noop": False}))
         [result] = engine.bulk(index, b"\n".join(lines) + b"\n")
         # Another writer who was faster has done us the service.
         if not result.ok and result.status != 409:

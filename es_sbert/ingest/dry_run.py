@@ -22,7 +22,7 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import index_body
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.vector_field import mapping_change, new_field_meta
+from es_sbert.index.vector_field import FieldRequest, plan_field_change
 from es_sbert.ingest.change_detection import EmbeddingTask
 from es_sbert.ingest.dead_letters import pending_dead_letters
 from es_sbert.ingest.documents import Document, RecordStream, to_document
@@ -217,31 +217,24 @@ def _mapping(engine: Engine, encoder: Encoder, wanted: LoadPlan) -> tuple[Embedd
     for field in wanted.fields:
         if field.passages is not None:
             encoder.splitter(field.passages.tokens, field.passages.overlap, "document")
-        meta, chosen = new_field_meta(
-            engine,
+        request = FieldRequest(
             field.field,
-            fingerprint=info.fingerprint,
-            model_name=info.model,
-            dimensions=info.dimensions,
+            info.fingerprint,
+            info.model,
+            info.dimensions,
             index_type=settings.index_type,
             text=field.template.template,
             passages=field.passages,
+            text_options=field.text_options,
+            replace_text=settings.replace_text_template,
         )
         if state is None:
+            meta = request.new_meta(engine)
             created = index_body(engine.info.engine_type, field.field, meta)
             state = _as_created(settings.index, created)
             targets.append(EmbeddingTarget(field.field, field.template, meta))
             continue
-        change = mapping_change(
-            engine,
-            state,
-            field.field,
-            meta,
-            chosen,
-            name=settings.index,
-            text_options=field.text_options,
-            replace_text=settings.replace_text_template,
-        )
+        change = plan_field_change(engine, state, request, name=settings.index)
         targets.append(EmbeddingTarget(field.field, field.template, change.field.meta))
         if change.body is not None:
             addition = _merge_mapping(addition, change.body)

@@ -26,7 +26,7 @@ from es_sbert.index.load_settings import (
 )
 from es_sbert.index.mapping import ChunkRules, vector_fields
 from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
-from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
+from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import (
@@ -187,16 +187,18 @@ class _Load:
             ensure_vector_field(
                 self._engine,
                 settings.index,
-                vector_field=planned.field,
-                fingerprint=model.fingerprint,
-                model_name=model.name,
-                dimensions=model.dimensions,
-                index_type=settings.index_type,
-                text=planned.template.template,
-                passages=planned.passages,
+                FieldRequest(
+                    name=planned.field,
+                    fingerprint=model.fingerprint,
+                    model_name=model.name,
+                    dimensions=model.dimensions,
+                    index_type=settings.index_type,
+                    text=planned.template.template,
+                    passages=planned.passages,
+                    text_options=planned.text_options,
+                    replace_text=settings.replace_text_template,
+                ),
                 create=bool(self._plan.sources),
-                text_options=planned.text_options,
-                replace_text=settings.replace_text_template,
             )
             for planned in self._plan.fields
         ]

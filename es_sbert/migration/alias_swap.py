@@ -19,18 +19,18 @@ from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     find_migration,
+    put_migration_state,
     read_migration_state,
     read_target_pointer,
     set_target_pointer,
-    with_migration_state,
 )
 
 
 def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
-    """All aliases of the old index go to the new one, each with its filter, routing and write flag.
+    """Actions that move all aliases of the old index to the new one, with filter, routing and write flag.
 
-    Read and write aliases of one index stay together: with one of them left behind, writes would be lost. Where an
-    alias is no longer on the old index, the whole request is refused.
+    Read and write aliases of one index move together, else writes would be lost. If an alias is no longer on the old
+    index, the engine rejects the whole request.
 
     Args:
         aliases: Alias → properties, of the old index.
@@ -43,21 +43,21 @@ def swap_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[
 
 
 def replace_index_actions(source: str, target: str, aliases: Mapping[str, Json]) -> list[Json]:
-    """The old index is removed and its name becomes an alias of the new one."""
+    """Actions that delete the old index and make its name an alias of the new one."""
     moved = [{"add": {"index": target, "alias": alias, **properties}} for alias, properties in sorted(aliases.items())]
     return [{"remove_index": {"index": source}}, {"add": {"index": target, "alias": source}}, *moved]
 
 
 _POLL_SECONDS = 0.1
-# Requests that looked the alias up before the swap arrive at the old index within this time.
+# Requests that resolved the alias before the swap arrive at the old index within this time.
 _IDLE_SECONDS = 2.0
 
 
 def wait_until_replicated(context: MigrationContext) -> None:
-    """Until every write that the old index has taken is on all copies.
+    """Wait until every write to the old index is on all copies of its shards.
 
     Raises:
-        RequestFailed: it is not, for longer than the policy allows.
+        RequestFailed: it takes longer than the policy allows.
         EngineError: the engine failed.
     """
     deadline = time.monotonic() + context.policy.budget
@@ -68,7 +68,7 @@ def wait_until_replicated(context: MigrationContext) -> None:
     while not _is_replicated(engine.sequence_numbers(source)):
         if time.monotonic() > deadline:
             raise RequestFailed(
-                f"writes to {context.source} are still on their way to its replicas",
+                f"writes to {context.source} have not reached its replicas",
                 "Look at `GET _cluster/health`, and run the same command again.",
             )
         time.sleep(_POLL_SECONDS)
@@ -79,9 +79,9 @@ def _is_replicated(numbers: Sequence[SequenceNumbers]) -> bool:
 
 
 def wait_until_idle(context: MigrationContext) -> None:
-    """Until no more writes come to the old index by an alias that was looked up before the swap.
+    """Wait until clients that resolved the alias before the swap no longer write to the old index.
 
-    Where they never end, as long as the policy allows.
+    If they never stop, wait as long as the policy allows.
 
     Raises:
         EngineError: the engine failed.
@@ -101,91 +101,96 @@ _ALIAS_NOT_FOUND = 404
 
 @dataclass
 class WriteBlock:
-    """One hold.
+    """Writes to the old index are blocked.
 
     Attributes:
         permit: The alias that the swap has to remove.
-        seconds: How long writes were refused, by the clock of this process; 0 while they are.
+        seconds: How long writes were blocked, by the clock of this process; 0 while they are.
     """
 
     permit: str
     seconds: float = 0.0
 
     def permit_action(self, target: str) -> Json:
-        """The action that makes a swap fail where the permit is gone."""
+        """The action that makes a swap fail if the permit is gone."""
         return _remove_alias_action(target, self.permit)
 
 
 @contextmanager
 def block_writes(
-    context: MigrationContext, is_swapped: Callable[[], bool], say: Callable[[str], None]
+    context: MigrationContext, is_swapped: Callable[[], bool], report: Callable[[str], None]
 ) -> Iterator[WriteBlock]:
-    """Refuse writes to the old index while the block runs, and after it if the aliases have moved.
+    """Block writes to the old index in the body of the `with` statement, and after it if the aliases have moved.
 
-    An index that somebody else has blocked stays blocked.
+    A block that another program has set stays.
 
     Args:
         is_swapped: Whether the aliases have moved.
-        say: Told of both ends.
+        report: Receives a message at the start and at the end.
 
     Raises:
         IndexMissing: the old index is gone.
-        EngineError: the engine did not block writes, or could not lift the block.
+        EngineError: the engine did not block writes, or could not remove the block.
     """
-    source, state_store = context.source, context.state_store
+    source, store = context.source, context.state_store
     state = context.engine.get_index(source)
     if state is None:
         raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
-    hold = WriteBlock(permit_name(context.target, state_store.state.run))
+    block = WriteBlock(permit_name(context.target, store.state.run))
     is_foreign = state.settings.get(WRITE_BLOCK_SETTING) == "true"
-    state_store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=hold.permit)
-    context.engine.update_aliases([{"add": {"index": context.target, "alias": hold.permit, "is_hidden": True}}])
+    store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=block.permit)
+    context.engine.update_aliases([{"add": {"index": context.target, "alias": block.permit, "is_hidden": True}}])
     begin = time.monotonic()
-    say(f"Writes to {source} are refused from now until the swap")
+    report(f"Writes to {source} are refused from now until the swap")
+    failure: BaseException | None = None
     try:
         if not is_foreign:
-            # Not retried: writers are refused all the while.
+            # Not retried: clients' writes are refused during the wait.
             context.engine.block_writes(source)
-        yield hold
+        yield block
     except BaseException as error:
-        left = _end_block(context, hold, is_swapped)
-        if left is not None and isinstance(error, EsSbertError):
-            error.message += f"; writes to {source} are still refused ({left.message})"
-            error.remedy = _blocked_remedy(context)
-        hold.seconds = time.monotonic() - begin
+        failure = error
         raise
-    left = _end_block(context, hold, is_swapped)
-    hold.seconds = time.monotonic() - begin
-    if left is not None:
-        left.message += f"; writes to {source} are still refused"
-        left.remedy = _blocked_remedy(context)
-        raise left
-    say(f"Writes were refused for {hold.seconds:.2f} s")
-
-
-def _end_block(context: MigrationContext, hold: WriteBlock, is_swapped: Callable[[], bool]) -> EsSbertError | None:
-    """Lift the block unless the aliases have moved; the error, if it cannot be lifted."""
-    try:
-        if context.retrying(is_swapped):
-            return None
-        removed = context.retrying(lambda: remove_permit(context.engine, context.target, hold.permit))
-        if removed and not is_swapped():
-            context.retrying(
-                lambda: remove_write_block(context.engine, context.source, blocked=context.state_store.state.blocked)
+    finally:
+        try:
+            _end_block(context, block, is_swapped)
+        except EsSbertError as error:
+            # The first error counts, with the reason why the block stays.
+            reported = failure if isinstance(failure, EsSbertError) else error
+            reason = f" ({error.message})" if reported is not error else ""
+            reported.message += f"; writes to {source} are still refused{reason}"
+            reported.remedy = (
+                "Once the engine answers, run the same command again to resume and remove the block, or give up with "
+                f"`es-sbert index migrate {store.state.alias} --rollback`."
             )
-    except EsSbertError as error:
-        return error
+            if failure is None:
+                raise
+        finally:
+            block.seconds = time.monotonic() - begin
+    report(f"Writes were refused for {block.seconds:.2f} s")
+
+
+def _end_block(context: MigrationContext, block: WriteBlock, is_swapped: Callable[[], bool]) -> None:
+    """Remove the block unless the aliases have moved.
+
+    Raises:
+        EsSbertError: the block cannot be removed.
+    """
+    if context.retrying(is_swapped):
+        return
     # Without the permit there was a swap after all, or another process has taken the migration over.
-    return None
+    removed = context.retrying(lambda: remove_permit(context.engine, context.target, block.permit))
+    if removed and not is_swapped() and context.state_store.state.blocked:
+        context.retrying(lambda: context.engine.put_settings(context.source, {WRITE_BLOCK_SETTING: None}))
 
 
 def permit_name(target: str, run: str) -> str:
-    """The alias that one run's swap removes; another run has another one."""
+    """The alias that the swap of one run removes; each run has its own."""
     return f"{target}.swap-{run[:12]}"
 
 
 def remove_permit(engine: Engine, target: str, permit: str) -> bool:
-    """Make sure that no swap with this permit can follow; False where it was gone already.
+    """Make sure that no swap with this permit can follow; False if it was gone already.
 
     Raises:
         EngineError: the engine failed.
@@ -199,20 +204,14 @@ def remove_permit(engine: Engine, target: str, permit: str) -> bool:
     return True
 
 
-def remove_write_block(engine: Engine, source: str, *, blocked: bool) -> None:
-    """Let the old index take writes again, if it was this migration that blocked them."""
-    if blocked:
-        engine.put_settings(source, {WRITE_BLOCK_SETTING: None})
-
-
 def remove_leftover_block(engine: Engine, alias: str) -> str | None:
-    """Lift the block of a run that was killed before the swap.
+    """Remove the write block of a run that was killed before the swap.
 
     Returns:
-        The index that takes writes again; None where there was nothing to do.
+        The index that accepts writes again; None if there was nothing to do.
 
     Raises:
-        IndexMismatch: the alias points to several indices, or a note is damaged.
+        IndexMismatch: the alias points to several indices, or a stored state is damaged.
         EngineError: the engine failed.
     """
     source = engine.get_index(alias)
@@ -222,13 +221,13 @@ def remove_leftover_block(engine: Engine, alias: str) -> str | None:
 
 
 def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -> str | None:
-    """As `remove_leftover_block`, of a migration whose indices are known; the alias points to `source`."""
-    note = read_migration_state(target)
-    if note is None or note.source_uuid != source.settings["index.uuid"] or not note.blocked:
+    """As `remove_leftover_block`, if both indices are known; the alias points to `source`."""
+    state = read_migration_state(target)
+    if state is None or state.source_uuid != source.settings["index.uuid"] or not state.blocked:
         return None
-    if note.permit and not remove_permit(engine, target.name, note.permit):
-        # It was used a moment ago, or a run was killed between removing it and lifting the block.
-        now = engine.get_index(note.alias)
+    if state.permit and not remove_permit(engine, target.name, state.permit):
+        # A swap has just used it, or a run was killed between removing it and removing the block.
+        now = engine.get_index(state.alias)
         if now is None or now.name != source.name:
             return None
     if source.settings.get(WRITE_BLOCK_SETTING) != "true":
@@ -239,14 +238,6 @@ def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -
 
 def _remove_alias_action(target: str, permit: str) -> Json:
     return {"remove": {"index": target, "alias": permit, "must_exist": True}}
-
-
-def _blocked_remedy(context: MigrationContext) -> str:
-    alias = context.state_store.state.alias
-    return (
-        f"Once the engine answers, run the same command again, which goes on and lifts the block, or give up by "
-        f"`es-sbert index migrate {alias} --rollback`."
-    )
 
 
 @dataclass(frozen=True)
@@ -263,17 +254,17 @@ class IndexToDelete:
 
 
 def roll_back(engine: Engine, alias: str) -> str | None:
-    """Remove the new index of a migration that has not been swapped; searches never saw it.
+    """Delete the new index of a migration before the swap; no search has used it.
 
     Returns:
-        Its name; None where no migration is under way.
+        Its name; None if there is no migration.
 
     Raises:
         IndexMissing, IndexMismatch: no such alias, or the swap is done.
         EngineError: the engine failed.
     """
-    source, note = find_migration(engine, alias)
-    if note is not None and note.phase is MigrationPhase.CLOSING:
+    source, state = find_migration(engine, alias)
+    if state is not None and state.phase is MigrationPhase.CLOSING:
         raise IndexMismatch(
             f"{alias} points to the new index {source.name} already",
             "Run the migration's own command once more to finish it; to go back, migrate to the old model.",
@@ -282,15 +273,15 @@ def roll_back(engine: Engine, alias: str) -> str | None:
     if name is None:
         return None
     target = engine.get_index(name)
-    made = None if target is None else read_migration_state(target)
-    if target is not None and made is not None and made.source_uuid == source.settings["index.uuid"]:
-        if engine.get_aliases(name).get(name, {}).keys() - {made.permit}:
-            raise IndexMismatch(f"the index {name} has aliases, so somebody uses it", "Take them away first.")
+    state = None if target is None else read_migration_state(target)
+    if target is not None and state is not None and state.source_uuid == source.settings["index.uuid"]:
+        if engine.get_aliases(name).get(name, {}).keys() - {state.permit}:
+            raise IndexMismatch(f"the index {name} has aliases, so it is in use", "Remove its aliases first.")
         remove_stale_block(engine, source, target)
-        behind = engine.get_index(alias)
-        if behind is None or behind.name != source.name:
+        current = engine.get_index(alias)
+        if current is None or current.name != source.name:
             raise IndexMismatch(
-                f"another process has swapped {alias} a moment ago", "Look with the same command what is left to do."
+                f"another process has swapped {alias} a moment ago", "Run the same command again to see what remains."
             )
         engine.delete_index(name)
     set_target_pointer(engine, source, None)
@@ -301,42 +292,36 @@ def drop_old_index(engine: Engine, alias: str, confirm: Callable[[IndexToDelete]
     """Delete the old index of a finished migration.
 
     Args:
-        confirm: Asked before.
+        confirm: Decides whether to delete it.
 
     Returns:
-        Its name; None where it was not confirmed, or is gone already.
+        Its name; None if it was not confirmed, or if it is gone already.
 
     Raises:
         IndexMissing, IndexMismatch: no such alias, no migration, one that is not finished, or an index in use.
         EngineError: the engine failed.
     """
-    target, note = find_migration(engine, alias)
-    if note is None:
+    target, state = find_migration(engine, alias)
+    if state is None:
         raise IndexMismatch(
-            f"{alias} points to {target.name}, which no migration has made, or whose old index is gone",
+            f"{alias} points to {target.name}, which no migration has created, or whose old index is gone",
             "There is nothing to drop.",
         )
-    if note.phase is not MigrationPhase.DONE:
+    if state.phase is not MigrationPhase.DONE:
         raise IndexMismatch(
             f"the migration to {target.name} is not finished", "Run the migration's own command once more."
         )
-    source = engine.get_index(note.source)
-    if source is not None and source.name == note.source and source.settings["index.uuid"] == note.source_uuid:
-        aliases = engine.get_aliases(note.source).get(note.source)
+    name = state.source
+    source = engine.get_index(name)
+    exists = source is not None and source.name == name and source.settings["index.uuid"] == state.source_uuid
+    if exists:
+        aliases = engine.get_aliases(name).get(name)
         if aliases:
-            raise IndexMismatch(
-                f"{note.source} still has the alias {min(aliases)}, so somebody uses it", "Take it away first."
-            )
-        if not confirm(IndexToDelete(note.source, engine.count(note.source))):
+            raise IndexMismatch(f"{name} still has the alias {min(aliases)}, so it is in use", "Remove it first.")
+        if not confirm(IndexToDelete(name, engine.count(name))):
             return None
-        engine.delete_index(note.source)
-        _clear_state(engine, target)
-        return note.source
-    _clear_state(engine, target)
-    return None
-
-
-def _clear_state(engine: Engine, target: IndexState) -> None:
-    state = engine.get_index(target.name)
-    if state is not None:
-        engine.put_mapping(target.name, {"_meta": with_migration_state(state.mappings.get("_meta", {}), None)})
+        engine.delete_index(name)
+    current = engine.get_index(target.name)
+    if current is not None:
+        put_migration_state(engine, current, None)
+    return name if exists else None

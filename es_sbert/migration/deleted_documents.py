@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from es_sbert.engines.multi_get import batched
-from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.protocol import DocumentKey, Json, document_key
+from es_sbert.engines.rest import KEEP_ALIVE
 from es_sbert.errors import EngineError
-from es_sbert.migration.document_copy import MigrationContext, delete_write, is_migration_write
+from es_sbert.migration.document_copy import MigrationContext, delete_write
 
-# Sequence numbers from the first, left out, to the last.
+# First sequence number (exclusive) and last (inclusive).
 SeqNoRange = tuple[int, int]
 CountSeqNoRanges = Callable[[Sequence[SeqNoRange]], list[int]]
 
@@ -31,24 +33,43 @@ class PointInTimeLost(Exception):
     """A point in time has expired, or one of its shards does not answer."""
 
 
+class _PointInTime(NamedTuple):
+    """One shard of the old index; it contains every write up to `max_seq_no`."""
+
+    shard: int
+    id: str
+    max_seq_no: int
+
+
 def remove_deleted(context: MigrationContext) -> int:
     """Remove from the new index what the old one no longer has, unless another writer has written it there.
 
     Returns:
         Documents removed.
     """
-    _refresh_indices(context)
+    context.refresh(context.source, context.target)
     pages = context.engine.scan(context.target, query={"match_all": {}}, source_includes=(), page=_PAGE)
     removed = sum(_remove_missing(context, [document_key(hit) for hit in page]) for page in pages)
-    # Only now: one that is killed before has all of it still to do.
+    # Last: a run that is killed before this has to do all of it again.
     context.state_store.write(deletions=False)
     return removed
 
 
-class DeletionTracker:
-    """Finds what was deleted from the old index since the last look, without reading all of it.
+def _remove_missing(context: MigrationContext, keys: Sequence[DocumentKey]) -> int:
+    """Remove those documents from the new index that the old one lacks; returns their number."""
+    existing = context.find(context.source, [key[0] for key in keys])
+    missing = {key for key in keys if key not in existing}
+    if not missing:
+        return 0
+    copies = context.find(context.target, [key[0] for key in missing])
+    writes = [delete_write(hit) for key, hit in copies.items() if key in missing and context.is_migration_write(hit)]
+    return len(context.send(writes))
 
-    Of an index with more than 64 shards, or where a point in time is lost, all ids are compared instead.
+
+class DeletionTracker:
+    """Finds what was deleted from the old index since the last call, without reading all of it.
+
+    For an index with more than 64 shards, or where a point in time is lost, all ids are compared instead.
 
     Args:
         context: The migration.
@@ -56,7 +77,7 @@ class DeletionTracker:
 
     def __init__(self, context: MigrationContext) -> None:
         self._context = context
-        self._views: list[tuple[str, int]] = []
+        self._points_in_time: list[_PointInTime] = []
         self._copied: set[DocumentKey] = set()
 
     def begin(self) -> None:
@@ -66,10 +87,10 @@ class DeletionTracker:
             EngineError: the engine failed.
         """
         self.close()
-        self._views = self._open()
+        self._points_in_time = self._open()
 
-    def copied(self, keys: Iterable[DocumentKey]) -> None:
-        """Documents that a round has copied since."""
+    def add_copied(self, keys: Iterable[DocumentKey]) -> None:
+        """Add documents that a round has copied since."""
         self._copied.update(keys)
 
     def remove(self) -> int:
@@ -81,105 +102,108 @@ class DeletionTracker:
         Raises:
             EngineError: the engine failed.
         """
-        # First the new point in time: what is deleted while this one is compared is found the next time.
-        views, since = self._open(), self._copied
+        # Opened first: what is deleted during the comparison is found the next time.
+        points_in_time, copied = self._open(), self._copied
         try:
-            gone = self._changed_since()
+            if not self._points_in_time:
+                raise PointInTimeLost
+            changed = {key for one in self._points_in_time for key in self._changed_documents(one)}
         except PointInTimeLost:
-            self._use(views)
+            self._replace(points_in_time)
             return remove_deleted(self._context)
-        self._use(views)
-        _refresh_indices(self._context)
-        removed = sum(_remove_missing(self._context, keys) for keys in batched(list(gone | since), _PAGE))
+        self._replace(points_in_time)
+        self._context.refresh(self._context.source, self._context.target)
+        removed = sum(_remove_missing(self._context, keys) for keys in batched(list(changed | copied), _PAGE))
         self._context.state_store.write(deletions=False)
         return removed
 
     def close(self) -> None:
-        """Give the points in time back."""
-        self._use([])
+        """Close the points in time."""
+        self._replace([])
 
-    def _use(self, views: list[tuple[str, int]]) -> None:
-        for pit_id, _ in self._views:
-            self._context.engine.close_point_in_time(pit_id)
-        self._views, self._copied = views, set()
+    def _replace(self, points_in_time: list[_PointInTime]) -> None:
+        for one in self._points_in_time:
+            self._context.engine.close_point_in_time(one.id)
+        self._points_in_time, self._copied = points_in_time, set()
 
-    def _open(self) -> list[tuple[str, int]]:
-        """A point in time of each shard and the number up to which it misses nothing; none if there are too many."""
+    def _open(self) -> list[_PointInTime]:
+        """A point in time of each shard; none if there are too many."""
         engine, source = self._context.engine, self._context.source
-        # First the numbers, then the refresh: whatever has one of them can be seen then.
+        # First the numbers, then the refresh: every write up to these numbers is visible then.
         numbers = self._context.retrying(partial(engine.sequence_numbers, source))
-        self._context.retrying(partial(engine.refresh, source))
-        views: list[tuple[str, int]] = []
+        self._context.refresh(source)
+        opened: list[_PointInTime] = []
         if len(numbers) > _MAX_SHARDS:
-            return views
+            return opened
         try:
             for shard, number in enumerate(numbers):
-                views.append((engine.open_point_in_time(source, shard=shard), number.global_checkpoint))
+                opened.append(
+                    _PointInTime(shard, engine.open_point_in_time(source, shard=shard), number.global_checkpoint)
+                )
         except EngineError:
             # Engines limit their number. Without them all ids are compared.
-            for pit_id, _ in views:
-                engine.close_point_in_time(pit_id)
+            for one in opened:
+                engine.close_point_in_time(one.id)
             return []
-        return views
+        return opened
 
-    def _changed_since(self) -> set[DocumentKey]:
-        """Documents of the points in time that were deleted or written again since.
+    def _changed_documents(self, before: _PointInTime) -> Iterator[DocumentKey]:
+        """Documents of a point in time that were deleted or written again since.
 
         Raises:
-            ViewLost: there are no points in time, or one has expired.
+            PointInTimeLost: it has expired.
         """
-        if not self._views:
+        ranges = changed_ranges(
+            before.max_seq_no,
+            lambda ranges: _parse_counts(self._search_point_in_time(before, _count_body(ranges))),
+            lambda ranges: _parse_counts(self._search_shard(before.shard, _count_body(ranges))),
+        )
+        # Documents above `max_seq_no` may become visible later, so their counts say nothing: look up all of them.
+        newer: Json = {"range": {"_seq_no": {"gt": before.max_seq_no}}}
+        for queries in batched([newer, *map(_seq_no_query, ranges)], _RANGES_PER_REQUEST):
+            query: Json = {"bool": {"should": list(queries), "minimum_should_match": 1}}
+            body: Json = {"query": query, "size": _PAGE, "_source": False, "sort": [{"_seq_no": "asc"}]}
+            while True:
+                hits = self._search_point_in_time(before, body)["hits"]["hits"]
+                yield from map(document_key, hits)
+                if len(hits) < _PAGE:
+                    break
+                body["search_after"] = hits[-1]["sort"]
+
+    def _search_point_in_time(self, point_in_time: _PointInTime, body: Json) -> Json:
+        pit = {"id": point_in_time.id, "keep_alive": KEEP_ALIVE}
+        response = self._context.engine.request_api("/_search", body=body | {"pit": pit})
+        if response is None or response.get("timed_out") or response["_shards"].get("failed"):
             raise PointInTimeLost
-        return {key for shard, (pit_id, up_to) in enumerate(self._views) for key in self._changed(shard, pit_id, up_to)}
+        return response
 
-    def _changed(self, shard: int, pit_id: str, up_to: int) -> Iterator[DocumentKey]:
-        engine, source = self._context.engine, self._context.source
-
-        def before(body: Json) -> Json:
-            return _search_point_in_time(engine, pit_id, body)
-
-        def now(body: Json) -> Json:
-            return engine.search(source, body, preference=f"_shards:{shard}")
-
-        # Numbers beyond `up_to` may come into sight later, so their counts say nothing: all of these are looked up.
-        beyond: Json = {"range": {"_seq_no": {"gt": up_to}}}
-        changed = changed_ranges(up_to, partial(_count_ranges, before), partial(_count_ranges, now))
-        for ranges in batched([beyond, *map(_seq_no_query, changed)], _RANGES_PER_REQUEST):
-            yield from self._keys(before, {"bool": {"should": list(ranges), "minimum_should_match": 1}})
-
-    def _keys(self, search: Callable[[Json], Json], query: Json) -> Iterator[DocumentKey]:
-        body: Json = {"query": query, "size": _PAGE, "_source": False, "sort": [{"_seq_no": "asc"}]}
-        while True:
-            hits = search(body)["hits"]["hits"]
-            yield from map(document_key, hits)
-            if len(hits) < _PAGE:
-                return
-            body["search_after"] = hits[-1]["sort"]
+    def _search_shard(self, shard: int, body: Json) -> Json:
+        return self._context.engine.search(self._context.source, body, preference=f"_shards:{shard}")
 
 
-def changed_ranges(up_to: int, before: CountSeqNoRanges, now: CountSeqNoRanges) -> list[SeqNoRange]:
-    """Ranges of few documents that cover all which were there before and are not there now.
+def changed_ranges(max_seq_no: int, before: CountSeqNoRanges, now: CountSeqNoRanges) -> list[SeqNoRange]:
+    """Small ranges that together contain every document that existed before and does not exist now.
 
     Args:
-        up_to: The highest sequence number that is looked at.
-        before: Documents in each of these ranges, as they were.
-        now: As they are; never more than before.
+        max_seq_no: The highest sequence number to compare.
+        before: Counts the documents in each range, as they were.
+        now: Counts them as they are; never more than before.
     """
-    found: list[SeqNoRange] = []
-    pending: list[SeqNoRange] = [(-1, up_to)] if up_to >= 0 else []
+    changed: list[SeqNoRange] = []
+    pending: list[SeqNoRange] = [(-1, max_seq_no)] if max_seq_no >= 0 else []
     while pending:
         smaller: list[SeqNoRange] = []
         for ranges in batched(pending, _RANGES_PER_REQUEST):
-            for (low, high), then, there in zip(ranges, before(ranges), now(ranges), strict=True):
-                if then == there:
+            for (low, high), old, new in zip(ranges, before(ranges), now(ranges), strict=True):
+                if old == new:
                     continue
-                if then <= _SMALL_RANGE or not there:
-                    found.append((low, high))
+                if old <= _SMALL_RANGE or not new:
+                    changed.append((low, high))
                 else:
                     step = max(1, -(-(high - low) // _SPLIT_PARTS))
                     smaller += [(start, min(start + step, high)) for start in range(low, high, step)]
         pending = smaller
-    return found
+    return changed
 
 
 def _seq_no_query(numbers: SeqNoRange) -> Json:
@@ -187,36 +211,11 @@ def _seq_no_query(numbers: SeqNoRange) -> Json:
     return {"range": {"_seq_no": {"gt": low, "lte": high}}}
 
 
-def _count_ranges(search: Callable[[Json], Json], ranges: Sequence[SeqNoRange]) -> list[int]:
+def _count_body(ranges: Sequence[SeqNoRange]) -> Json:
     filters = {str(number): _seq_no_query(one) for number, one in enumerate(ranges)}
-    body: Json = {"size": 0, "track_total_hits": False, "aggs": {"ranges": {"filters": {"filters": filters}}}}
-    buckets = search(body)["aggregations"]["ranges"]["buckets"]
-    return [int(buckets[str(number)]["doc_count"]) for number in range(len(ranges))]
+    return {"size": 0, "track_total_hits": False, "aggs": {"ranges": {"filters": {"filters": filters}}}}
 
 
-def _search_point_in_time(engine: Engine, pit_id: str, body: Json) -> Json:
-    """A search of a point in time.
-
-    Raises:
-        ViewLost: it has expired, or a shard does not answer.
-    """
-    answer = engine.request_api("/_search", body=body | {"pit": {"id": pit_id, "keep_alive": "30m"}})
-    if answer is None or answer.get("timed_out") or answer["_shards"].get("failed"):
-        raise PointInTimeLost
-    return answer
-
-
-def _refresh_indices(context: MigrationContext) -> None:
-    for index in (context.source, context.target):
-        context.retrying(partial(context.engine.refresh, index))
-
-
-def _remove_missing(context: MigrationContext, keys: Sequence[DocumentKey]) -> int:
-    """Remove those documents of the new index that the old one lacks; how many that were."""
-    there = context.find(context.source, [key[0] for key in keys])
-    gone = {key for key in keys if key not in there}
-    if not gone:
-        return 0
-    copies = context.find(context.target, [key[0] for key in gone])
-    writes = [delete_write(hit) for key, hit in copies.items() if key in gone and is_migration_write(context, hit)]
-    return len(context.send(writes))
+def _parse_counts(response: Json) -> list[int]:
+    buckets = response["aggregations"]["ranges"]["buckets"]
+    return [int(buckets[str(number)]["doc_count"]) for number in range(len(buckets))]

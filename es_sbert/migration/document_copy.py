@@ -17,13 +17,12 @@ from typing import TypeVar
 import numpy as np
 import orjson
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.protocol import BulkItemResult, DocumentKey, Engine, Json, document_key
 from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, with_retries
 from es_sbert.errors import IndexMismatch, RequestFailed
-from es_sbert.index.document_vectors import bulk_bodies, read_stored_vectors
+from es_sbert.index.document_vectors import action_metadata, bulk_bodies, if_unchanged, read_stored_vectors, row_cosines
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.ingest.pipeline import LoadControl
@@ -34,7 +33,7 @@ WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`
 BODY_BYTES = 5 << 20
 CONFLICT = 409
 # An external version that every other write in the document's life beats, a deletion included: the engines number their
-# own from 1. It lets through what has never been there.
+# own from 1. It accepts documents that have never existed.
 _IF_NEVER_WRITTEN: Json = {"version": 1, "version_type": "external"}
 
 
@@ -51,44 +50,33 @@ class BulkWrite:
     body: bytes
 
 
-def copy_write(hit: Json, dropped: Collection[str], guard: Json | None = None) -> BulkWrite:
+def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = None) -> BulkWrite:
     """Write a document of the old index, without some of its top-level fields.
 
     Args:
         hit: With `_id`, `_source` and perhaps `_routing`.
         dropped: Fields to leave out.
-        guard: Conditions, e.g. `if_seq_no`.
+        condition: Such as `if_seq_no`.
     """
     source = {key: value for key, value in hit["_source"].items() if key not in dropped}
-    # Its pipeline has made the document what it is: a second time would make another one of it.
-    head = _action_metadata(hit) | {"pipeline": "_none"} | (guard or {})
-    return BulkWrite(document_key(hit), b"%b\n%b\n" % (orjson.dumps({"index": head}), _to_json(source)))
+    # The ingest pipeline has processed the document already.
+    action = action_metadata(hit) | {"pipeline": "_none"} | (condition or {})
+    return BulkWrite(document_key(hit), b"%b\n%b\n" % (orjson.dumps({"index": action}), _to_json(source)))
 
 
-def late_copy_write(hit: Json, dropped: Collection[str], there: Json | None) -> BulkWrite:
-    """A copy that gives way to whatever another writer has done to the document in the new index, deletion included.
+def late_copy_write(hit: Json, dropped: Collection[str], existing: Json | None) -> BulkWrite:
+    """A copy that keeps what another writer has done to the document in the new index, deletion included.
 
     Args:
-        there: The document in the new index, last written by us; None where there is none.
+        existing: The document in the new index, last written by the migration; None where there is none.
     """
-    return copy_write(hit, dropped, _IF_NEVER_WRITTEN if there is None else if_unchanged(there))
+    return copy_write(hit, dropped, _IF_NEVER_WRITTEN if existing is None else if_unchanged(existing))
 
 
-def delete_write(there: Json) -> BulkWrite:
-    """Remove a document from the new index, unless it was written since it was looked at."""
-    return BulkWrite(
-        document_key(there), orjson.dumps({"delete": _action_metadata(there) | if_unchanged(there)}) + b"\n"
-    )
-
-
-def if_unchanged(hit: Json) -> Json:
-    """The condition that a document is as it was seen."""
-    return {"if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
-
-
-def _action_metadata(hit: Json) -> Json:
-    head: Json = {"_id": hit["_id"]}
-    return head if hit.get("_routing") is None else head | {"routing": hit["_routing"]}
+def delete_write(existing: Json) -> BulkWrite:
+    """Remove a document from the new index, unless it was written since it was read."""
+    action = {"delete": action_metadata(existing) | if_unchanged(existing)}
+    return BulkWrite(document_key(existing), orjson.dumps(action) + b"\n")
 
 
 def _to_json(source: Json) -> bytes:
@@ -99,70 +87,10 @@ def _to_json(source: Json) -> bytes:
         return json.dumps(source, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def send_writes(
-    engine: Engine, index: str, writes: Sequence[BulkWrite], policy: RetryPolicy, aborted: threading.Event
-) -> dict[DocumentKey, WriteVersion]:
-    """Send writes, no two of one document; returns when the engine has answered all of them.
-
-    Returns:
-        What the engine has written. A write whose condition did not hold (409) is missing: another writer was faster.
-
-    Raises:
-        EngineError: the engine refuses a document, or has not taken the writes within the policy's budget.
-    """
-    written: dict[DocumentKey, WriteVersion] = {}
-    for group in bulk_bodies(writes, BODY_BYTES):
-        written |= _send_group(engine, index, group, policy, aborted)
-    return written
-
-
-def _send_group(
-    engine: Engine, index: str, group: list[BulkWrite], policy: RetryPolicy, aborted: threading.Event
-) -> dict[DocumentKey, WriteVersion]:
-    waiting, backoff = group, Backoff(policy, aborted)
-    written: dict[DocumentKey, WriteVersion] = {}
-    while waiting:
-        try:
-            results = engine.bulk(index, b"".join(write.body for write in waiting))
-        except RequestFailed as error:
-            if error.status == 413 and len(waiting) > 1:
-                half = len(waiting) // 2
-                for part in (waiting[:half], waiting[half:]):
-                    written |= _send_group(engine, index, part, policy, aborted)
-                return written
-            if not is_transient(error) or not backoff.wait():
-                raise
-            continue
-        pairs = list(zip(waiting, results, strict=True))
-        for write, result in pairs:
-            _check_result(engine, index, write, result)
-            if result.ok and result.version is not None:
-                written[write.key] = result.version
-        again = [write for write, result in pairs if is_retryable(result.status)]
-        if len(again) < len(waiting):
-            backoff.reset()
-        waiting = again
-        if waiting and not backoff.wait():
-            reason = next(result.reason for _, result in pairs if is_retryable(result.status))
-            raise RequestFailed(
-                f"{engine.info.label} did not take {len(waiting):,} documents within {policy.budget:g} s: {reason}",
-                "Look at the engine's load and free disk space; the same command goes on where it was.",
-            )
-    return written
-
-
-def _check_result(engine: Engine, index: str, write: BulkWrite, result: BulkItemResult) -> None:
-    if not result.ok and result.status not in (404, CONFLICT) and not is_retryable(result.status):
-        raise RequestFailed(
-            f"{engine.info.label} refuses the document {write.key[0]!r} in {index}: {result.reason}",
-            "Mend or delete that document in the old index; the same command goes on where it was.",
-            result.status,
-        )
-
-
 T = TypeVar("T")
 
 _CHECKPOINT_SECONDS = 5.0
+_PROGRESS_SECONDS = 10.0
 _PAGE = 200  # whole documents, with vectors
 
 
@@ -176,7 +104,7 @@ class MigrationContext:
         state_store: The stored state.
         policy: How long transient failures are waited out.
         control: Stops it from outside.
-        late: What late rounds have written into the new index, in this process.
+        late_versions: What late rounds have written into the new index, in this process.
     """
 
     engine: Engine
@@ -192,123 +120,178 @@ class MigrationContext:
         """Set when no failed request is tried again: the user stopped the migration."""
         return self.control.stop_retrying
 
-    def send(self, writes: list[BulkWrite]) -> dict[DocumentKey, WriteVersion]:
-        """Write into the new index; what was written."""
-        return send_writes(self.engine, self.target, writes, self.policy, self.aborted)
+    def send(self, writes: Sequence[BulkWrite]) -> dict[DocumentKey, WriteVersion]:
+        """Write into the new index, no two writes of one document; returns when the engine has answered all of them.
+
+        Returns:
+            What the engine has written. A write whose condition did not hold (409) is missing: another writer was
+            faster.
+
+        Raises:
+            EngineError: the engine refuses a document, or has not taken the writes within the policy's budget.
+        """
+        written: dict[DocumentKey, WriteVersion] = {}
+        groups = list(bulk_bodies(writes, BODY_BYTES))
+        backoff = Backoff(self.policy, self.aborted)
+        while groups:
+            group = groups.pop(0)
+            try:
+                results = self.engine.bulk(self.target, b"".join(write.body for write in group))
+            except RequestFailed as error:
+                if error.status == 413 and len(group) > 1:
+                    half = len(group) // 2
+                    groups[:0] = [group[:half], group[half:]]
+                elif is_transient(error) and backoff.wait():
+                    groups.insert(0, group)
+                else:
+                    raise
+                continue
+            pairs = list(zip(group, results, strict=True))
+            written |= {
+                write.key: result.version for write, result in pairs if result.ok and result.version is not None
+            }
+            retryable = [write for write, result in pairs if self._is_retryable(write, result)]
+            if len(retryable) < len(group):
+                backoff.reset()
+            if retryable:
+                groups.insert(0, retryable)
+                if not backoff.wait():
+                    reason = next(result.reason for _, result in pairs if is_retryable(result.status))
+                    raise RequestFailed(
+                        f"{self.engine.info.label} did not take {len(retryable):,} documents within "
+                        f"{self.policy.budget:g} s: {reason}",
+                        "Check the engine's load and free disk space, then run the same command again to resume.",
+                    )
+        return written
+
+    def _is_retryable(self, write: BulkWrite, result: BulkItemResult) -> bool:
+        """Whether to send a write again.
+
+        Raises:
+            RequestFailed: the engine will never accept the document.
+        """
+        if result.ok or result.status in (404, CONFLICT):
+            return False
+        if not is_retryable(result.status):
+            raise RequestFailed(
+                f"{self.engine.info.label} refuses the document {write.key[0]!r} in {self.target}: {result.reason}",
+                "Fix or delete that document in the old index, then run the same command again to resume.",
+                result.status,
+            )
+        return True
 
     def retrying(self, call: Callable[[], T]) -> T:
-        """A call's answer; transient failures are waited out."""
+        """A call's answer; transient failures are retried."""
         answer = with_retries(call, self.policy, self.aborted, lambda error: self.control.set_backoff(error.message))
         self.control.clear_backoff()
         return answer
 
+    def refresh(self, *indices: str) -> None:
+        """Let searches see all writes to these indices."""
+        for index in indices:
+            self.retrying(partial(self.engine.refresh, index))
+
     def find(self, index: str, ids: Sequence[str], source: Json | bool = False) -> dict[DocumentKey, Json]:
-        """The documents of an index that have these ids, as `look_up` finds them, with `_shard`."""
+        """The documents of an index that have these ids, as `multi_get` finds them, with `_shard`."""
         return self.retrying(partial(multi_get, self.engine, index, ids, source=source, shards=True))
 
+    def is_migration_write(self, hit: Json) -> bool:
+        """Whether the last write to a document of the new index was the migration's."""
+        boundary = self.state_store.state.boundary
+        if not boundary or int(hit["_seq_no"]) <= boundary[shard_number(hit)]:
+            return True
+        return self.late_versions.get(document_key(hit)) == (hit["_seq_no"], hit["_primary_term"])
 
-def copy_changes(
-    context: MigrationContext, on_copied: Callable[[int], None], keys: set[DocumentKey] | None = None
-) -> int:
-    """Copy what has changed in the old index since the last round; everything, in the first.
 
-    Only before the swap: nobody else writes into the new index.
+class DocumentCopier:
+    """Copies what has changed in the old index since the last round; in the first round, everything.
 
     Args:
-        keys: Gets what tells the copied documents apart.
-
-    Returns:
-        Documents copied.
-
-    Raises:
-        EngineError: an engine that fails for longer than the policy allows, or refuses a document.
+        context: The migration.
+        late: Whether the aliases were swapped already: what other writers have done in the new index is kept. Otherwise
+            nobody else writes into the new index.
+        report: Receives the progress of a long round.
     """
 
-    def write(page: list[Json], dropped: frozenset[str]) -> None:
-        context.send([copy_write(hit, dropped) for hit in page])
-        if keys is not None:
-            keys.update(map(document_key, page))
+    def __init__(self, context: MigrationContext, report: Callable[[str], None], *, late: bool = False) -> None:
+        self._context = context
+        self._report = report
+        self._late = late
 
-    return _copy_round(context, on_copied, write)
+    def copy_changes(self, keys: set[DocumentKey] | None = None) -> int:
+        """One round.
 
+        Args:
+            keys: Gets the keys of the copied documents.
 
-def copy_late_changes(context: MigrationContext, on_copied: Callable[[int], None]) -> int:
-    """As `copy_changes`, after the swap: what other writers have done in the new index meanwhile stays.
+        Returns:
+            Documents copied, or, in a late round, found to be newer in the new index.
 
-    A document that another late round has copied, and that was written in the old index once more, is copied again.
+        Raises:
+            EngineError: the engine fails for longer than the policy allows, or refuses a document.
+        """
+        context, store = self._context, self._context.state_store
+        # First the numbers, then the refresh: every write up to these numbers is visible then.
+        numbers = context.retrying(partial(context.engine.sequence_numbers, context.source))
+        context.refresh(*((context.target, context.source) if self._late else (context.source,)))
+        copied, deletions = list(store.state.copied), False
+        count, saved, reported = 0, time.monotonic(), time.monotonic()
+        for shard, number in enumerate(numbers):
+            begin, seen = copied[shard], 0
+            while copied[shard] < number.global_checkpoint:
+                page = self._read_page(shard, copied[shard], number.global_checkpoint)
+                if not page:
+                    break
+                self._write_page(page)
+                if keys is not None:
+                    keys.update(map(document_key, page))
+                seen += len(page)
+                count += len(page)
+                copied[shard] = page[-1]["_seq_no"]
+                if time.monotonic() - reported > _PROGRESS_SECONDS:
+                    self._report(f"{count:,} documents copied")
+                    reported = time.monotonic()
+                stopped = context.control.stop.is_set()
+                if stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                    # Numbers without a document may have been deletions; the end of the round finds out.
+                    store.write(copied=tuple(copied), deletions=True)
+                    saved = time.monotonic()
+                if stopped:
+                    return count
+            copied[shard] = max(number.global_checkpoint, begin)
+            # Each number belongs to an existing document, or to one that was written again or deleted since.
+            deletions |= begin >= 0 and seen < copied[shard] - begin
+        deletions |= store.state.deletions
+        if (tuple(copied), deletions) != (store.state.copied, store.state.deletions):
+            store.write(copied=tuple(copied), deletions=deletions)
+        return count
 
-    Returns:
-        Documents copied, or found to be newer in the new index.
-    """
+    def _read_page(self, shard: int, after: int, up_to: int) -> list[Json]:
+        read = partial(
+            self._context.engine.read_changes,
+            self._context.source,
+            shard,
+            after,
+            up_to,
+            query={"match_all": {}},
+            source_includes=["*"],
+            page=_PAGE,
+            vectors=True,
+        )
+        return self._context.retrying(read)
 
-    def write(page: list[Json], dropped: frozenset[str]) -> None:
-        there = context.find(context.target, [hit["_id"] for hit in page])
-        late = []
-        for hit in page:
-            found = there.get(document_key(hit))
-            if found is None or is_migration_write(context, found):
-                late.append(late_copy_write(hit, dropped, found))
+    def _write_page(self, page: list[Json]) -> None:
+        context = self._context
+        dropped = vector_field_names(context.state_store.state.fields)
+        if not self._late:
+            context.send([copy_write(hit, dropped) for hit in page])
+            return
+        existing = context.find(context.target, [hit["_id"] for hit in page])
+        copies = [(hit, existing.get(document_key(hit))) for hit in page]
+        late = [
+            late_copy_write(hit, dropped, old) for hit, old in copies if old is None or context.is_migration_write(old)
+        ]
         context.late_versions.update(context.send(late))
-
-    # Documents of the round before are to be seen.
-    context.retrying(lambda: context.engine.refresh(context.target))
-    return _copy_round(context, on_copied, write)
-
-
-def _copy_round(
-    context: MigrationContext, on_copied: Callable[[int], None], write: Callable[[list[Json], frozenset[str]], object]
-) -> int:
-    engine, state_store = context.engine, context.state_store
-    dropped = vector_field_names(state_store.state.fields)
-    # First the numbers, then the refresh: whatever has one of them can be seen then.
-    numbers = context.retrying(lambda: engine.sequence_numbers(context.source))
-    context.retrying(lambda: engine.refresh(context.source))
-    copied, deletions = list(state_store.state.copied), False
-    count, noted = 0, time.monotonic()
-    for shard, number in enumerate(numbers):
-        begin, seen = copied[shard], 0
-        while copied[shard] < number.global_checkpoint:
-            ask = partial(
-                engine.read_changes,
-                context.source,
-                shard,
-                copied[shard],
-                number.global_checkpoint,
-                query={"match_all": {}},
-                source_includes=["*"],
-                page=_PAGE,
-                vectors=True,
-            )
-            page = context.retrying(ask)
-            if not page:
-                break
-            write(page, dropped)
-            seen += len(page)
-            count += len(page)
-            copied[shard] = page[-1]["_seq_no"]
-            on_copied(len(page))
-            if time.monotonic() - noted > _CHECKPOINT_SECONDS:
-                # Numbers between those of documents may have been deletions, which the end of the round sees to.
-                state_store.write(copied=tuple(copied), deletions=True)
-                noted = time.monotonic()
-            if context.control.stop.is_set():
-                state_store.write(copied=tuple(copied), deletions=True)
-                return count
-        copied[shard] = max(number.global_checkpoint, begin)
-        # Every number belongs to a document that stands, or to one that was written again or deleted since.
-        deletions |= begin >= 0 and seen < copied[shard] - begin
-    deletions |= state_store.state.deletions
-    if (tuple(copied), deletions) != (state_store.state.copied, state_store.state.deletions):
-        state_store.write(copied=tuple(copied), deletions=deletions)
-    return count
-
-
-def is_migration_write(context: MigrationContext, hit: Json) -> bool:
-    """Whether the last write to a document of the new index was the migration's."""
-    boundary = context.state_store.state.boundary
-    if not boundary or int(hit["_seq_no"]) <= boundary[shard_number(hit)]:
-        return True
-    return context.late_versions.get(document_key(hit)) == (hit["_seq_no"], hit["_primary_term"])
 
 
 def shard_number(hit: Json) -> int:
@@ -333,11 +316,8 @@ def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, V
         IndexMismatch: the indices differ.
         EngineError: the engine failed.
     """
-    engine = context.engine
-    engine.refresh(context.source)
-    engine.refresh(context.target)
-    old, new = engine.count(context.source), engine.count(context.target)
-    numbers = engine.sequence_numbers(context.source)
+    old, new = _count_documents(context)
+    numbers = context.engine.sequence_numbers(context.source)
     copied = context.state_store.state.copied
     since = sum(number.max_seq_no - done for number, done in zip(numbers, copied, strict=True))
     if abs(old - new) > since:
@@ -362,13 +342,17 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
         IndexMismatch: the new index holds too few documents, or too many.
         EngineError: the engine failed.
     """
-    engine = context.engine
-    engine.refresh(context.source)
-    engine.refresh(context.target)
-    old, new = engine.count(context.source), engine.count(context.target)
+    old, new = _count_documents(context)
     if new < old or (new > old and not surplus_ok):
         raise _mismatch_error(context, f"it holds {new:,} documents, {context.source} {old:,}")
     return new == old
+
+
+def _count_documents(context: MigrationContext) -> tuple[int, int]:
+    """Documents of the old index and of the new one, after a refresh."""
+    for index in (context.source, context.target):
+        context.engine.refresh(index)
+    return context.engine.count(context.source), context.engine.count(context.target)
 
 
 def _read_sample(context: MigrationContext, seed: int) -> list[Json]:
@@ -419,7 +403,7 @@ def _verify_vectors(
     if not ids:
         return 0
     expected = encoder.encode(texts, "document")  # (vectors, dimensions)
-    for document_id, cosine in zip(ids, _cosines(np.stack(vectors), expected), strict=True):
+    for document_id, cosine in zip(ids, row_cosines(np.stack(vectors), expected), strict=True):
         if cosine < _MIN_COSINE:
             raise _mismatch_error(
                 context,
@@ -427,13 +411,6 @@ def _verify_vectors(
                 f"(cosine {cosine:.4f})",
             )
     return len(ids)
-
-
-def _cosines(one: Vectors, two: Vectors) -> Vectors:
-    """Cosine of each pair of rows. *Shape:* ``(rows,)``."""
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
-    cosines: Vectors = (one * two).sum(axis=1) / lengths
-    return cosines
 
 
 def _without_fields(source: Json, fields: frozenset[str]) -> Json:

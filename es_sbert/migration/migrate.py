@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import DocumentKey, Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, is_transient
-from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
+from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
@@ -30,14 +30,8 @@ from es_sbert.migration.alias_swap import (
     wait_until_replicated,
 )
 from es_sbert.migration.deleted_documents import DeletionTracker, remove_deleted
-from es_sbert.migration.document_copy import (
-    MigrationContext,
-    copy_changes,
-    copy_late_changes,
-    verify_copy,
-    verify_counts,
-)
-from es_sbert.migration.migration_state import MigrationPhase, migration_lock
+from es_sbert.migration.document_copy import DocumentCopier, MigrationContext, verify_copy, verify_counts
+from es_sbert.migration.migration_state import MigrationPhase, migration_lock, taken_over
 from es_sbert.migration.prepare_migration import (
     MigrationRequest,
     PreparedMigration,
@@ -48,28 +42,27 @@ from es_sbert.migration.prepare_migration import (
 
 
 class MigrationResult(BaseModel):
-    """A migration's end, or how far it came.
+    """The outcome of one run of a migration.
 
     Attributes:
-        alias, source, target: What was migrated, from which index to which.
+        source, target: The old and the new index.
         model, fingerprint: The new model.
-        resumed: Whether it went on with what an earlier run began.
-        finished: Whether the alias points to the new index, which has everything.
+        resumed: Whether an earlier run had started the migration.
+        finished: Whether the alias points to the new index, which has all documents.
         copied: Documents copied before the swap, each time they changed.
         removed: Documents removed from the new index because they were deleted from the old one.
-        late: Documents that were written in the old index in its last moment, seen to after the swap.
-        writes_refused_seconds: How long writes were refused, from the block to the swap; 0 where they were not.
-        embedded: Vectors written.
-        compared: Vectors that were computed once more and compared before the swap.
+        late: Documents written to the old index shortly before the swap and copied after it.
+        writes_refused_seconds: How long writes were blocked.
+        embedded: Documents that got a vector, some of them more than once.
+        compared: Vectors that were computed again and compared before the swap.
         dead: Documents that were copied but could not be embedded.
-        dead_letters: The file that names them.
-        passages: Passages among the vectors.
-        truncated, lost_tokens: Documents whose text is longer than the model reads, and the tokens cut off.
-        notes: What else is to be known of the embedding.
+        dead_letters: The file with these documents.
+        truncated, lost_tokens: Documents with a text longer than the model reads, and the tokens cut off.
+        notes: Warnings and notes of the loads, each once.
         documents: Documents of the new index.
-        stopped: Why it is not finished.
-        dropped: Whether the old index is gone already.
-        seconds: Time of this run, model loading left out.
+        stopped: Why the migration is not finished.
+        dropped: Whether the old index is deleted already.
+        seconds: Time of this run without loading the model.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -106,14 +99,14 @@ class MigrationResult(BaseModel):
         return 1 if self.dead else 0
 
     def lines(self) -> list[str]:
-        """In words, one fact a line."""
-        went_on = " (went on where another run ended)" if self.resumed else ""
-        lines = [f"{self.alias}: {self.source} → {self.target}, {self.model} ({self.fingerprint[:12]}){went_on}"]
+        """A summary, one fact a line."""
+        resumed = " (resumed)" if self.resumed else ""
+        lines = [f"{self.alias}: {self.source} → {self.target}, {self.model} ({self.fingerprint[:12]}){resumed}"]
         facts = (
             (self.copied, "copied"),
             (self.embedded, f"embedded{passages_suffix(self.passages)}"),
-            (self.removed, "removed: deleted from the old index meanwhile"),
-            (self.late, "written in the last moment before the swap"),
+            (self.removed, "removed: deleted from the old index during the copy"),
+            (self.late, "written shortly before the swap, copied after it"),
             (self.compared, "vectors computed again and compared"),
             (self.dead, f"without a vector: see {self.dead_letters}"),
         )
@@ -123,393 +116,326 @@ class MigrationResult(BaseModel):
         if self.writes_refused_seconds:
             lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s")
         if not self.finished:
-            return [*lines, f"Not finished ({self.stopped}): the same command goes on; --rollback gives it up"]
+            return [
+                *lines,
+                f"Not finished ({self.stopped}): run the same command to resume, or add --rollback to give up",
+            ]
         lines.append(f"{self.documents:,} documents in {self.target}, {self.seconds:,.1f} s")
         if not self.dropped:
-            lines.append(f"{self.source} still stands; remove it: `es-sbert index migrate {self.alias} --drop`")
+            lines.append(
+                f"The old index {self.source} still exists. Remove it with `es-sbert index migrate {self.alias} --drop`"
+            )
         return lines
-
-
-_MAX_IDS = 8000
-
-
-@dataclass
-class EmbeddingTotals:
-    """What the loads of a migration came to.
-
-    Attributes:
-        documents: Documents that got a vector, some of them more than once.
-        dead: Documents that could not be embedded, in the last load.
-        stopped: Why the last load did not come to its end; None where it did.
-        dead_letters: The file with those documents.
-        passages: Passages among the vectors.
-        truncated, lost_tokens: Documents whose text is longer than the model reads, and the tokens cut off.
-        notes: Warnings and notes of the loads, each once.
-    """
-
-    documents: int = 0
-    dead: int = 0
-    stopped: str | None = None
-    dead_letters: Path | None = None
-    passages: int = 0
-    truncated: int = 0
-    lost_tokens: int = 0
-    notes: dict[str, None] = field(default_factory=dict)
-
-
-class MissingVectorEmbedder:
-    """Embeds whatever lacks a vector: copies never have one, so a vector that is there is current.
-
-    Args:
-        engine: Where.
-        encoder: Of the new model.
-        target: The new index.
-        fields: Its vector fields whose text is known; the others have never been loaded.
-        control: Stops a load.
-        meter: Makes a meter for each load.
-        dead_letters: Where documents go that cannot be embedded.
-        retry_seconds: How long an engine that refuses is waited for.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        encoder: Encoder,
-        target: str,
-        fields: tuple[str, ...],
-        control: LoadControl,
-        meter: Callable[[], ProgressMeter],
-        dead_letters: Path | None,
-        retry_seconds: float,
-    ) -> None:
-        self._engine = engine
-        self._encoder = encoder
-        self._target = target
-        self._fields = fields
-        self._control = control
-        self._meter = meter
-        self._dead_letters = dead_letters
-        self._retry_seconds = retry_seconds
-        self.result = EmbeddingTotals()
-
-    def __call__(self, ids: Collection[str] | None = None) -> bool:
-        """Embed; False where it did not come to its end.
-
-        Args:
-            ids: Documents that may lack a vector; None where any may.
-
-        Raises:
-            EsSbertError: see `run`.
-        """
-        if not self._fields or (ids is not None and not ids):
-            return True
-        among = None if ids is None or len(ids) > _MAX_IDS else tuple(ids)
-        settings = IngestSettings(
-            index=self._target,
-            vectors=self._fields,
-            dead_letters=self._dead_letters,
-            only_lacking=True,
-            only_ids=among,
-            load_settings=BulkLoadSettings.KEEP,
-            retry_seconds=self._retry_seconds,
-        )
-        wanted = plan_load(self._engine, settings)
-        # One summary, of the whole migration, is shown at its end.
-        summary = run_load(
-            self._engine, LocalRunner(self._encoder), wanted, self._control, self._meter(), show_summary=False
-        )
-        self.result.documents += summary.indexed
-        self.result.passages += summary.passages
-        self.result.truncated += summary.truncated
-        self.result.lost_tokens += summary.lost_tokens
-        self.result.notes |= dict.fromkeys([*(f"Warning: {warning}" for warning in summary.warnings), *summary.notes])
-        self.result.dead = summary.dead
-        self.result.stopped = summary.stopped
-        self.result.dead_letters = wanted.dead_letters if summary.dead else None
-        return summary.stopped is None
 
 
 # Rounds end when one copies no more than this many documents, or when they do not get shorter any more.
 SMALL_ROUND_DOCUMENTS = 200
 MAX_ROUNDS = 20
-_PROGRESS_SECONDS = 10.0
+# Ids of documents to embed in one load; with more, the load looks for all documents without a vector.
+_MAX_IDS = 8000
 
 
 @dataclass
 class MigrationCallbacks:
-    """What a migration tells while it runs, and what stops it.
+    """Reports the progress of a migration, and stops it.
 
     Attributes:
         control: Stops it between two pages.
         meter: Makes a meter for a load.
-        say: Told of each step.
+        report: Receives a message for each step.
     """
 
     control: LoadControl
     meter: Callable[[], ProgressMeter]
-    say: Callable[[str], None] = field(default=lambda message: None)
+    report: Callable[[str], None] = field(default=lambda message: None)
+
+
+@dataclass
+class _MigrationCounts:
+    """The counts of `MigrationResult`, summed over the rounds and loads of a run."""
+
+    copied: int = 0
+    removed: int = 0
+    late: int = 0
+    writes_refused_seconds: float = 0.0
+    embedded: int = 0
+    compared: int = 0
+    dead: int = 0
+    dead_letters: str | None = None
+    passages: int = 0
+    truncated: int = 0
+    lost_tokens: int = 0
 
 
 def migrate(
     engine: Engine,
     encoder: Encoder,
-    wanted: MigrationRequest,
-    watch: MigrationCallbacks,
+    request: MigrationRequest,
+    callbacks: MigrationCallbacks,
     *,
     dead_letters: Path | None = None,
     retry_seconds: float = 300.0,
 ) -> MigrationResult:
-    """Begin a migration, or go on with it, and bring it to its end.
+    """Run a migration to its end: start a new one, or resume one that was stopped.
+
+    Args:
+        dead_letters: Receives documents that cannot be embedded.
+        retry_seconds: How long transient failures are retried.
 
     Raises:
-        UsageError, IndexMissing, IndexMismatch: what is asked for cannot be done, or the new index is not fit.
-        EngineError: the engine failed; the same call goes on where it was.
+        UsageError, IndexMissing, IndexMismatch: the request is not possible, or the new index fails verification.
+        EngineError: the engine failed; the same call resumes.
         OutputError: the dead letters cannot be written.
     """
-    with migration_lock(engine.info.url, wanted.alias):
+    with migration_lock(engine.info.url, request.alias):
         begin = time.monotonic()
-        prepared = prepare_migration(engine, wanted, encoder)
-        state_store, target = prepared.state_store, prepared.target
+        prepared = prepare_migration(engine, request, encoder)
         context = MigrationContext(
-            engine, state_store.state.source, target, state_store, RetryPolicy(retry_seconds), watch.control
-        )
-        texts = tuple(name for name, meta in prepared.fields.items() if meta.text is not None)
-        embed = MissingVectorEmbedder(
-            engine, encoder, target, texts, watch.control, watch.meter, dead_letters, retry_seconds
+            engine,
+            prepared.state_store.state.source,
+            prepared.target,
+            prepared.state_store,
+            RetryPolicy(retry_seconds),
+            callbacks.control,
         )
         with closing(DeletionTracker(context)) as tracker:
-            run = _MigrationRun(prepared, wanted, context, encoder, embed, tracker, watch)
-            finished = run.all()
-    dead = embed.result.dead
+            run = _MigrationRun(prepared, request, context, encoder, tracker, callbacks, dead_letters)
+            finished = run.run()
     return MigrationResult(
-        alias=wanted.alias,
-        source=state_store.state.source,
-        target=target,
+        alias=request.alias,
+        source=context.source,
+        target=context.target,
         model=encoder.info.model,
         fingerprint=encoder.info.fingerprint,
         resumed=prepared.resumed,
         finished=finished,
-        copied=run.copied,
-        removed=run.removed,
-        late=run.late,
-        writes_refused_seconds=round(run.refused_seconds, 3),
-        embedded=embed.result.documents,
-        compared=run.compared,
-        passages=embed.result.passages,
-        truncated=embed.result.truncated,
-        lost_tokens=embed.result.lost_tokens,
-        notes=tuple(embed.result.notes),
-        dead=dead,
-        dead_letters=str(embed.result.dead_letters) if dead else None,
-        stopped=None if finished else (embed.result.stopped or "interrupted"),
-        dropped=wanted.replace_index and finished,
-        documents=engine.count(target),
+        **vars(run.counts),
+        notes=tuple(run.notes),
+        stopped=None if finished else (run.stop_reason or "interrupted"),
+        dropped=request.replace_index and finished,
+        documents=engine.count(context.target),
         seconds=round(time.monotonic() - begin, 3),
     )
 
 
 class _MigrationRun:
-    """The steps, each of which may find that it was done before."""
+    """The steps of a migration. Each is skipped if an earlier run has done it."""
 
     def __init__(
         self,
         prepared: PreparedMigration,
-        wanted: MigrationRequest,
+        request: MigrationRequest,
         context: MigrationContext,
         encoder: Encoder,
-        embed: MissingVectorEmbedder,
         tracker: DeletionTracker,
-        watch: MigrationCallbacks,
+        callbacks: MigrationCallbacks,
+        dead_letters: Path | None,
     ) -> None:
-        self._prepared, self._wanted, self._context = prepared, wanted, context
-        self._engine, self._state_store = context.engine, context.state_store
-        self._encoder, self._embed, self._tracker, self._watch = encoder, embed, tracker, watch
-        self.copied = self.late = self.removed = self.compared = 0
-        self.refused_seconds = 0.0
+        self._prepared, self._request, self._context = prepared, request, context
+        self._engine, self._store = context.engine, context.state_store
+        self._encoder, self._tracker, self._dead_letters = encoder, tracker, dead_letters
+        self._meter, self._report = callbacks.meter, callbacks.report
+        self._copier = DocumentCopier(context, self._report)
+        # The others have never been loaded, so their text is not known.
+        self._fields = tuple(name for name, meta in prepared.fields.items() if meta.text is not None)
+        self.counts = _MigrationCounts()
+        self.notes: dict[str, None] = {}
+        self.stop_reason: str | None = None
 
-    def all(self) -> bool:
-        """Everything that is left to do; False where it was stopped on the way."""
-        if self._state_store.state.phase is MigrationPhase.CLOSING:
+    def run(self) -> bool:
+        """Do all remaining steps; False if the run was stopped."""
+        if self._store.state.phase is MigrationPhase.CLOSING:
             if not self._is_swapped():
-                self._lift_left_behind()
+                target = self._engine.get_index(self._prepared.target)
+                if self._prepared.source is not None and target is not None:
+                    remove_stale_block(self._engine, self._prepared.source, target)
             if self._is_swapped():
-                return self._after_swap()
-            self._state_store.write(phase=MigrationPhase.COPYING, boundary=(), blocked=False, permit="")
-        return self._catch_up() and self._close()
-
-    def _is_swapped(self) -> bool:
-        state = self._engine.get_index(self._wanted.alias)
-        return state is not None and state.name == self._prepared.target
-
-    def _lift_left_behind(self) -> None:
-        target = self._engine.get_index(self._prepared.target)
-        if self._prepared.source is not None and target is not None:
-            remove_stale_block(self._engine, self._prepared.source, target)
+                return self._finish_after_swap()
+            self._store.write(phase=MigrationPhase.COPYING, boundary=(), blocked=False, permit="")
+        return self._catch_up() and (self._swap_blocked() if self._request.block_writes else self._swap_unblocked())
 
     def _catch_up(self) -> bool:
-        """Rounds until there is little left."""
-        before = None
+        """Copy and embed in rounds until few changes are left, then verify the copy."""
+        previous = None
         for number in range(1, MAX_ROUNDS + 1):
-            self._watch.say(
-                f"Copying {self._context.source} to {self._context.target}" if number == 1 else "Catching up"
-            )
-            count = self._round()
-            if self._stopped or not self._embed():
+            first = number == 1
+            self._report(f"Copying {self._context.source} to {self._context.target}" if first else "Catching up")
+            count = self._copy_round()
+            if self._is_stopped or not self._embed():
                 return False
-            if number > 1 and (count <= SMALL_ROUND_DOCUMENTS or (before is not None and count >= before)):
+            if not first and (count <= SMALL_ROUND_DOCUMENTS or (previous is not None and count >= previous)):
                 break
-            before = count if number > 1 else None
-        # A load has done so already, but there is none where no field has a text.
+            previous = None if first else count
+        # A load has done so already, but there is none if no field has a text.
         restore_load_settings(self._engine, self._prepared.target)
         self._tracker.begin()
-        self.removed += remove_deleted(self._context)
-        self._watch.say("Comparing counts, documents and vectors")
-        self.compared = verify_copy(self._context, self._encoder, self._prepared.fields)
-        return not self._stopped
+        self.counts.removed += remove_deleted(self._context)
+        self._report("Comparing counts, documents and vectors")
+        self.counts.compared = verify_copy(self._context, self._encoder, self._prepared.fields)
+        return not self._is_stopped
 
-    def _close(self) -> bool:
-        """The last gap, and the swap."""
-        if self._wanted.block_writes:
-            return self._close_held()
+    def _copy_round(self, keys: set[DocumentKey] | None = None) -> int:
+        count = self._copier.copy_changes(keys)
+        self.counts.copied += count
+        return count
+
+    def _embed(self, ids: Collection[str] | None = None) -> bool:
+        """Embed the documents without a vector; False if the load was stopped.
+
+        Copies never have a vector, so existing vectors are current.
+
+        Args:
+            ids: Documents that may have no vector; None for all documents.
+
+        Raises:
+            EsSbertError: see `run_load`.
+        """
+        if not self._fields or (ids is not None and not ids):
+            return True
+        settings = IngestSettings(
+            index=self._prepared.target,
+            vectors=self._fields,
+            dead_letters=self._dead_letters,
+            only_lacking=True,
+            only_ids=None if ids is None or len(ids) > _MAX_IDS else tuple(ids),
+            load_settings=BulkLoadSettings.KEEP,
+            retry_seconds=self._context.policy.budget,
+        )
+        plan = plan_load(self._engine, settings)
+        runner, control = LocalRunner(self._encoder), self._context.control
+        # The migration prints one summary at its end.
+        summary = run_load(self._engine, runner, plan, control, self._meter(), show_summary=False)
+        counts = self.counts
+        counts.embedded += summary.indexed
+        counts.passages += summary.passages
+        counts.truncated += summary.truncated
+        counts.lost_tokens += summary.lost_tokens
+        counts.dead = summary.dead
+        counts.dead_letters = str(plan.dead_letters) if summary.dead else None
+        self.notes |= dict.fromkeys([*(f"Warning: {warning}" for warning in summary.warnings), *summary.notes])
+        self.stop_reason = summary.stopped
+        return summary.stopped is None
+
+    def _swap_unblocked(self) -> bool:
+        """Copy the last changes and swap while writes go on; changes that come too late are copied afterwards."""
         keep_delete_tombstones(self._engine, self._prepared.target)
-        self._round()
-        if self._stopped or not self._embed():
+        self._copy_round()
+        if self._is_stopped or not self._embed():
             return False
         boundary = tuple(number.max_seq_no for number in self._engine.sequence_numbers(self._prepared.target))
-        self._state_store.write(phase=MigrationPhase.CLOSING, boundary=boundary)
+        self._store.write(phase=MigrationPhase.CLOSING, boundary=boundary)
         self._swap()
-        return self._after_swap()
+        return self._finish_after_swap()
 
-    def _close_held(self) -> bool:
-        """Writes are refused while what is left is copied, so the new index has everything when it takes over."""
-        if not self._come_close():
+    def _swap_blocked(self) -> bool:
+        """Block writes, copy the last changes, and swap: the new index then has all documents."""
+        if not self._shorten_rounds():
             return False
-        hold: WriteBlock | None = None
+        block: WriteBlock | None = None
         try:
-            with (
-                block_writes(self._context, self._is_swapped, self._watch.say) as hold,
-                self._state_store.defer_writes(),
-            ):
+            with block_writes(self._context, self._is_swapped, self._report) as block, self._store.defer_writes():
                 wait_until_replicated(self._context)
                 if not self._short_round():
                     return False
                 self._make_equal()
-                self._swap(hold)
+                self._swap(block)
         finally:
-            self.refused_seconds += 0.0 if hold is None else hold.seconds
+            self.counts.writes_refused_seconds = 0.0 if block is None else round(block.seconds, 3)
         self._finish()
         return True
 
-    def _come_close(self) -> bool:
-        """Short rounds with all that belongs to them, so that little is left to do while writes are refused."""
-        before = None
+    def _shorten_rounds(self) -> bool:
+        """Short rounds, deletions included, so that little is left to do while writes are blocked."""
+        previous = None
         for _ in range(MAX_ROUNDS):
-            copied = self.copied
+            before = self.counts.copied
             if not self._short_round():
                 return False
-            if self._state_store.state.deletions:
-                self.removed += self._tracker.remove()
-            count = self.copied - copied
-            if count <= SMALL_ROUND_DOCUMENTS or (before is not None and count >= before):
+            if self._store.state.deletions:
+                self.counts.removed += self._tracker.remove()
+            count = self.counts.copied - before
+            if count <= SMALL_ROUND_DOCUMENTS or (previous is not None and count >= previous):
                 break
-            before = count
-        # A flush belongs to the block, which takes the longer the more there is to be written.
+            previous = count
+        # The block flushes the index, which takes longer the more is to be written.
         self._context.retrying(lambda: self._engine.flush(self._context.source))
         return True
 
     def _short_round(self) -> bool:
-        """Copy and embed what has changed; False where it was stopped."""
+        """Copy and embed what has changed; False if stopped."""
         keys: set[DocumentKey] = set()
-        self._round(keys)
-        self._tracker.copied(keys)
-        return not self._stopped and self._embed({document_id for document_id, _ in keys})
+        self._copy_round(keys)
+        self._tracker.add_copied(keys)
+        return not self._is_stopped and self._embed({document_id for document_id, _ in keys})
 
     def _make_equal(self) -> None:
-        """The new index has every document of the old one; where it has more, those were deleted.
+        """Remove deleted documents until both indices have the same number of documents.
 
         Raises:
-            IndexMismatch: the counts differ all the same.
+            IndexMismatch: the counts still differ.
         """
         for remove in (self._tracker.remove, lambda: remove_deleted(self._context)):
             if verify_counts(self._context, surplus_ok=True):
                 return
-            self.removed += remove()
+            self.counts.removed += remove()
         verify_counts(self._context)
 
-    def _swap(self, hold: WriteBlock | None = None) -> None:
+    def _swap(self, block: WriteBlock | None = None) -> None:
         source, target = self._context.source, self._prepared.target
         aliases = self._engine.get_aliases(source).get(source, {})
-        actions = (replace_index_actions if self._wanted.replace_index else swap_actions)(source, target, aliases)
+        actions = (replace_index_actions if self._request.replace_index else swap_actions)(source, target, aliases)
         try:
-            self._engine.update_aliases([*([] if hold is None else [hold.permit_action(target)]), *actions])
+            self._engine.update_aliases([*([] if block is None else [block.permit_action(target)]), *actions])
         except EngineError as error:
-            if hold is not None and isinstance(error, RequestFailed) and hold.permit in error.message:
-                raise IndexMismatch(
-                    f"another process has taken over the migration to {target}",
-                    "Let it finish: one migration of an index at a time.",
-                ) from error
+            if block is not None and isinstance(error, RequestFailed) and block.permit in error.message:
+                raise taken_over(target) from error
             # The answer may have been lost, not the request.
             if not is_transient(error) or not self._context.retrying(self._is_swapped):
                 raise
-        self._watch.say(f"{self._wanted.alias} points to {target} now")
+        self._report(f"{self._request.alias} points to {target} now")
 
-    def _after_swap(self) -> bool:
-        """Writes that came to the old index in its last moment, where it took any."""
-        if not self._state_store.state.blocked and self._old_state() is not None:
+    def _finish_after_swap(self) -> bool:
+        """Copy what was written to the old index shortly before the swap, unless writes were blocked."""
+        if not self._store.state.blocked and self._read_source() is not None:
             wait_until_idle(self._context)
             wait_until_replicated(self._context)
-            if not self._late_rounds():
+            if not self._copy_late_changes():
                 return False
-            if self._state_store.state.deletions:
-                self.removed += remove_deleted(self._context)
+            if self._store.state.deletions:
+                self.counts.removed += remove_deleted(self._context)
             if not self._embed():
                 return False
         self._finish()
         return True
 
-    def _late_rounds(self) -> bool:
-        """Rounds until nothing is left, or until it is clear that somebody never stops; False where it was stopped."""
+    def _copy_late_changes(self) -> bool:
+        """Rounds until nothing is left, up to `MAX_ROUNDS`; False if stopped."""
+        copier = DocumentCopier(self._context, self._report, late=True)
         for _ in range(MAX_ROUNDS):
-            count = copy_late_changes(self._context, self._told())
-            self.late += count
-            if self._stopped:
+            count = copier.copy_changes()
+            self.counts.late += count
+            if self._is_stopped:
                 return False
             if not count:
                 return True
-        self._watch.say(
-            f"Somebody writes to {self._context.source} by its own name: what comes from now on is not copied any more"
+        self._report(
+            f"A client still writes to {self._context.source} by its own name: its further changes are not copied"
         )
         return True
 
     def _finish(self) -> None:
-        restore_delete_tombstones(self._engine, self._prepared.target, self._old_state())
-        self._state_store.write(phase=MigrationPhase.DONE)
-
-    def _round(self, keys: set[DocumentKey] | None = None) -> int:
-        count = copy_changes(self._context, self._told(), keys)
-        self.copied += count
-        return count
-
-    def _told(self) -> Callable[[int], None]:
-        """Says now and then how many documents of a round are copied."""
-        count, said = 0, time.monotonic()
-
-        def copied(more: int) -> None:
-            nonlocal count, said
-            count += more
-            if time.monotonic() - said > _PROGRESS_SECONDS:
-                self._watch.say(f"{count:,} documents copied")
-                said = time.monotonic()
-
-        return copied
+        restore_delete_tombstones(self._engine, self._prepared.target, self._read_source())
+        self._store.write(phase=MigrationPhase.DONE)
 
     @property
-    def _stopped(self) -> bool:
-        return self._watch.control.stop.is_set()
+    def _is_stopped(self) -> bool:
+        return self._context.control.stop.is_set()
 
-    def _old_state(self) -> IndexState | None:
-        """The old index, if it still stands."""
+    def _is_swapped(self) -> bool:
+        state = self._engine.get_index(self._request.alias)
+        return state is not None and state.name == self._prepared.target
+
+    def _read_source(self) -> IndexState | None:
+        """The old index, if it still exists."""
         state = self._engine.get_index(self._context.source)
-        return (
-            state if state is not None and state.settings["index.uuid"] == self._state_store.state.source_uuid else None
-        )
+        return state if state is not None and state.settings["index.uuid"] == self._store.state.source_uuid else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -14,23 +14,21 @@ from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import IndexMismatch, OutputError, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.index.mapping import META_KEY, document_meta_field, with_meta_entry
-from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_field import require_index
 
 
 def vector_field_names(fields: Sequence[str]) -> frozenset[str]:
-    """Top-level fields of a document that are left out of a copy: vectors of the old model, and what stands beside."""
+    """Top-level fields that are left out of a copy: vectors of the old model, and their metadata."""
     return frozenset(fields) | {document_meta_field(field) for field in fields}
 
 
 def find_migration(engine: Engine, alias: str) -> tuple[IndexState, MigrationState | None]:
-    """The index behind the alias, and the note in it where it came from a migration of this alias.
+    """The index of an alias, and its migration state if a migration created the index.
 
     Raises:
         IndexMissing, IndexMismatch: no such alias, or one of several indices.
     """
-    state = engine.get_index(alias)
-    if state is None:
-        raise index_not_found(alias, engine)
+    state = require_index(engine, alias)
     return state, read_migration_state(state)
 
 
@@ -40,7 +38,7 @@ _POINTER_ENTRY = "migrating_to"
 
 class MigrationPhase(StrEnum):
     COPYING = "copying"  # the alias points to the old index
-    CLOSING = "closing"  # it may stand for either: look
+    CLOSING = "closing"  # the alias may point to either index; check which
     DONE = "done"  # it points to the new index, which has everything; the old one may be dropped
 
 
@@ -104,6 +102,11 @@ def with_migration_state(meta: Json, note: MigrationState | None) -> Json:
     return with_meta_entry(meta, _STATE_ENTRY, None if note is None else note.model_dump(mode="json"))
 
 
+def put_migration_state(engine: Engine, target: IndexState, state: MigrationState | None) -> None:
+    """Write or remove the state in the new index."""
+    engine.put_mapping(target.name, {"_meta": with_migration_state(target.mappings.get("_meta", {}), state)})
+
+
 def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -> None:
     """Write or remove the pointer in the old index."""
     engine.put_mapping(
@@ -111,13 +114,20 @@ def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -
     )
 
 
+def taken_over(target: str) -> IndexMismatch:
+    """The error for a migration that another process works on now."""
+    return IndexMismatch(
+        f"another process has taken over the migration to {target}, or removed it",
+        "Let it finish: one migration of an index at a time.",
+    )
+
+
 class MigrationStateStore:
-    """The note of one migration, read and written by one process.
+    """Reads and writes the stored state of one migration.
 
     Args:
-        engine: Where.
         target: The new index.
-        note: As this process has it.
+        state: The state as this process knows it.
     """
 
     def __init__(self, engine: Engine, target: str, state: MigrationState) -> None:
@@ -128,10 +138,10 @@ class MigrationStateStore:
 
     @contextmanager
     def defer_writes(self) -> Iterator[None]:
-        """Keep changes in memory while the block runs; the next one after it is written with them.
+        """Keep changes in memory while the block runs; the next change after it writes them too.
 
-        Each is an update of the cluster's state, which takes longer than all else that is done while writes are held.
-        A process that is killed in the block does its steps again.
+        Each is an update of the cluster state, which takes longer than all other steps while writes are blocked. If the
+        process is killed in the block, the next one repeats these steps.
         """
         self._is_deferred = True
         try:
@@ -140,7 +150,7 @@ class MigrationStateStore:
             self._is_deferred = False
 
     def write(self, **changed: object) -> None:
-        """Change the note.
+        """Change the state.
 
         Raises:
             IndexMismatch: the index is gone, or another process has taken the migration over.
@@ -148,24 +158,19 @@ class MigrationStateStore:
         if self._is_deferred:
             self.state = self.state.model_copy(update=changed)
             return
-        state = self._engine.get_index(self._target)
-        there = None if state is None else read_migration_state(state)
-        if state is None or there is None or there.run != self.state.run:
-            raise IndexMismatch(
-                f"another process has taken over the migration to {self._target}, or removed it",
-                "Let it finish: one migration of an index at a time.",
-            )
-        self.state = self.state.model_copy(update=changed)
-        self._engine.put_mapping(
-            self._target, {"_meta": with_migration_state(state.mappings.get("_meta", {}), self.state)}
-        )
+        target = self._engine.get_index(self._target)
+        stored = None if target is None else read_migration_state(target)
+        if target is None or stored is None or stored.run != self.state.run:
+            raise taken_over(self._target)
+        self._put(target, changed)
 
-    def claim(self, state: IndexState, run: str) -> None:
-        """Make this process the one that works on it."""
-        self.state = self.state.model_copy(update={"run": run})
-        self._engine.put_mapping(
-            self._target, {"_meta": with_migration_state(state.mappings.get("_meta", {}), self.state)}
-        )
+    def claim(self, target: IndexState, run: str) -> None:
+        """Make this process the one that works on the migration."""
+        self._put(target, {"run": run})
+
+    def _put(self, target: IndexState, changed: Mapping[str, object]) -> None:
+        self.state = self.state.model_copy(update=changed)
+        put_migration_state(self._engine, target, self.state)
 
 
 @contextmanager

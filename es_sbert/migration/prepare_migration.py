@@ -33,7 +33,7 @@ from es_sbert.index.text_template import (
     find_field,
     mapping_field_names,
 )
-from es_sbert.index.vector_field import index_not_found, read_vector_field
+from es_sbert.index.vector_field import read_vector_field, require_index
 from es_sbert.migration.alias_swap import permit_name
 from es_sbert.migration.migration_state import (
     MigrationPhase,
@@ -306,9 +306,7 @@ def _begin_migration(
     # The pointer first: an index that nobody knows of would stand in the way of the next run.
     set_target_pointer(engine, source, name)
     engine.create_index(name, body)
-    state = engine.get_index(name)
-    if state is None:
-        raise index_not_found(name, engine)
+    state = require_index(engine, name)
     apply_load_settings(engine, state)
     return PreparedMigration(source, name, fields, MigrationStateStore(engine, name, note), resumed=False)
 

@@ -94,9 +94,9 @@ def test_the_text_of_the_vectors_is_set_once(run: Run, es9_url: str, fresh_index
     assert text() == "{title}\n{body}"
 
     remedy = (
-        "Leave --text-field out to go on with that text. To embed all documents from the new one: "
+        "Omit --text-field to keep that text. To embed all documents from the new one: "
         f"`es-sbert ingest --index {index} --replace-text-template --text-field body` in place, or "
-        f"`es-sbert index migrate {index} --text-field body` for searches that never see vectors of both."
+        f"`es-sbert index migrate {index} --text-field body` so that searches never see vectors of both."
     )
     assert_refused(create("--text-field", "body"), "were made from the text '{title}\\n{body}', not from", remedy)
     loaded = run("ingest", "--index", index, "--text-field", "body", url=es9_url)
@@ -114,7 +114,7 @@ def test_an_index_for_passages(run: Run, es9_url: str, fresh_index: Callable[[st
     shown = run("index", "show", index, url=es9_url)
     assert "vectors of   passages of 64 tokens, 8 of them shared" in shown.out
     conflict = run("index", "create", index, "--passages", "32", url=es9_url)
-    assert_refused(conflict, "holds passages of 64 tokens", "Leave --passages out")
+    assert_refused(conflict, "has passages of 64 tokens", "Omit --passages")
 
 
 def test_what_cannot_be_created_is_refused(run: Run, es9_url: str, tmp_path: Path) -> None:

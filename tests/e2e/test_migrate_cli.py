@@ -129,7 +129,7 @@ def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path
     first, other = two_models
     for options, code, said in (
         (["--drop"], 2, "nobody is there to be asked"),
-        (["--drop", "--yes"], 2, "no migration has made"),
+        (["--drop", "--yes"], 2, "no migration has created"),
         (["--drop", "--rollback"], 2, "exclude each other"),
         (["--rollback"], 0, "no migration of"),
         (["--replace-index", "--no-block-writes"], 2, "late writes could not be copied"),

@@ -17,7 +17,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.e2e.cli_support import Cli, Done
 from tests.engine.vectors import load
@@ -60,12 +60,14 @@ def site(engine_url: str, encoder: Encoder) -> Iterator[Site]:
             ensure_vector_field(
                 engine,
                 name,
-                vector_field="embedding",
-                fingerprint=fingerprint,
-                model_name=encoder.info.model,
-                dimensions=encoder.info.dimensions,
-                index_type="hnsw",
-                text="{title}",
+                FieldRequest(
+                    name="embedding",
+                    fingerprint=fingerprint,
+                    model_name=encoder.info.model,
+                    dimensions=encoder.info.dimensions,
+                    index_type="hnsw",
+                    text="{title}",
+                ),
                 replicas=0,
             )
         # As ingest does it: the language as a keyword, so that terms filter by it on every engine.

@@ -15,7 +15,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import EngineType
 from es_sbert.index.document_vectors import vector_value
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.e2e.test_search_cli import TEXTS
 from tests.engine.vectors import load
 
@@ -38,12 +38,14 @@ def names(engine_url: str) -> Iterator[dict[str, str]]:
                 ensure_vector_field(
                     engine,
                     name,
-                    vector_field=field,
-                    fingerprint=encoder.info.fingerprint,
-                    text="{title}",
-                    model_name=encoder.info.model,
-                    dimensions=encoder.info.dimensions,
-                    index_type="hnsw",
+                    FieldRequest(
+                        name=field,
+                        fingerprint=encoder.info.fingerprint,
+                        text="{title}",
+                        model_name=encoder.info.model,
+                        dimensions=encoder.info.dimensions,
+                        index_type="hnsw",
+                    ),
                 )
             engine.put_mapping(name, {"properties": {"language": {"type": "keyword"}, "title": {"type": "text"}}})
             # In these documents the title is all there is, so that its vector stands in both fields.

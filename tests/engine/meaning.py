@@ -18,7 +18,7 @@ from es_sbert.engines.protocol import EngineType
 from es_sbert.engines.rest import RestEngine
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
 from es_sbert.index.mapping import ChunkRules
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.engine.vectors import cosines
 from tests.tiny import WORDS
 
@@ -99,13 +99,15 @@ def shelf(url: str, encoder: Encoder) -> Iterator[Shelf]:
                     ensure_vector_field(
                         engine,
                         names[name],
-                        vector_field=field,
-                        fingerprint="0" * 32 if name == "foreign" else encoder.info.fingerprint,
-                        model_name="other" if name == "foreign" else encoder.info.model,
-                        dimensions=encoder.info.dimensions,
-                        index_type=index_type,
-                        text="{text}",
-                        passages=ChunkRules(tokens=8, overlap=0) if name == "split" else None,
+                        FieldRequest(
+                            name=field,
+                            fingerprint="0" * 32 if name == "foreign" else encoder.info.fingerprint,
+                            model_name="other" if name == "foreign" else encoder.info.model,
+                            dimensions=encoder.info.dimensions,
+                            index_type=index_type,
+                            text="{text}",
+                            passages=ChunkRules(tokens=8, overlap=0) if name == "split" else None,
+                        ),
                         shards=2 if made else None,
                         replicas=0 if made else None,
                     )

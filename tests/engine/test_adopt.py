@@ -21,7 +21,7 @@ from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash, vect
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
 from tests.tiny import WORDS, write_tiny_bert
@@ -378,11 +378,9 @@ def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
     ensure_vector_field(
         engine,
         copy,
-        vector_field="vector",
-        fingerprint=tiny.info.fingerprint,
-        model_name=tiny.info.model,
-        dimensions=16,
-        text="{title}",
+        FieldRequest(
+            name="vector", fingerprint=tiny.info.fingerprint, model_name=tiny.info.model, dimensions=16, text="{title}"
+        ),
     )
     reindex = {"source": {"index": index_name}, "dest": {"index": copy}}
     if engine.request_api("/_reindex", {"refresh": "true"}, reindex) is None:  # a server without that module
@@ -409,12 +407,14 @@ def test_passages_are_refused(engine: Engine, index_name: str, tiny: Encoder) ->
     ensure_vector_field(
         engine,
         index_name,
-        vector_field="vector",
-        fingerprint=tiny.info.fingerprint,
-        model_name=tiny.info.model,
-        dimensions=16,
-        text="{title}",
-        passages=ChunkRules.of(16),
+        FieldRequest(
+            name="vector",
+            fingerprint=tiny.info.fingerprint,
+            model_name=tiny.info.model,
+            dimensions=16,
+            text="{title}",
+            passages=ChunkRules.of(16),
+        ),
     )
     with pytest.raises(IndexMismatch, match="holds several vectors a document") as caught:
         run(engine, index_name, tiny)

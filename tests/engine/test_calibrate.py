@@ -18,7 +18,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing
 from es_sbert.index.document_vectors import vector_value
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
 from tests.conftest import delete_index
 from tests.engine.ingest_support import WORDS, contents, load, open_engine, vector_of, write_jsonl
@@ -257,10 +257,7 @@ def test_what_cannot_be_calibrated_is_refused(
     ensure_vector_field(
         engine,
         index_name,
-        vector_field="embedding",
-        fingerprint=info.fingerprint,
-        model_name=info.model,
-        dimensions=info.dimensions,
+        FieldRequest(name="embedding", fingerprint=info.fingerprint, model_name=info.model, dimensions=info.dimensions),
     )
     with pytest.raises(IndexMismatch, match="is not known, so no queries") as caught:
         IndexCalibrator(engine, index_name, "embedding").measure(encoder)

@@ -13,6 +13,7 @@ from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageErr
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import (
     ALLOWED_CHANGES,
+    FieldRequest,
     change_index_type,
     changed_index_options,
     ensure_vector_field,
@@ -29,12 +30,14 @@ def create(engine: Engine, index: str, index_type: str, shards: int = 1) -> None
     ensure_vector_field(
         engine,
         index,
-        vector_field="embedding",
-        fingerprint="a" * 32,
-        model_name="model-a",
-        dimensions=DIMENSIONS,
-        index_type=index_type,
-        text="{title}",
+        FieldRequest(
+            name="embedding",
+            fingerprint="a" * 32,
+            model_name="model-a",
+            dimensions=DIMENSIONS,
+            index_type=index_type,
+            text="{title}",
+        ),
         shards=shards,
         replicas=0,
     )

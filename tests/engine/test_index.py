@@ -16,7 +16,7 @@ from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.document_vectors import read_vector, vector_value
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
-from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field, read_vector_field
+from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
 from tests.engine.vectors import load, random_vectors
 
 DIMENSIONS = 64
@@ -24,9 +24,10 @@ DIMENSIONS = 64
 
 def ensure(engine: Engine, index: str, **changed: Any) -> VectorField:
     wanted: dict[str, Any] = {
-        "vector_field": "embedding", "fingerprint": "a" * 32, "model_name": "model-a", "dimensions": DIMENSIONS,
+        "name": "embedding", "fingerprint": "a" * 32, "model_name": "model-a", "dimensions": DIMENSIONS,
     }  # fmt: skip
-    return ensure_vector_field(engine, index, **(wanted | changed))
+    options = {name: changed.pop(name) for name in ("create", "shards", "replicas") if name in changed}
+    return ensure_vector_field(engine, index, FieldRequest(**(wanted | changed)), **options)
 
 
 def types_of(info: EngineInfo) -> tuple[IndexType, ...]:
@@ -123,7 +124,7 @@ def test_index_types_that_the_engine_lacks(engine: Engine, index_name: str) -> N
         with pytest.raises(UsageError):
             ensure(engine, index_name, index_type=index_type)
     with pytest.raises(UsageError, match="no name for a vector field"):
-        ensure(engine, index_name, vector_field="a.b")
+        ensure(engine, index_name, name="a.b")
     assert engine.get_index(index_name) is None
 
 
@@ -131,7 +132,7 @@ def test_field_is_added_beside_other_peoples_meta(engine: Engine, index_name: st
     owner: Json = {"owner": "search team", "es_sbert": {"note": "kept"}}
     engine.create_index(index_name, {"mappings": {"_meta": owner, "properties": {"title": {"type": "keyword"}}}})
     first = ensure(engine, index_name)
-    second = ensure(engine, index_name, vector_field="second", fingerprint="b" * 32, model_name="model-b")
+    second = ensure(engine, index_name, name="second", fingerprint="b" * 32, model_name="model-b")
     assert first.outcome is second.outcome is FieldOutcome.ADDED
     # An OpenSearch index without index.knn takes no graph: exact search it is.
     assert first.meta.index_type == ("hnsw" if engine.info.engine_type is EngineType.ELASTICSEARCH else "flat")
@@ -175,7 +176,7 @@ def test_foreign_fields_are_refused(engine: Engine, index_name: str) -> None:
         ("blocked", "is in the way"),
     ]:
         with pytest.raises(IndexMismatch, match=message) as caught:
-            ensure(engine, index_name, vector_field=field)
+            ensure(engine, index_name, name=field)
         assert "index" in caught.value.remedy
 
 
@@ -210,7 +211,7 @@ def test_text_is_set_by_the_first_load_and_then_stays(engine: Engine, index_name
 
 def test_a_text_is_set_once_and_leaves_the_rest_of_meta_alone(engine: Engine, index_name: str) -> None:
     ensure(engine, index_name)
-    ensure(engine, index_name, vector_field="second", text="{title}")
+    ensure(engine, index_name, name="second", text="{title}")
     state = engine.get_index(index_name)
     assert state is not None
     meta = state.mappings["_meta"]

@@ -15,7 +15,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import IndexType
-from es_sbert.index.vector_field import VectorField, ensure_vector_field, force_merge
+from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field, force_merge
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.engine.vectors import cosines, load, random_vectors
 
@@ -26,11 +26,9 @@ def filled(engine: Engine, index: str, index_type: str, count: int = COUNT) -> V
     field = ensure_vector_field(
         engine,
         index,
-        vector_field="embedding",
-        fingerprint="a" * 32,
-        model_name="model-a",
-        dimensions=DIMENSIONS,
-        index_type=index_type,
+        FieldRequest(
+            name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS, index_type=index_type
+        ),
         shards=1,
         replicas=0,
     )
@@ -108,11 +106,9 @@ def test_equal_documents_are_as_good_as_each_other(engine: Engine, index_name: s
     field = ensure_vector_field(
         engine,
         index_name,
-        vector_field="embedding",
-        fingerprint="a" * 32,
-        model_name="model-a",
-        dimensions=DIMENSIONS,
-        index_type="hnsw",
+        FieldRequest(
+            name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS, index_type="hnsw"
+        ),
         shards=1,
         replicas=0,
     )
@@ -136,11 +132,9 @@ def test_documents_with_a_routing_of_their_own_serve_as_queries_too(engine: Engi
     field = ensure_vector_field(
         engine,
         index_name,
-        vector_field="embedding",
-        fingerprint="a" * 32,
-        model_name="model-a",
-        dimensions=DIMENSIONS,
-        index_type="hnsw",
+        FieldRequest(
+            name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS, index_type="hnsw"
+        ),
         shards=3,
         replicas=0,
     )

@@ -16,7 +16,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import FeatureMissing, IndexMismatch, RequestFailed, UsageError
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.search.vector_query import SearchMethod
 from tests.engine.vectors import cosines, load, random_vectors
@@ -46,11 +46,9 @@ def corpus(engine_url: str) -> Iterator[Corpus]:
             ensure_vector_field(
                 engine,
                 name,
-                vector_field="v",
-                fingerprint="f" * 32,
-                model_name="random",
-                dimensions=DIMENSIONS,
-                index_type=index_type,
+                FieldRequest(
+                    name="v", fingerprint="f" * 32, model_name="random", dimensions=DIMENSIONS, index_type=index_type
+                ),
                 shards=2,
                 replicas=0,
             )

@@ -11,7 +11,7 @@ from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.errors import IndexMissing, UsageError
 from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
-from es_sbert.index.vector_field import ensure_vector_field, force_merge
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, force_merge
 from tests.conftest import ENGINES
 from tests.engine.vectors import load, random_vectors
 
@@ -34,11 +34,9 @@ def test_the_estimate_is_near_the_real_size(
     ensure_vector_field(
         engine,
         name,
-        vector_field="embedding",
-        fingerprint="a" * 32,
-        model_name="model-a",
-        dimensions=DIMENSIONS,
-        index_type=index_type,
+        FieldRequest(
+            name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS, index_type=index_type
+        ),
         shards=1,
         replicas=0,
     )
@@ -64,11 +62,7 @@ def test_a_size_is_of_the_field_alone(engine: Engine, index_name: str) -> None:
         ensure_vector_field(
             engine,
             index_name,
-            vector_field=field,
-            fingerprint="a" * 32,
-            model_name="model-a",
-            dimensions=dimensions,
-            index_type="hnsw",
+            FieldRequest(field, "a" * 32, "model-a", dimensions, index_type="hnsw"),
             **({"shards": 1, "replicas": 0} if field == "embedding" else {}),
         )
     other = random_vectors(300, wide)
@@ -105,10 +99,7 @@ def test_what_cannot_be_calculated(engine: Engine, index_name: str) -> None:
     ensure_vector_field(
         engine,
         index_name,
-        vector_field="embedding",
-        fingerprint="a" * 32,
-        model_name="model-a",
-        dimensions=DIMENSIONS,
+        FieldRequest(name="embedding", fingerprint="a" * 32, model_name="model-a", dimensions=DIMENSIONS),
         shards=1,
         replicas=0,
     )

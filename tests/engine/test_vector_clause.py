@@ -19,7 +19,7 @@ from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.engines.rest import RestEngine
 from es_sbert.index.document_vectors import chunk_values
 from es_sbert.index.mapping import ChunkRules
-from es_sbert.index.vector_field import VectorField, ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
 from es_sbert.search.search_scope import choose_method, choose_oversample
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score, search_body, vector_clause
 from tests.engine.vectors import cosines, load, random_vectors
@@ -89,14 +89,16 @@ def place(engine_url: str) -> Iterator[Place]:
             kind: ensure_vector_field(
                 engine,
                 f"{stem}-{kind}",
-                vector_field="v",
-                fingerprint="f" * 32,
-                model_name="random",
-                dimensions=DIMENSIONS,
-                index_type="hnsw" if kind == "passages" else kind,
+                FieldRequest(
+                    name="v",
+                    fingerprint="f" * 32,
+                    model_name="random",
+                    dimensions=DIMENSIONS,
+                    index_type="hnsw" if kind == "passages" else kind,
+                    passages=ChunkRules(tokens=8, overlap=0) if kind == "passages" else None,
+                ),
                 shards=SHARDS,
                 replicas=0,
-                passages=ChunkRules(tokens=8, overlap=0) if kind == "passages" else None,
             )
             for kind in TYPES
         }
@@ -190,14 +192,16 @@ def test_hits_of_a_minimum_cosine_tell_their_passage_where_vectors_are_quantised
     made = ensure_vector_field(
         place.engine,
         index,
-        vector_field="v",
-        fingerprint="f" * 32,
-        model_name="random",
-        dimensions=DIMENSIONS,
-        index_type="int4_flat" if info.engine_type is EngineType.ELASTICSEARCH else "int8_hnsw",
+        FieldRequest(
+            name="v",
+            fingerprint="f" * 32,
+            model_name="random",
+            dimensions=DIMENSIONS,
+            index_type="int4_flat" if info.engine_type is EngineType.ELASTICSEARCH else "int8_hnsw",
+            passages=ChunkRules(tokens=8, overlap=0),
+        ),
         replicas=0,
         shards=1,
-        passages=ChunkRules(tokens=8, overlap=0),
     )
     try:
         load_passages(place.engine, index, place.vectors)

@@ -16,7 +16,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.engine.secured import PASSWORD, Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -40,11 +40,13 @@ def shelf(secured_es8: Secured, encoder: Encoder) -> Iterator[Secured]:
         ensure_vector_field(
             engine,
             INDEX,
-            vector_field="embedding",
-            fingerprint=info.fingerprint,
-            model_name=info.model,
-            dimensions=info.dimensions,
-            text="{text}",
+            FieldRequest(
+                name="embedding",
+                fingerprint=info.fingerprint,
+                model_name=info.model,
+                dimensions=info.dimensions,
+                text="{text}",
+            ),
             shards=2,
         )
     finally:

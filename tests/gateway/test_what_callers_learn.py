@@ -20,7 +20,7 @@ from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.mapping import VectorFieldMeta, index_body
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -118,11 +118,13 @@ def server(secured_es8: Secured, tiny: Path) -> Iterator[Secured]:
         ensure_vector_field(
             engine,
             PUBLIC,
-            vector_field="embedding",
-            fingerprint=info.fingerprint,
-            model_name=info.model,
-            dimensions=info.dimensions,
-            text="{text}",
+            FieldRequest(
+                name="embedding",
+                fingerprint=info.fingerprint,
+                model_name=info.model,
+                dimensions=info.dimensions,
+                text="{text}",
+            ),
         )
     finally:
         engine.close()

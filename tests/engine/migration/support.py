@@ -16,7 +16,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.index.document_vectors import read_vector
-from es_sbert.index.vector_field import ensure_vector_field
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
@@ -151,11 +151,13 @@ def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = COUNT)
     ensure_vector_field(
         engine,
         place.index,
-        vector_field="embedding",
-        fingerprint=encoder.info.fingerprint,
-        model_name=encoder.info.model,
-        dimensions=encoder.info.dimensions,
-        text="{text}",
+        FieldRequest(
+            name="embedding",
+            fingerprint=encoder.info.fingerprint,
+            model_name=encoder.info.model,
+            dimensions=encoder.info.dimensions,
+            text="{text}",
+        ),
         shards=2,
         replicas=0,
     )

@@ -61,7 +61,7 @@ def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
     assert drop_old_index(engine, place.alias, lambda leaving: not asked.append(leaving)) == place.index
     assert (asked[0].index, asked[0].documents) == (place.index, COUNT)
     assert engine.get_index(place.index) is None
-    with pytest.raises(IndexMismatch, match="no migration has made"):
+    with pytest.raises(IndexMismatch, match="no migration has created"):
         drop_old_index(engine, place.alias, lambda leaving: True)
     with pytest.raises(IndexMismatch, match="already"):
         place.migrate(second)
