@@ -335,10 +335,6 @@ class SearchRecorder:
     _start: float = field(default_factory=time.perf_counter)
     _sent: float | None = None
 
-    def asked(self, rewritten: RewriteResult | None) -> None:
-        """Add a search."""
-        self.searches.append(rewritten)
-
     def watch(self) -> TotalHitsParser:
         """Start the engine's time; returns the parser for its response."""
         self._sent = time.perf_counter()
@@ -361,8 +357,8 @@ class SearchRecorder:
     def _record(
         self, rewritten: RewriteResult | None, hits: int | None, milliseconds: float, upstream: float | None
     ) -> SearchRecord:
-        queries = () if rewritten is None else rewritten.asked
-        syntaxes = {query.way for query in queries}
+        queries = () if rewritten is None else rewritten.queries
+        syntaxes = {query.syntax for query in queries}
         hybrid = SemanticSyntax.HYBRID in syntaxes
         return SearchRecord(
             index=self.index,

@@ -1,17 +1,27 @@
-"""Traversal of compound queries (`bool`, `function_score`, `hybrid`, …) down to the queries inside them."""
+"""Traversal of compound queries (`bool`, `function_score`, `hybrid`, …) down to the queries inside them.
+
+The `map_…` functions replace parts of a JSON value. They return the identical object if no part changes.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
 
-# Query → the places in it that hold one query or a list of them. `bool` is looked at by itself.
+T = TypeVar("T")
+# Name of a member → function from its value to the new one.
+MemberFunctions = Mapping[str, Callable[[Any], Any]]
+
+BOOL_CLAUSES = ("must", "filter", "should", "must_not")
+# Query type → the members that hold one query or a list of them.
 _INNER_QUERY_MEMBERS: dict[str, tuple[str, ...]] = {
+    "bool": BOOL_CLAUSES,
     "constant_score": ("filter",),
     "dis_max": ("queries",),
     "function_score": ("query", "functions"),
@@ -20,86 +30,114 @@ _INNER_QUERY_MEMBERS: dict[str, tuple[str, ...]] = {
     "pinned": ("organic",),
     "hybrid": ("queries", "filter"),
 }
-# Places whose queries match without scoring.
-UNSCORED_MEMBERS = frozenset({("constant_score", "filter"), ("boosting", "negative"), ("hybrid", "filter")})
-# Places whose matches are unwanted.
-_NEGATIVE_MEMBERS = frozenset({("boosting", "negative")})
-# Places that hold objects with a query as their `filter`.
+# Members whose queries match without scoring.
+UNSCORED_MEMBERS = frozenset({
+    ("bool", "filter"), ("bool", "must_not"), ("constant_score", "filter"), ("boosting", "negative"),
+    ("hybrid", "filter"),
+})  # fmt: skip
+# Members whose matches are unwanted.
+_NEGATIVE_MEMBERS = frozenset({("bool", "must_not"), ("boosting", "negative")})
+# Members that hold objects with a query as their `filter`.
 _MEMBERS_WITH_FILTER = frozenset({("function_score", "functions")})
 
-# Queries that look at other documents than the hits.
+# Queries on other documents than the hits.
 JOINING_QUERIES = frozenset({"nested", "has_child", "has_parent"})
 
-BOOL_CLAUSES = ("must", "filter", "should", "must_not")
+
+def map_members(node: Any, functions: MemberFunctions) -> Any:
+    """An object with some of its members replaced; missing members are skipped."""
+    if not isinstance(node, dict):
+        return node
+    changed: Json = {}
+    for name, function in functions.items():
+        if name in node and (new := function(node[name])) is not node[name]:
+            changed[name] = new
+    return node | changed if changed else node
+
+
+def map_clauses(value: Any, function: Callable[[Json], Json]) -> Any:
+    """One object or a list of objects, each of them replaced; any other value is left for the engine to reject."""
+    if isinstance(value, dict):
+        return function(value)
+    clauses = clause_list(value)
+    new = [function(clause) for clause in clauses]
+    return new if any(after is not before for after, before in zip(new, clauses, strict=True)) else value
 
 
 def clause_list(value: Any) -> list[Json]:
-    """Clauses of a bool, which engines take as one object or as a list; what is neither is left to the engine."""
+    """Clauses of a `bool`, which are one object or a list; empty for any other value."""
     if isinstance(value, dict):
         return [value]
-    return value if isinstance(value, list) and all(isinstance(part, dict) for part in value) else []
+    return value if isinstance(value, list) and all(isinstance(clause, dict) for clause in value) else []
 
 
 def query_type_and_body(node: Any) -> tuple[str, Json] | None:
-    """Name and content of a query; None for what is none."""
+    """Type and body of a query; None for any other value."""
     if not isinstance(node, dict) or len(node) != 1:
         return None
-    [(kind, said)] = node.items()
-    return (kind, said) if isinstance(said, dict) else None
+    [(kind, body)] = node.items()
+    return (kind, body) if isinstance(body, dict) else None
 
 
 def decode_wrapper(node: Json) -> Json:
-    """The query that a `wrapper` holds as base64, as Spring Data sends queries; the very same object for any other."""
-    found = query_type_and_body(node)
-    if found is None or found[0] != "wrapper" or not isinstance(found[1].get("query"), str):
+    """The query that a `wrapper` query holds as base64, as Spring Data sends it; any other query is returned as is."""
+    query = query_type_and_body(node)
+    if query is None or query[0] != "wrapper" or not isinstance(query[1].get("query"), str):
         return node
     try:
-        return parse_object(base64.b64decode(found[1]["query"], validate=True))
+        return parse_object(base64.b64decode(query[1]["query"], validate=True))
     except (binascii.Error, ValueError, UnsupportedJson):
-        return node  # for the engine, which says what is wrong with it or knows other formats
+        return node  # the engine rejects it, or knows its format
 
 
 def inner_queries(node: Any) -> Iterator[Json]:
     """The queries directly inside a query."""
-    found = query_type_and_body(node)
-    if found is None:
+    query = query_type_and_body(node)
+    if query is None:
         return
-    kind, said = found
+    kind, body = query
     if kind == "wrapper" and (inner := decode_wrapper(node)) is not node:
         yield inner
-    for place in BOOL_CLAUSES if kind == "bool" else _INNER_QUERY_MEMBERS.get(kind, ()):
-        parts = clause_list(said.get(place))
-        yield from (part.get("filter", {}) for part in parts) if (kind, place) in _MEMBERS_WITH_FILTER else parts
+    for member in _INNER_QUERY_MEMBERS.get(kind, ()):
+        clauses = clause_list(body.get(member))
+        if (kind, member) in _MEMBERS_WITH_FILTER:
+            yield from (clause.get("filter", {}) for clause in clauses)
+        else:
+            yield from clauses
 
 
-class ContainsCache:
-    """Whether a query, or one inside it, is of some kind; each query is looked at once however often it is asked.
+class IdentityCache(Generic[T]):
+    """Results of a function of a query, computed once for each query object.
 
-    The kind is an argument of each call: kept here, a method of the object that asks would make a reference cycle, and
-    a large request would stay in memory until the next garbage collection.
+    The function is an argument of each call: a method kept here would make a reference cycle, and a large request would
+    stay in memory until the next garbage collection.
     """
 
     def __init__(self) -> None:
-        # By identity. The query is kept beside its answer, so that no other one can take its place in memory.
-        self._known: dict[int, tuple[Json, bool]] = {}
+        # The query is kept with its result, so that no other object gets its id.
+        self._results: dict[int, tuple[Json, T]] = {}
 
-    def __call__(self, node: Any, wanted: Callable[[Json], bool]) -> bool:
-        """The answer.
+    def get(self, node: Json, function: Callable[[Json], T]) -> T:
+        """The cached result; `function` must be the same in each call."""
+        cached = self._results.get(id(node))
+        if cached is None:
+            cached = self._results[id(node)] = node, function(node)
+        return cached[1]
 
-        Args:
-            wanted: Whether a single query is of that kind; the same in each call.
-        """
-        if not isinstance(node, dict):
-            return False
-        known = self._known.get(id(node))
-        if known is None:
-            known = node, wanted(node) or any(self(inner, wanted) for inner in inner_queries(node))
-            self._known[id(node)] = known
-        return known[1]
+
+class ContainsCache(IdentityCache[bool]):
+    """Whether a query, or one inside it, satisfies a predicate; checked once for each query object."""
+
+    def __call__(self, node: Any, predicate: Callable[[Json], bool]) -> bool:
+        """The result; `predicate` must be the same in each call."""
+        return isinstance(node, dict) and self.get(node, partial(self._contains, predicate))
+
+    def _contains(self, predicate: Callable[[Json], bool], node: Json) -> bool:
+        return predicate(node) or any(self(inner, predicate) for inner in inner_queries(node))
 
 
 class InnerRole(NamedTuple):
-    """What a query inside another is for.
+    """The role of a query inside another.
 
     Attributes:
         scores: Whether its score counts.
@@ -111,59 +149,36 @@ class InnerRole(NamedTuple):
 
 
 def map_inner_queries(node: Json, change: Callable[[Json, InnerRole], Json]) -> Json:
-    """A compound query other than `bool` with its inner queries changed; the very same object where nothing was.
+    """A compound query with its inner queries replaced.
 
     Args:
-        change: From an inner query, and what it is for, to its successor.
+        change: From an inner query and its role to its replacement.
     """
     inner = decode_wrapper(node)
     if inner is not node:
         new_inner = change(inner, InnerRole(scores=True))
         return node if new_inner is inner else new_inner
-    found = query_type_and_body(node)
-    if found is None or found[0] not in _INNER_QUERY_MEMBERS:
+    query = query_type_and_body(node)
+    if query is None:
         return node
-    kind, said = found
-    changed: Json = {}
-    for place in _INNER_QUERY_MEMBERS[kind]:
-        value = said.get(place)
-        role = InnerRole((kind, place) not in UNSCORED_MEMBERS, (kind, place) in _NEGATIVE_MEMBERS)
-        if isinstance(value, dict):
-            new: Any = change(value, role)
-        elif isinstance(value, list) and clause_list(value):
-            filtered = (kind, place) in _MEMBERS_WITH_FILTER
-            new = [_map_filter(part, change) if filtered else change(part, role) for part in value]
-            if all(one is other for one, other in zip(new, value, strict=True)):
-                new = value
-        else:
-            continue
-        if new is not value:
-            changed[place] = new
-    return {kind: said | changed} if changed else node
+    kind, body = query
 
+    def change_member(member: str, value: Any) -> Any:
+        role = InnerRole((kind, member) not in UNSCORED_MEMBERS, (kind, member) in _NEGATIVE_MEMBERS)
+        if (kind, member) in _MEMBERS_WITH_FILTER:
+            return map_clauses(value, lambda part: map_members(part, {"filter": change_filter}))
+        return map_clauses(value, lambda part: change(part, role))
 
-def _map_filter(part: Json, change: Callable[[Json, InnerRole], Json]) -> Json:
-    if not isinstance(part.get("filter"), dict):
-        return part
-    new = change(part["filter"], InnerRole(scores=False))
-    return part if new is part["filter"] else part | {"filter": new}
+    def change_filter(value: Any) -> Any:
+        return change(value, InnerRole(scores=False)) if isinstance(value, dict) else value
+
+    new = map_members(body, {name: partial(change_member, name) for name in _INNER_QUERY_MEMBERS.get(kind, ())})
+    return node if new is body else {kind: new}
 
 
 def strip_inner_hits(node: Json) -> Json:
-    """A query to stand in a second place of a request, where the names of its inner hits may stand once."""
-    found = query_type_and_body(node)
-    if found is None:
-        return node
-    kind, said = found
-    if kind in JOINING_QUERIES:
-        return {kind: {name: value for name, value in said.items() if name != "inner_hits"}}
-    if kind != "bool":
-        return map_inner_queries(node, lambda inner, _: strip_inner_hits(inner))
-    changed: Json = {}
-    for occurrence in BOOL_CLAUSES:
-        value = said.get(occurrence)
-        if isinstance(value, dict):
-            changed[occurrence] = strip_inner_hits(value)
-        elif clause_list(value):
-            changed[occurrence] = [strip_inner_hits(part) for part in clause_list(value)]
-    return {kind: said | changed}
+    """A query for a second position in a request, in which each name of inner hits must be unique."""
+    query = query_type_and_body(node)
+    if query is not None and query[0] in JOINING_QUERIES:
+        return {query[0]: {name: value for name, value in query[1].items() if name != "inner_hits"}}
+    return map_inner_queries(node, lambda inner, _: strip_inner_hits(inner))

@@ -38,75 +38,81 @@ from luqum.tree import (
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver, ResolvedField
-from es_sbert.gateway.search.compound_queries import clause_list, decode_wrapper, query_type_and_body
-from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax, scalar_as_text
-from es_sbert.gateway.settings import Limits, SemanticSettings
+from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, decode_wrapper, query_type_and_body
+from es_sbert.gateway.search.semantic_query import (
+    SemanticQuery,
+    SemanticQueryParser,
+    SemanticSyntax,
+    parse_query_text,
+    scalar_as_text,
+)
+from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.search.hybrid_search import DEFAULT_BOOSTS
 
 _MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string", "simple_query_string"})
 _BOOSTED = re.compile(r"^(?P<field>.+?)\^(?P<boost>\d+(?:\.\d+)?)$")
-# Characters that simple_query_string reads as operators; they are no words to search by.
+# Operators of simple_query_string, which are not words of the text.
 _OPERATORS = re.compile(r'[+|"()~*\\]|(?<!\S)-')
 
 
-def split_virtual_fields(node: Json, reader: SemanticQueryParser) -> Json:
-    """A query over several fields as a bool of queries over one; the very same object where no field is virtual.
+def split_virtual_fields(node: Json, parser: SemanticQueryParser) -> Json:
+    """Split a query on several fields into one query per field. Returns the identical object if no field is virtual.
 
     Raises:
-        BadRequest: Lucene syntax that cannot be read.
+        BadRequest: invalid Lucene syntax.
     """
-    found = query_type_and_body(node)
-    if found is None or found[0] not in _MULTI_FIELD_QUERIES:
+    query = query_type_and_body(node)
+    if query is None or query[0] not in _MULTI_FIELD_QUERIES:
         return node
-    kind, said = found
-    virtual, others = _partition_fields(said, reader)
+    kind, body = query
+    virtual, others = _partition_fields(body, parser)
     if virtual:
-        text = said.get("query")
+        text = body.get("query")
         if kind.endswith("query_string") and isinstance(text, str):
             text = " ".join(_OPERATORS.sub(" ", text).split()) or text
-        should: list[Json] = [_match_query(field, boost, text, said) for field, boost in virtual]
+        should: list[Json] = [_match_query(field, boost, text, body) for field, boost in virtual]
         if others:
-            rest = {name: value for name, value in said.items() if name not in ("default_field", "fields", "_name")}
+            rest = {name: value for name, value in body.items() if name not in ("default_field", "fields", "_name")}
             should.append({kind: rest | {"fields": others}})
-        return {"bool": {"should": should, "minimum_should_match": 1} | _query_name(said)}
+        return {"bool": {"should": should, "minimum_should_match": 1} | _query_name(body)}
     if kind == "query_string":
-        return query_string_as_bool(node, said, reader)
+        return query_string_as_bool(node, body, parser)
     return node
 
 
-def _partition_fields(said: Json, reader: SemanticQueryParser) -> tuple[list[tuple[str, float]], list[str]]:
-    """The virtual fields with their boosts, and the others as they were written."""
-    fields: Any = said.get("fields", said.get("default_field"))
+def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tuple[str, float]], list[str]]:
+    """The virtual fields with their boosts, and the other fields as written."""
+    fields: Any = body.get("fields", body.get("default_field"))
     if isinstance(fields, str):
         fields = [fields]
     if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
         return [], []
     virtual: list[tuple[str, float]] = []
     others: list[str] = []
-    for written in fields:
-        boosted = _BOOSTED.match(written)
-        field, boost = (boosted["field"], float(boosted["boost"])) if boosted else (written, 1.0)
-        if reader.names.virtual(field) is None:
-            others.append(written)
+    for spec in fields:
+        boosted = _BOOSTED.match(spec)
+        field, boost = (boosted["field"], float(boosted["boost"])) if boosted else (spec, 1.0)
+        if parser.names.virtual(field) is None:
+            others.append(spec)
         else:
             virtual.append((field, boost))
     return virtual, others
 
 
-def _match_query(field: str, boost: float, text: object, said: Json) -> Json:
-    own = said.get("boost", 1.0)
+def _match_query(field: str, boost: float, text: object, body: Json) -> Json:
+    own = body.get("boost", 1.0)
     factor = own if isinstance(own, int | float) and not isinstance(own, bool) else 1.0
     return {"match": {field: {"query": text, "boost": boost * factor}}}
 
 
-def _query_name(said: Json) -> Json:
-    return {"_name": said["_name"]} if "_name" in said else {}
+def _query_name(body: Json) -> Json:
+    return {"_name": body["_name"]} if "_name" in body else {}
 
 
 _ESCAPED = re.compile(r"\\(.)")
-# `*` and `?` in a word; a question mark at its end is one.
+# `*` and `?` in a word; a question mark at its end is punctuation.
 _WILDCARD = re.compile(r"(?:\\.|[^\\*?])*(?:\*|\?(?!$))")
-# Lucene's other words for AND, OR and NOT, which luqum does not know; not inside phrases and regular expressions.
+# Lucene's symbols for AND, OR and NOT, which luqum does not support; not inside phrases and regular expressions.
 _SYMBOLS = re.compile(
     r"""\\. | "(?:[^\\"]|\\.)*" | (?<![^\s(:])/(?:[^\\/]|\\.)*/
         | (?<![^\s()"])(?P<symbol>&&|\|\|)(?![^\s()"]) | (?<![^\s(])(?P<not>!)""",
@@ -115,97 +121,98 @@ _SYMBOLS = re.compile(
 _OPERATOR_WORDS = {"&&": "AND", "||": "OR", "!": "NOT "}
 
 
-def query_string_as_bool(node: Json, said: Json, reader: SemanticQueryParser) -> Json:
-    """A `query_string` as a bool: what names a virtual field as `match`, all else as `query_string` again.
+def query_string_as_bool(node: Json, body: Json, parser: SemanticQueryParser) -> Json:
+    """Convert a `query_string` to a bool: `match` for the virtual field, `query_string` for all other parts.
 
     Returns:
-        The very same object where no virtual field is named.
+        The identical object if no virtual field is named.
 
     Raises:
-        BadRequest: it names one, and is not Lucene's syntax.
+        BadRequest: it names one, and is not valid Lucene syntax.
     """
-    text = said.get("query")
-    if not isinstance(text, str) or not may_name_field(text, reader.meaning.virtual_field):
+    text = body.get("query")
+    if not isinstance(text, str) or not may_name_field(text, parser.settings.virtual_field):
         return node
-    if len(text) > reader.max_text_characters and reader.names.virtual(reader.meaning.virtual_field) is not None:
-        reader.text(text, "query_string")  # refuses it: the parser takes its time
+    if len(text) > parser.max_text_characters and parser.names.virtual(parser.settings.virtual_field) is not None:
+        # Rejects it: the Lucene parser is slow on long texts.
+        parse_query_text(text, "query_string", parser.max_text_characters)
     try:
         tree = parse(_SYMBOLS.sub(_replace_symbol, text))
     except ParseError as error:
-        if reader.names.virtual(reader.meaning.virtual_field) is None:
+        if parser.names.virtual(parser.settings.virtual_field) is None:
             return node
         raise BadRequest(
-            f"the query_string is not Lucene's syntax: {error}",
+            f"the query_string is not valid Lucene syntax: {error}",
             'Put the text to search by into quotes, e.g. semantic:"how do plants make energy", and close all brackets.',
         ) from None
-    return _TreeConverter(said, reader).read(tree) if _names_virtual(tree, reader) else node
+    return _TreeConverter(body, parser).convert(tree) if _names_virtual(tree, parser) else node
 
 
 def may_name_field(text: str, virtual_field: str) -> bool:
-    """A cheap look before the text is parsed: whoever only writes the word is left alone, whatever the syntax."""
+    """A cheap check before the text is parsed: False is certain. A text that only contains the word is not affected."""
     virtual = re.escape(virtual_field)
     return re.search(rf'(?<![\w.]){virtual}[^\s:()"]*\s*:|_exists_\s*:\s*"?{virtual}', text) is not None
 
 
-def _replace_symbol(found: re.Match[str]) -> str:
-    symbol = found["symbol"] or found["not"]
-    return _OPERATOR_WORDS[symbol] if symbol else found[0]
+def _replace_symbol(match: re.Match[str]) -> str:
+    symbol = match["symbol"] or match["not"]
+    return _OPERATOR_WORDS[symbol] if symbol else match[0]
 
 
-def _names_virtual(tree: Item, reader: SemanticQueryParser) -> bool:
-    if isinstance(tree, SearchField) and reader.names.virtual(_searched_field(tree)) is not None:
+def _names_virtual(tree: Item, parser: SemanticQueryParser) -> bool:
+    if isinstance(tree, SearchField) and parser.names.virtual(_searched_field(tree)) is not None:
         return True
-    return any(_names_virtual(child, reader) for child in tree.children)
+    return any(_names_virtual(child, parser) for child in tree.children)
 
 
 def _searched_field(tree: SearchField) -> str:
-    """The field that is searched, or asked for by `_exists_`."""
+    """The searched field, or the one of `_exists_`."""
     return _plain_text(tree.expr) if tree.name == "_exists_" else str(tree.name)
 
 
 class _TreeConverter:
-    """Turns a tree into queries."""
+    """Converts a parsed `query_string` to queries."""
 
-    def __init__(self, said: Json, reader: SemanticQueryParser) -> None:
-        self._said = said
-        self._reader = reader
-        self._all_words = str(said.get("default_operator", "or")).lower() == "and"
+    def __init__(self, body: Json, parser: SemanticQueryParser) -> None:
+        self._body = body
+        self._parser = parser
+        self._default_and = str(body.get("default_operator", "or")).lower() == "and"
 
-    def read(self, tree: Item, boost: float = 1.0) -> Json:
-        if not _names_virtual(tree, self._reader):
-            return self._for_the_engine(tree, boost)
+    def convert(self, tree: Item, boost: float = 1.0) -> Json:
+        if not _names_virtual(tree, self._parser):
+            return self._query_string(tree, boost)
         if isinstance(tree, Boost):
-            return self.read(tree.expr, boost * float(tree.force))
-        if isinstance(tree, SearchField) and self._reader.names.virtual(_searched_field(tree)) is not None:
+            return self.convert(tree.expr, boost * float(tree.force))
+        if isinstance(tree, SearchField) and self._parser.names.virtual(_searched_field(tree)) is not None:
             return _semantic_match(tree, boost)
         if isinstance(tree, Group | Plus):
-            return self.read(tree.children[0], boost)
+            return self.convert(tree.children[0], boost)
         if isinstance(tree, Not | Prohibit):
-            return {"bool": {"must_not": [self.read(tree.children[0])]}}
+            return {"bool": {"must_not": [self.convert(tree.children[0])]}}
         if isinstance(tree, BaseOperation):
             return self._operation(tree, boost)
         raise BadRequest(
-            f"{str(tree).strip()!r} is an expression that no semantic query can be part of",
-            "Put the semantic query beside it, joined by AND or OR.",
+            f"{str(tree).strip()!r} is an expression that cannot contain a semantic query",
+            "Put the semantic query outside of it, joined by AND or OR.",
         )
 
     def _operation(self, tree: BaseOperation, boost: float) -> Json:
-        every = isinstance(tree, AndOperation) or (self._all_words and not isinstance(tree, OrOperation))
+        every = isinstance(tree, AndOperation) or (self._default_and and not isinstance(tree, OrOperation))
         clauses: dict[str, list[Json]] = {}
         for child in tree.children:
             if isinstance(child, Not | Prohibit):
-                clauses.setdefault("must_not", []).append(self.read(child.children[0], boost))
+                clauses.setdefault("must_not", []).append(self.convert(child.children[0], boost))
             elif isinstance(child, Plus):
-                clauses.setdefault("must", []).append(self.read(child.children[0], boost))
+                clauses.setdefault("must", []).append(self.convert(child.children[0], boost))
             else:
-                clauses.setdefault("must" if every else "should", []).append(self.read(child, boost))
+                clauses.setdefault("must" if every else "should", []).append(self.convert(child, boost))
         query: dict[str, Any] = dict(clauses)
         if "should" in clauses and "must" not in clauses:
             query["minimum_should_match"] = 1
         return {"bool": query}
 
-    def _for_the_engine(self, tree: Item, boost: float) -> Json:
-        rest = {name: value for name, value in self._said.items() if name not in ("query", "boost", "_name")}
+    def _query_string(self, tree: Item, boost: float) -> Json:
+        rest = {name: value for name, value in self._body.items() if name not in ("query", "boost", "_name")}
         query = rest | {"query": str(tree).strip()}
         return {"query_string": query if boost == 1.0 else query | {"boost": boost}}
 
@@ -215,22 +222,22 @@ def _semantic_match(field: SearchField, boost: float) -> Json:
     while isinstance(expression, Boost):
         boost *= float(expression.force)
         expression = expression.children[0]
-    words = _plain_text(expression)
-    if words == "*" or field.name == "_exists_":
+    text = _plain_text(expression)
+    if text == "*" or field.name == "_exists_":
         return {"exists": {"field": _searched_field(field)}}
-    return {"match": {field.name: {"query": words, "boost": boost}}}
+    return {"match": {field.name: {"query": text, "boost": boost}}}
 
 
 def _plain_text(expression: Item) -> str:
-    """The text that is meant, without the syntax around it.
+    """The text of an expression, without Lucene syntax.
 
     Raises:
-        BadRequest: it is no text.
+        BadRequest: it is not a text.
     """
     if isinstance(expression, Range | From | To | Regex | Fuzzy | Proximity) or _has_wildcard(expression):
         raise BadRequest(
-            f"{str(expression).strip()!r} is a range, a pattern or a distance between words, and a semantic query "
-            "takes a text",
+            f"{str(expression).strip()!r} is a range, a pattern or a proximity search, but a semantic query "
+            "needs a text",
             'Write the text in quotes, e.g. semantic:"how do plants make energy".',
         )
     if isinstance(expression, Phrase):
@@ -251,102 +258,95 @@ _MULTI_FIELD_FULL_TEXT = frozenset({"multi_match", "combined_fields", "simple_qu
 _BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
 
 
-def semantic_weight(meaning: SemanticSettings, engine_type: EngineType) -> float:
-    """What a cosine score of 1 counts beside BM25: as the operator says, or as was measured to be best."""
-    usual = DEFAULT_BOOSTS[engine_type]
-    return meaning.semantic_weight or usual.semantic / usual.lexical
+def semantic_weight(settings: SemanticSettings, engine_type: EngineType) -> float:
+    """Weight of a cosine score of 1 against BM25: from the settings, or the measured optimum."""
+    default = DEFAULT_BOOSTS[engine_type]
+    return settings.semantic_weight or default.semantic / default.lexical
 
 
 class HybridDetector:
-    """Finds the full-text queries that mean a text with a vector.
+    """Detects full-text queries on embedded text fields, which become hybrid.
 
-    An application writes one box's words into several queries (exact words, prefixes, phrases) under one bool; meaning
-    is added once, around all of them, not to each.
+    An application writes the text of one search box into several queries (exact words, prefixes, phrases) under one
+    bool; the semantic query is added once, around all of them.
 
     Args:
-        names: What fields of the request's indices are called.
-        meaning, limits: The operator's.
-        weight: What a cosine score of 1 counts beside BM25.
+        names: Resolves the field names of the request.
+        settings: Defaults of semantic queries.
+        max_text_characters: Maximum length of a query text.
+        weight: Weight of a cosine score of 1 against BM25.
     """
 
-    def __init__(self, names: FieldResolver, meaning: SemanticSettings, limits: Limits, weight: float) -> None:
+    def __init__(
+        self, names: FieldResolver, settings: SemanticSettings, max_text_characters: int, weight: float
+    ) -> None:
         self._names = names
+        self._settings = settings
+        self._max_text_characters = max_text_characters
         self._weight = weight
-        self._meaning = meaning
-        self._limits = limits
-        # By identity, the query kept beside: bools inside bools are asked again at every level.
-        self._known: dict[int, tuple[Json, tuple[str, ResolvedField] | None]] = {}
+        self._cache: IdentityCache[tuple[str, ResolvedField] | None] = IdentityCache()
 
     def semantic_part(self, node: Json) -> SemanticQuery | None:
-        """What a query asks for, where all of it asks for one text; None where it is something else.
+        """The semantic query to add to a full-text query; None if it is not one query for a single text.
 
-        A text that cannot be embedded (empty, too long) is left to full-text search: nobody asked for meaning.
+        A text that cannot be embedded (blank, too long) is left to full-text search.
 
         Raises:
-            IndexMismatch: the indices hold vectors of different models.
+            IndexMismatch: the indices have vectors of different models.
         """
-        found = self._asked(node)
-        if found is None:
+        text_and_target = self._text_and_target(node)
+        if text_and_target is None:
             return None
-        text, target = found
-        if not text.strip() or len(text) > self._limits.query_characters:
+        text, target = text_and_target
+        if not text.strip() or len(text) > self._max_text_characters:
             return None
-        meaning = self._meaning
+        settings = self._settings
         return SemanticQuery(
             target,
             text,
-            meaning.k,
-            min_cosine=meaning.min_cosine,
-            num_candidates=meaning.num_candidates,
+            settings.k,
+            min_cosine=settings.min_cosine,
+            num_candidates=settings.num_candidates,
             boost=self._weight,
-            way=SemanticSyntax.HYBRID,
+            syntax=SemanticSyntax.HYBRID,
         )
 
-    def _asked(self, node: Json) -> tuple[str, ResolvedField] | None:
-        known = self._known.get(id(node))
-        if known is None:
-            known = self._known[id(node)] = node, self._read(node)
-        return known[1]
+    def _text_and_target(self, node: Json) -> tuple[str, ResolvedField] | None:
+        return self._cache.get(node, self._detect)
 
-    def _read(self, node: Json) -> tuple[str, ResolvedField] | None:
+    def _detect(self, node: Json) -> tuple[str, ResolvedField] | None:
         query = query_type_and_body(decode_wrapper(node))
         if query is None:
             return None
-        kind, said = query
-        if kind in _SINGLE_FIELD_FULL_TEXT and len(said) == 1:
-            [(field, wanted)] = said.items()
-            return self._text(wanted.get("query") if isinstance(wanted, dict) else wanted, [field])
+        kind, body = query
+        if kind in _SINGLE_FIELD_FULL_TEXT and len(body) == 1:
+            [(field, options)] = body.items()
+            return self._search_target(options.get("query") if isinstance(options, dict) else options, [field])
         if kind in _MULTI_FIELD_FULL_TEXT:
-            fields = said.get("fields", ["*"])
-            return self._text(said.get("query"), fields if isinstance(fields, list) else [fields])
+            fields = body.get("fields", ["*"])
+            return self._search_target(body.get("query"), fields if isinstance(fields, list) else [fields])
+        clauses: list[Json] = []
         if kind == "dis_max":
-            return self._same(clause_list(said.get("queries")))
-        if kind == "bool" and set(said) <= {"must", "should", "minimum_should_match", "boost"}:
-            return self._same([*clause_list(said.get("must")), *clause_list(said.get("should"))])
-        return None
+            clauses = clause_list(body.get("queries"))
+        elif kind == "bool" and set(body) <= {"must", "should", "minimum_should_match", "boost"}:
+            clauses = [*clause_list(body.get("must")), *clause_list(body.get("should"))]
+        results = [self._text_and_target(clause) for clause in clauses]
+        return results[0] if results and all(result == results[0] for result in results) else None
 
-    def _same(self, nodes: Sequence[Json]) -> tuple[str, ResolvedField] | None:
-        found = [self._asked(node) for node in nodes]
-        if not found or found[0] is None or any(other != found[0] for other in found):
-            return None
-        return found[0]
-
-    def _text(self, value: Any, fields: Sequence[Any]) -> tuple[str, ResolvedField] | None:
+    def _search_target(self, value: Any, fields: Sequence[Any]) -> tuple[str, ResolvedField] | None:
         text = scalar_as_text(value)
         if not isinstance(text, str):
             return None
-        for written in fields:
-            if isinstance(written, str) and (target := self._target(_BOOST_SUFFIX.sub("", written))) is not None:
-                return text, target
-        return None
+        targets = (self._target(_BOOST_SUFFIX.sub("", field)) for field in fields if isinstance(field, str))
+        return next(((text, target) for target in targets if target is not None), None)
 
-    def _target(self, written: str) -> ResolvedField | None:
+    def _target(self, pattern: str) -> ResolvedField | None:
         """The vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
-        if "*" in written:
-            matching = (field for field in self._names.texts() if fnmatchcase(field, written))
+        if "*" in pattern:
+            matching = (field for field in self._names.texts() if fnmatchcase(field, pattern))
             field = next(matching, None)
             return None if field is None else self._names.for_text(field)
-        target = self._names.for_text(written)
-        if target is None and "." in written:
-            return self._names.for_text(written.rpartition(".")[0])
+        target = self._names.for_text(pattern)
+        if target is None and "." in pattern:
+            return self._names.for_text(pattern.rpartition(".")[0])
         return target

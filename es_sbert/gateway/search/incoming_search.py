@@ -28,17 +28,17 @@ MODE_HEADER = b"x-es-sbert"
 
 
 def check_mode(header: bytes) -> None:
-    """Refuse a header `X-Es-Sbert` that says nothing known: it was meant to change something.
+    """Check the header `X-Es-Sbert`.
 
     Raises:
-        BadRequest: it does.
+        BadRequest: its value is unknown.
     """
     if header.strip().lower() not in (b"", *(mode.encode() for mode in RewriteMode)):
-        raise BadRequest("the header X-Es-Sbert says nothing known", "Write off, on or hybrid, or leave it out.")
+        raise BadRequest("the header X-Es-Sbert has an unknown value", "Use off, on or hybrid, or remove the header.")
 
 
 class RewriteMode(StrEnum):
-    """What a request's header `X-Es-Sbert` asks for."""
+    """Value of the header `X-Es-Sbert`: what is rewritten."""
 
     OFF = "off"
     ON = "on"
@@ -47,12 +47,12 @@ class RewriteMode(StrEnum):
 
 @dataclass(frozen=True)
 class RewriteContext(IndexExpression):
-    """Where a search looks, and for whom.
+    """Indices, caller, mode and limits of a search to be rewritten.
 
     Attributes:
-        mode: How it wants to be understood.
-        size: Bytes of the body that the search stands in.
-        budget: What the request may still ask for; None where nothing is embedded.
+        mode: What is rewritten.
+        size: Bytes of the request body.
+        budget: The remaining limits of the request; None if nothing is embedded.
     """
 
     mode: RewriteMode
@@ -60,15 +60,15 @@ class RewriteContext(IndexExpression):
     budget: SemanticBudget | None = None
 
 
-# A search repeats its filters in each of its semantic queries. Beyond so many bytes that costs too much memory.
+# Each semantic query repeats the filters of the search, so the rewritten search is limited.
 _MAX_REWRITTEN_BYTES = 16 * MIB
 
 
 class SemanticBudget:
-    """What the searches of one request have left of its limits.
+    """The remaining limits of one request, shared by its searches.
 
     Args:
-        limits: The operator's.
+        limits: The settings.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -79,18 +79,18 @@ class SemanticBudget:
 
     @property
     def queries(self) -> int:
-        """Semantic queries that may still come."""
+        """Number of semantic queries that are still allowed."""
         return self._queries
 
     def check(self, queries: int, size: int) -> None:
-        """Refuse a search that has too many semantic queries, as soon as so many are found.
+        """Check the number of semantic queries of a search.
 
         Args:
             queries: Semantic queries of the search.
             size: Its bytes.
 
         Raises:
-            BadRequest: they are too many, or too many beside what else is in the search.
+            BadRequest: they are too many, or too many for a search of this size.
         """
         if queries > self._queries:
             raise BadRequest(
@@ -99,22 +99,22 @@ class SemanticBudget:
             )
         if queries > 1 and queries * size > _MAX_REWRITTEN_BYTES:
             raise BadRequest(
-                f"a search of {size:,} bytes has {queries:,} semantic queries or more, and its filters apply to each",
-                "Ask for fewer of them, or with shorter filters, in one search.",
+                f"a search of {size:,} bytes has {queries:,} or more semantic queries, which all repeat its filters",
+                "Use fewer semantic queries, or shorter filters, in one search.",
             )
 
-    def spend(self, wanted: Sequence[tuple[str, str]]) -> None:
+    def spend(self, queries: Sequence[tuple[str, str]]) -> None:
         """Count the semantic queries of one search, which passed `check`.
 
         Args:
-            wanted: Of each query, its model's fingerprint and its text.
+            queries: The model's fingerprint and the text of each query.
 
         Raises:
-            BadRequest: more than the request may ask for.
+            BadRequest: a limit of the request is exceeded.
         """
-        self.check(len(wanted), 0)
-        self._queries -= len(wanted)
-        for key in wanted:
+        self.check(len(queries), 0)
+        self._queries -= len(queries)
+        for key in queries:
             if key not in self._texts:
                 self._texts.add(key)
                 self._text_bytes += len(key[1].encode("utf-8", "surrogatepass"))
@@ -123,9 +123,9 @@ class SemanticBudget:
                 f"the request has more than {self._limits.semantic_texts:,} different texts to embed",
                 "Send several requests, or raise --max-semantic-texts of es-sbert serve.",
             )
-        if self._text_bytes > (most := self._limits.semantic_text_bytes):
+        if self._text_bytes > (limit := self._limits.semantic_text_bytes):
             raise BadRequest(
-                f"the texts of the request's semantic queries have more than {most:,} bytes",
+                f"the texts of the request's semantic queries have more than {limit:,} bytes",
                 "Send several requests, or raise --max-semantic-bytes of es-sbert serve.",
             )
 
@@ -143,26 +143,26 @@ _URI_SEARCH_PARAMETERS = {
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A request whose body is there.
+    """A request whose body was read.
 
     Attributes:
-        same: The very request, to be passed on.
-        mode: How it wants to be understood.
-        plain: Its body, uncompressed, in UTF-8; None where nothing is to be understood: it is switched off, or no JSON.
+        unchanged: The request to pass through.
+        mode: What is rewritten.
+        plain: The body, uncompressed, in UTF-8; None if nothing is rewritten: it is not JSON, or the mode is off.
     """
 
-    same: OutgoingRequest
+    unchanged: OutgoingRequest
     mode: RewriteMode
     plain: bytes | None
 
 
 @dataclass(frozen=True)
 class ParsedSearch:
-    """A request's search as it was read.
+    """A search from the body or the parameters of a request.
 
     Attributes:
         body: The search.
-        params: The parameters that stay in the query.
+        params: The parameters that are not part of it.
     """
 
     body: Json
@@ -170,50 +170,50 @@ class ParsedSearch:
 
 
 async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes | None:
-    """A body without its content encoding; None where that is one that cannot be undone here.
+    """A body without its content encoding; None if the encoding is not supported.
 
     Raises:
-        RequestTooLarge, BadRequest: as `decompressed`.
+        RequestTooLarge, BadRequest: see `decompress_body`.
     """
-    # How large a compressed body is, is known only afterwards.
+    # The size of a compressed body is known only afterwards.
     size = incoming.limits.body_bytes if incoming.header(b"content-encoding") else len(raw)
     return await offload_if_large(size, decompress_body, raw, incoming)
 
 
 def parse_search(plain: bytes, incoming: IncomingRequest) -> ParsedSearch:
-    """The search of a request, which may stand in its body or in its query.
+    """The search of a request, from its body or its parameters.
 
     Raises:
-        NotPlainJson: it is for the engine to say what is wrong with it.
+        UnsupportedJson: the body is not a JSON object; the engine rejects it.
     """
     params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
-    given = dict(params)
-    if not plain.strip() and "source" in given:
-        plain = given.pop("source").encode()
+    options = dict(params)
+    if not plain.strip() and "source" in options:
+        plain = options.pop("source").encode()
         params = [(name, value) for name, value in params if name not in ("source", "source_content_type")]
     body = parse_object(plain) if plain.strip() else {}
-    if "q" in given:
-        # The engine takes `q` in place of the body's query.
-        said: Json = {
-            _URI_SEARCH_PARAMETERS[name]: value for name, value in given.items() if name in _URI_SEARCH_PARAMETERS
+    if "q" in options:
+        # `q` replaces the query of the body.
+        query_string: Json = {
+            _URI_SEARCH_PARAMETERS[name]: value for name, value in options.items() if name in _URI_SEARCH_PARAMETERS
         }
-        body = body | {"query": {"query_string": said}}
+        body = body | {"query": {"query_string": query_string}}
         params = [(name, value) for name, value in params if name not in _URI_SEARCH_PARAMETERS]
     return ParsedSearch(body, params)
 
 
 def has_json_body(incoming: IncomingRequest) -> bool:
-    """Whether a request's body is JSON, also in the clients' own dialect of the type; engines refuse one without."""
+    """Whether a request has no body or a JSON one, including the vendor media types of clients."""
     return not incoming.has_body or b"json" in incoming.header(b"content-type").lower()
 
 
 _TEMPLATE_MEMBERS = ("id", "source", "params")
-# What a request for a template says of the search itself.
+# Options of a template request that apply to the search.
 _SEARCH_MEMBERS = ("explain", "profile")
 
 
 class TemplateRenderer:
-    """Has templates filled in by the engine, with the caller's rights.
+    """Renders search templates in the engine, with the caller's permissions.
 
     Args:
         upstream: The engine.
@@ -223,16 +223,16 @@ class TemplateRenderer:
         self._upstream = upstream
 
     async def render(self, body: Json, incoming: IncomingRequest) -> Json | BufferedResponse:
-        """The search that a template stands for, or what the engine answers where there is none.
+        """The rendered search, or the engine's response if it cannot be rendered.
 
         Args:
-            body: Of `_search/template`.
+            body: Body of `_search/template`.
 
         Raises:
-            EngineUnreachable: the engine does not answer.
+            EngineUnreachable: the engine did not respond.
         """
-        wanted = {name: body[name] for name in _TEMPLATE_MEMBERS if name in body}
-        render = OutgoingRequest.with_body(incoming, write_object(wanted), b"/_render/template", "POST")
+        template = {name: body[name] for name in _TEMPLATE_MEMBERS if name in body}
+        render = OutgoingRequest.with_body(incoming, write_object(template), b"/_render/template", "POST")
         answer = await fetch_response(self._upstream, render)
         if answer.status != 200:
             return answer
@@ -247,12 +247,12 @@ class TemplateRenderer:
 
 _CACHE_SIZE = 1000
 _MAX_INDICES = 10_000
-# No index has such a name.
+# A name that no index has.
 _NO_INDEX = "_none"
 
 
 class PitResolver:
-    """Asks the engine itself, so that a point in time opened elsewhere (or through another gateway) works too.
+    """Resolves a point in time to its indices. It asks the engine, so that any point in time can be used.
 
     Args:
         upstream: The engine.
@@ -261,37 +261,35 @@ class PitResolver:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._keys = CallerCacheKeys()
-        self._known: LRUCache[bytes, str] = LRUCache(_CACHE_SIZE)
+        self._cache: LRUCache[bytes, str] = LRUCache(_CACHE_SIZE)
 
     async def expression(self, body: Json, incoming: IncomingRequest) -> str:
-        """The indices of a search's point in time as a path names them.
-
-        Indices without a document in it are left out: nothing can be found in them.
+        """The indices of a search's point in time that have documents, as an index expression.
 
         Raises:
-            EngineUnreachable, RequestFailed: the engine cannot be asked.
+            EngineUnreachable, RequestFailed: the lookup failed.
         """
         pit = body["pit"]
-        opened = pit.get("id") if isinstance(pit, dict) else None
-        if not isinstance(opened, str):
+        pit_id = pit.get("id") if isinstance(pit, dict) else None
+        if not isinstance(pit_id, str):
             return _NO_INDEX
-        # Of this caller: another one who has got hold of the id may not learn what it stands for.
-        key = self._keys.key(incoming.headers, opened)
-        if key not in self._known:
-            expression = await self._ask(opened, incoming)
+        # The cache key includes the caller, so that a leaked PIT id reveals no index names.
+        key = self._keys.key(incoming.headers, pit_id)
+        if key not in self._cache:
+            expression = await self._resolve(pit_id, incoming)
             if expression is None:
                 return _NO_INDEX
-            self._known[key] = expression
-        return self._known[key]
+            self._cache[key] = expression
+        return self._cache[key]
 
-    async def _ask(self, opened: str, incoming: IncomingRequest) -> str | None:
-        """None where the point in time is over, or is not the caller's: the engine says so to the search itself."""
+    async def _resolve(self, pit_id: str, incoming: IncomingRequest) -> str | None:
+        """None if the point in time has expired or is not the caller's; the engine rejects the search."""
         names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
-        question: Json = {"size": 0, "track_total_hits": False, "pit": {"id": opened}, "aggs": {"indices": names}}
-        answer = await self._upstream.request("POST", "/_search", credential_headers(incoming.headers), question)
+        search: Json = {"size": 0, "track_total_hits": False, "pit": {"id": pit_id}, "aggs": {"indices": names}}
+        answer = await self._upstream.request("POST", "/_search", credential_headers(incoming.headers), search)
         if answer.status in CLIENT_ERROR_STATUSES:
             return None
-        told = self._upstream.require_object(answer, "POST /_search")
+        body = self._upstream.require_object(answer, "POST /_search")
         with self._upstream.parsing("POST /_search"):
-            found = [bucket["key"] for bucket in told["aggregations"]["indices"]["buckets"]]
-            return ",".join(quote(name, safe="") for name in found) or _NO_INDEX
+            indices = [bucket["key"] for bucket in body["aggregations"]["indices"]["buckets"]]
+            return ",".join(quote(name, safe="") for name in indices) or _NO_INDEX

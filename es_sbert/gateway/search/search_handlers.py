@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -30,11 +30,10 @@ from es_sbert.gateway.proxy.forward import (
     forward,
     send_response,
 )
-from es_sbert.gateway.proxy.incoming_request import IncomingRequest
+from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import (
-    ParsedSearch,
     PitResolver,
     ReceivedRequest,
     RewriteContext,
@@ -46,157 +45,153 @@ from es_sbert.gateway.search.incoming_search import (
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
 from es_sbert.gateway.search_log import SearchRecorder
 
-# Searches that can be made again.
+# APIs whose searches can be sent twice, because they leave nothing in the engine.
 _REPEATABLE = frozenset(
     {EngineApi.SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, EngineApi.EXPLAIN, EngineApi.VALIDATE}
 )
+_NATIVE_SEMANTIC_QUERIES = (b'"query_vector_builder"', b'"neural"', b'"semantic"')
+# Maximum number of searches of one request that are logged if none of them is semantic.
+_MAX_LOGGED = 1000
 
 
-@dataclass(frozen=True)
-class _RewrittenRequest:
-    """A search as it goes to the engine.
-
-    Attributes:
-        outgoing: The very request where nothing in it asks by meaning.
-        understood: What was understood of it; None where it was not looked into.
-    """
-
-    outgoing: OutgoingRequest
-    understood: RewriteResult | None = None
-
-
-class SearchHandler:
-    """Handles `_search`, `_async_search` and `_count`, their templates, `_explain` and `_validate/query`.
+class _RewritingHandler:
+    """Base of the handlers that rewrite searches.
 
     Args:
-        understanding: Rewrites bodies.
-        points: Knows which indices a point in time stands for.
-        templates: Fills templates in.
+        rewriter: Rewrites search bodies.
+        pits: Resolves points in time.
+        templates: Renders search templates.
         upstream: The engine.
     """
 
     def __init__(
-        self, understanding: SearchRewriter, points: PitResolver, templates: TemplateRenderer, upstream: Upstream
+        self, rewriter: SearchRewriter, pits: PitResolver, templates: TemplateRenderer, upstream: Upstream
     ) -> None:
-        self._understanding = understanding
-        self._points = points
+        self._rewriter = rewriter
+        self._pits = pits
         self._templates = templates
         self._upstream = upstream
 
-    async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, note: SearchRecorder) -> int:
-        """Send the request on and its answer back.
-
-        Args:
-            note: Told what was asked.
+    async def _rewrite_search(
+        self,
+        body: Json,
+        incoming: IncomingRequest,
+        context: RewriteContext,
+        *,
+        template: bool,
+        confirm_later: bool = False,
+    ) -> RewriteResult | BufferedResponse:
+        """Render the template of a search, resolve its point in time, and rewrite it.
 
         Returns:
-            The answer's status; 0 where the caller did not wait for it.
+            The result, or the engine's response if it cannot render the template.
+        """
+        if template:
+            rendered = await self._templates.render(body, incoming)
+            if isinstance(rendered, BufferedResponse):
+                return rendered
+            body = rendered
+        if "pit" in body:
+            context = replace(context, expression=await self._pits.expression(body, incoming), listed=True)
+        return await self._rewriter.rewrite(body, context, confirm_later=confirm_later)
+
+
+class SearchHandler(_RewritingHandler):
+    """Handles `_search`, `_async_search` and `_count`, their templates, `_explain` and `_validate/query`."""
+
+    async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder) -> int:
+        """Rewrite the search and forward it; again if the indices have changed before the response.
+
+        Returns:
+            Status of the response; 0 if the client disconnected.
 
         Raises:
-            EsSbertError: it asks for something that cannot be, or the engine cannot be asked.
+            EsSbertError: a semantic query is invalid, or the engine is not available.
         """
-        there = await self._understanding.receive(incoming)
+        received = await self._rewriter.receive(incoming)
         while True:
-            asked = await cancel_on_disconnect(incoming, self._asked(there, incoming, route))
-            understood = asked.understood
-            note.searches.clear()
-            amend = confirming = None
-            if understood is not None and asked.outgoing is not there.same:
-                note.asked(understood)
-                if understood.confirm is not None:
-                    confirming = asyncio.ensure_future(understood.confirm())
-                    confirming.add_done_callback(_consume_exception)
-            elif understood is not None and understood.hint is not None and may_need_hint(asked.outgoing):
-                amend = partial(add_hint, hint=understood.hint)
+            outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route))
+            recorder.searches.clear()
+            rewrite_error = still_valid = None
+            if result is not None and result.is_changed:
+                recorder.searches.append(result)
+                if result.confirm is not None:
+                    still_valid = asyncio.ensure_future(result.confirm())
+                    still_valid.add_done_callback(_consume_exception)
+            elif result is not None and result.hint is not None and may_need_hint(outgoing):
+                rewrite_error = partial(add_hint, hint=result.hint)
             try:
-                hooks = ResponseHooks(note.watch().part, amend, confirming)
-                return await forward(incoming, send, self._upstream, asked.outgoing, hooks)
+                hooks = ResponseHooks(recorder.watch().part, rewrite_error, still_valid)
+                return await forward(incoming, send, self._upstream, outgoing, hooks)
             except StaleRewriteError:
                 continue
             finally:
-                if confirming is not None:
-                    confirming.cancel()
+                if still_valid is not None:
+                    still_valid.cancel()
 
-    async def _asked(self, there: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute) -> _RewrittenRequest:
-        """What goes to the engine."""
-        plain, mode, same = there.plain, there.mode, _RewrittenRequest(there.same)
-        templated = route.api is EngineApi.SEARCH_TEMPLATE
-        if plain is None or mode is RewriteMode.OFF:
-            return same
-        if templated:
-            self._understanding.check_size(plain)  # what it stands for is not seen yet
-        elif not await self._understanding.maybe_semantic(plain + b" " + incoming.query, mode):
-            return same
+    async def _rewrite(
+        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute
+    ) -> tuple[OutgoingRequest, RewriteResult | None]:
+        """The request to the engine; the result is None if the search was not parsed."""
+        plain, unchanged = received.plain, (received.unchanged, None)
+        template = route.api is EngineApi.SEARCH_TEMPLATE
+        if plain is None:
+            return unchanged
+        if template:
+            self._rewriter.check_size(plain)  # the search is not known before the template is rendered
+        elif not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, received.mode):
+            return unchanged
         try:
-            read = await offload_if_large(len(plain), parse_search, plain, incoming)
+            search = await offload_if_large(len(plain), parse_search, plain, incoming)
         except UnsupportedJson:
-            return same
-        if templated:
-            rendered = await self._templates.render(read.body, incoming)
-            if isinstance(rendered, BufferedResponse):
-                return same  # the engine says by itself what is wrong with the template
-            read = ParsedSearch(rendered, read.params)
-        of_point = "pit" in read.body
-        expression = await self._points.expression(read.body, incoming) if of_point else route.index
-        options = dict(read.params)
+            return unchanged
+        options = dict(search.params)
+        repeatable = route.api in _REPEATABLE and "scroll" not in options
         if route.api is EngineApi.EXPLAIN:
-            # There it says where the one document is, not where to search.
+            # The routing of the one document, not of the search.
             options.pop("routing", None)
-        scope = RewriteContext(
-            expression,
-            options,
-            incoming.headers,
-            mode,
-            listed=of_point,
-            size=len(plain),
-            budget=self._understanding.budget(),
-        )
-        # What is sent twice must leave nothing in the engine.
-        again = route.api in _REPEATABLE and "scroll" not in options
-        understood = await self._understanding.rewrite(read.body, scope, confirm_later=again)
-        if understood.body is read.body:
-            return _RewrittenRequest(there.same, understood)
-        path = incoming.path
-        if templated:
-            path = path.rstrip(b"/").removesuffix(b"/template")
-        target = path + b"?" + urlencode(read.params, quote_via=quote).encode() if read.params else path
-        # A search whose body came in the query is one with a body now.
+        size, budget = len(plain), self._rewriter.budget()
+        context = RewriteContext(route.index, options, incoming.headers, received.mode, size, budget)
+        result = await self._rewrite_search(search.body, incoming, context, template=template, confirm_later=repeatable)
+        if isinstance(result, BufferedResponse):
+            return unchanged  # the engine rejects the template
+        if not result.is_changed:
+            return received.unchanged, result
+        path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
+        target = path + b"?" + urlencode(search.params, quote_via=quote).encode() if search.params else path
+        # A search from the parameters `source` or `q` is sent as a body.
         method = "POST" if incoming.method == "GET" and not plain else incoming.method
-        size = len(plain) * max(1, len(understood.asked))
-        body = await offload_if_large(size, write_object, understood.body)
-        return _RewrittenRequest(OutgoingRequest.with_body(incoming, body, target, method), understood)
+        body = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
+        return OutgoingRequest.with_body(incoming, body, target, method), result
 
 
-def _consume_exception(confirming: asyncio.Future[bool]) -> None:
-    """An error of a question whose answer is not needed any more is no error."""
-    if not confirming.cancelled():
-        confirming.exception()
-
-
-_NATIVE_SEMANTIC_QUERIES = (b'"query_vector_builder"', b'"neural"', b'"semantic"')
+def _consume_exception(still_valid: asyncio.Future[bool]) -> None:
+    """Ignore the error of a check whose result is no longer needed."""
+    if not still_valid.cancelled():
+        still_valid.exception()
 
 
 def may_need_hint(outgoing: OutgoingRequest) -> bool:
-    """Whether a search that is passed on as it came looks like one of the engine's own queries by meaning."""
+    """Whether an unchanged search may contain one of the engine's native semantic queries."""
     return outgoing.body is not None and any(mark in outgoing.body for mark in _NATIVE_SEMANTIC_QUERIES)
 
 
-def add_hint(answer: BufferedResponse, hint: str) -> BufferedResponse:
-    """An answer with the hint in its reason if it is an error in the engine's shape."""
-    if answer.status != 400:
-        return answer  # not about the query
+def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
+    """A response with the hint in its reason, if it is an error about the query."""
+    if response.status != 400:
+        return response
     try:
-        body = parse_object(answer.body)
+        body = parse_object(response.body)
     except UnsupportedJson:
-        return answer
+        return response
     error = body.get("error")
     if not isinstance(error, dict):
-        return answer
-    roots = error.get("root_cause")
+        return response
+    causes = error.get("root_cause")
     changed = _with_hint(error, hint)
-    if isinstance(roots, list) and all(isinstance(root, dict) for root in roots):
-        changed["root_cause"] = [_with_hint(root, hint) for root in roots]
-    return BufferedResponse(answer.status, answer.headers, write_object(body | {"error": changed}))
+    if isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes):
+        changed["root_cause"] = [_with_hint(cause, hint) for cause in causes]
+    return BufferedResponse(response.status, response.headers, write_object(body | {"error": changed}))
 
 
 def _with_hint(error: Json, hint: str) -> Json:
@@ -204,189 +199,137 @@ def _with_hint(error: Json, hint: str) -> Json:
     return error | {"reason": f"{reason}. {hint}"}
 
 
-# Searches of one request that are recorded one by one, where none of them is semantic.
-_MAX_LOGGED = 1000
-
-
 @dataclass(frozen=True)
 class _MsearchEntry:
-    """One search of the request: two lines."""
+    """One search of `_msearch`.
+
+    Attributes:
+        header, body: Its two lines.
+        result: The result of rewriting it; None if it is not semantic.
+        error: Why it cannot be rewritten.
+        response: Its part of the response if it is not sent to the engine.
+    """
 
     header: bytes
     body: bytes
-
-    @property
-    def lines(self) -> bytes:
-        return self.header + b"\n" + self.body + b"\n"
-
-
-@dataclass(frozen=True)
-class _RewrittenEntry:
-    """What became of a search.
-
-    Attributes:
-        search: As it goes to the engine.
-        understood: What it asked by meaning; None where it did not.
-        error: Why it cannot go there.
-        unrendered: Its part of the answer where its template stands for no search.
-    """
-
-    search: _MsearchEntry
-    understood: RewriteResult | None = None
+    result: RewriteResult | None = None
     error: EsSbertError | None = None
-    template_error: Json | None = None
-
-    @property
-    def answer(self) -> Json | None:
-        """Its part of the answer where the engine is not asked for it."""
-        return self.template_error if self.error is None else _error_response(self.error)
+    response: Json | None = None
 
 
-class MsearchHandler:
-    """Handles `_msearch` and `_msearch/template`.
+class MsearchHandler(_RewritingHandler):
+    """Handles `_msearch` and `_msearch/template`."""
 
-    Args:
-        understanding: Rewrites bodies.
-        points: Knows which indices a point in time stands for.
-        templates: Fills templates in.
-        upstream: The engine.
-    """
-
-    def __init__(
-        self, understanding: SearchRewriter, points: PitResolver, templates: TemplateRenderer, upstream: Upstream
-    ) -> None:
-        self._understanding = understanding
-        self._points = points
-        self._templates = templates
-        self._upstream = upstream
-
-    async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, note: SearchRecorder) -> int:
-        """Send the request on and its answer back; the very request where nothing in it asks by meaning.
-
-        Args:
-            note: Told what was asked.
+    async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder) -> int:
+        """Rewrite the searches and forward the request.
 
         Returns:
-            The answer's status.
+            Status of the response; 0 if the client disconnected.
 
         Raises:
-            EsSbertError: the engine cannot be asked.
+            EsSbertError: the engine is not available, or the request has too many semantic queries.
         """
-        there = await self._understanding.receive(incoming, lines_to_utf8)
-        plain, mode, same = there.plain, there.mode, there.same
-        templated = route.api is EngineApi.MULTI_SEARCH_TEMPLATE
-        if plain is not None and templated:
-            self._understanding.check_size(plain)  # what templates stand for is not seen yet
-        if plain is None or not (templated or await self._understanding.maybe_semantic(plain, mode)):
-            for _ in range(0 if plain is None else min(_MAX_LOGGED, plain.count(b"\n") // 2)):
-                note.asked(None)
-            return await forward(incoming, send, self._upstream, same, ResponseHooks(note.watch().part))
-        searches = await offload_if_large(len(plain), split_entries, plain)
-        if searches is None:
-            return await forward(incoming, send, self._upstream, same, ResponseHooks(note.watch().part))
-        results = await cancel_on_disconnect(incoming, self._rewritten(searches, incoming, route, mode))
-        for result in results:
-            note.asked(result.understood)
-        if not any(result.understood is not None or result.error is not None for result in results):
-            return await forward(incoming, send, self._upstream, same, ResponseHooks(note.watch().part))
-        answers = [result.answer for result in results]
-        lines = b"".join(result.search.lines for result in results if result.answer is None)
-        path = incoming.path.rstrip(b"/").removesuffix(b"/template") if templated else incoming.path
-        if all(answer is None for answer in answers):
+        received = await self._rewriter.receive(incoming, lines_to_utf8)
+        plain, template = received.plain, route.api is EngineApi.MULTI_SEARCH_TEMPLATE
+        entries: list[_MsearchEntry] = []
+        if plain is not None and template:
+            self._rewriter.check_size(plain)  # the searches are not known before the templates are rendered
+        if plain is not None and (template or await self._rewriter.maybe_semantic(plain, received.mode)):
+            searches = await offload_if_large(len(plain), split_entries, plain)
+            entries = await cancel_on_disconnect(
+                incoming, self._rewrite_entries(searches or [], incoming, route, received.mode)
+            )
+            recorder.searches += [entry.result for entry in entries]
+        elif plain is not None:
+            recorder.searches += [None] * min(_MAX_LOGGED, plain.count(b"\n") // 2)
+        if not any(entry.result is not None or entry.error is not None for entry in entries):
+            hooks = ResponseHooks(recorder.watch().part)
+            return await forward(incoming, send, self._upstream, received.unchanged, hooks)
+        path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
+        lines = b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in entries if entry.response is None)
+        if all(entry.response is None for entry in entries):
             target = path + b"?" + incoming.query if incoming.query else path
             outgoing = OutgoingRequest.with_body(incoming, lines, target)
-            return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(note.watch().part))
-        # Where a search has nothing of what `filter_path` asks for its place is left out, and errors would lose theirs.
-        params = [
-            (name, value)
-            for name, value in parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
-            if name != "filter_path"
-        ]
-        outgoing = OutgoingRequest.with_body(incoming, lines, path + b"?" + urlencode(params).encode())
-        return await send_response(send, await self._with_errors(outgoing, answers))
+            return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(recorder.watch().part))
+        # With `filter_path`, responses may be left out, so that the positions of errors would not be known.
+        params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
+        query = urlencode([(name, value) for name, value in params if name != "filter_path"])
+        outgoing = OutgoingRequest.with_body(incoming, lines, path + b"?" + query.encode())
+        return await send_response(send, await self._add_errors(outgoing, [entry.response for entry in entries]))
 
-    async def _rewritten(
-        self, searches: Sequence[_MsearchEntry], incoming: IncomingRequest, route: EngineRoute, mode: RewriteMode
-    ) -> list[_RewrittenEntry]:
-        """What became of each search.
+    async def _rewrite_entries(
+        self, entries: list[_MsearchEntry], incoming: IncomingRequest, route: EngineRoute, mode: RewriteMode
+    ) -> list[_MsearchEntry]:
+        """Rewrite the searches that may be semantic.
 
         Raises:
-            BadRequest: more of them may be semantic than one request may have.
+            BadRequest: they are more than the limit of a request.
         """
-        results = [_RewrittenEntry(search) for search in searches]
-        templated = route.api is EngineApi.MULTI_SEARCH_TEMPLATE
-        asking = [
+        template = route.api is EngineApi.MULTI_SEARCH_TEMPLATE
+        numbers = [
             number
-            for number, search in enumerate(searches)
-            if templated or await self._understanding.maybe_semantic(search.body, mode)
+            for number, entry in enumerate(entries)
+            if template or await self._rewriter.maybe_semantic(entry.body, mode)
         ]
-        budget = self._understanding.budget()
-        budget.check(len(asking), 0)
-        new = await gather_or_cancel(
-            self._rewrite(searches[number], incoming, route, mode, budget) for number in asking
+        budget = self._rewriter.budget()
+        budget.check(len(numbers), 0)
+        rewritten = await gather_or_cancel(
+            self._rewrite_entry(entries[number], incoming, route, mode, budget) for number in numbers
         )
-        for number, result in zip(asking, new, strict=True):
-            results[number] = result
-        return results
+        by_number = dict(zip(numbers, rewritten, strict=True))
+        return [by_number.get(number, entry) for number, entry in enumerate(entries)]
 
-    async def _rewrite(
+    async def _rewrite_entry(
         self,
-        search: _MsearchEntry,
+        entry: _MsearchEntry,
         incoming: IncomingRequest,
         route: EngineRoute,
         mode: RewriteMode,
         budget: SemanticBudget,
-    ) -> _RewrittenEntry:
-        templated, size = route.api is EngineApi.MULTI_SEARCH_TEMPLATE, len(search.body)
+    ) -> _MsearchEntry:
+        template, size = route.api is EngineApi.MULTI_SEARCH_TEMPLATE, len(entry.body)
         try:
-            header, body = parse_object(search.header or b"{}"), await offload_if_large(size, parse_object, search.body)
+            header, body = parse_object(entry.header or b"{}"), await offload_if_large(size, parse_object, entry.body)
         except UnsupportedJson:
-            return _RewrittenEntry(search)
+            return entry
         options = dict(parse_qsl(incoming.query.decode("ascii"))) | {
             name: _parameter_value(value) for name, value in header.items() if name not in ("index", "indices")
         }
+        expression = _index_expression(header, route)
+        context = RewriteContext(expression, options, incoming.headers, mode, size, budget)
         try:
-            if templated:
-                rendered = await self._templates.render(body, incoming)
-                if isinstance(rendered, BufferedResponse):
-                    return _RewrittenEntry(search, template_error=_template_error(rendered))
-                body = rendered
-            of_point = "pit" in body
-            expression = await self._points.expression(body, incoming) if of_point else _index_expression(header, route)
-            scope = RewriteContext(
-                expression, options, incoming.headers, mode, listed=of_point, size=size, budget=budget
-            )
-            understood = await self._understanding.rewrite(body, scope)
+            result = await self._rewrite_search(body, incoming, context, template=template)
         except EsSbertError as error:
-            return _RewrittenEntry(search, error=error)
-        asks = understood.body is not body
-        if not asks and not templated:
-            return _RewrittenEntry(search)
-        written = await offload_if_large(size * max(1, len(understood.asked)), write_object, understood.body)
-        return _RewrittenEntry(_MsearchEntry(search.header, written), understood if asks else None)
+            return replace(entry, error=error, response=_error_response(error))
+        if isinstance(result, BufferedResponse):
+            return replace(entry, response=_template_error(result))
+        if not result.is_changed and not template:
+            return entry
+        written = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
+        return replace(entry, body=written, result=result if result.is_changed else None)
 
-    async def _with_errors(self, outgoing: OutgoingRequest, answers: Sequence[Json | None]) -> BufferedResponse:
-        """The engine's answer to the searches that were sent, with errors in the places of the others."""
+    async def _add_errors(self, outgoing: OutgoingRequest, errors: Sequence[Json | None]) -> BufferedResponse:
+        """Send the searches without an error, and add the errors to the response at their positions."""
+        answer: Json = {"took": 0}
+        headers: Headers = [(b"content-type", b"application/json")]
+        responses: deque[Json] = deque()
         if outgoing.body:
-            answer = await fetch_response(self._upstream, outgoing)
+            response = await fetch_response(self._upstream, outgoing)
             try:
-                whole = parse_object(answer.body)
+                answer, headers = parse_object(response.body), response.headers
             except UnsupportedJson:
-                return answer
-            if answer.status != 200:
-                return answer
-            with self._upstream.parsing("POST /_msearch"):
-                given = deque(whole["responses"])
-        else:
-            answer = BufferedResponse(200, [(b"content-type", b"application/json")], b"")
-            whole, given = {"took": 0}, deque()
+                return response
+            if response.status != 200:
+                return response
         with self._upstream.parsing("POST /_msearch"):
-            responses = [given.popleft() if own is None else own for own in answers]
-        return BufferedResponse(200, answer.headers, write_object(whole | {"responses": responses}))
+            if outgoing.body:
+                responses = deque(answer["responses"])
+            merged = [responses.popleft() if error is None else error for error in errors]
+        return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
 
 
 def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
-    """The searches of a body; None where its lines do not come in pairs, which the engine has its own words for."""
+    """The searches of a body; None if its lines are not pairs, which the engine rejects."""
     lines = plain.split(b"\n")
     if lines and not lines[-1].strip():
         lines.pop()
@@ -396,17 +339,15 @@ def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
     return [_MsearchEntry(header.strip(), body.strip()) for header, body in pairs]
 
 
-def _template_error(answer: BufferedResponse) -> Json:
-    """The engine's answer about one template that stands for no search, as part of its answer to several."""
+def _template_error(response: BufferedResponse) -> Json:
+    """The engine's error about a template, as part of the response to `_msearch`."""
     try:
-        error = parse_object(answer.body).get("error")
+        error = parse_object(response.body).get("error")
     except UnsupportedJson:
         error = None
-    if answer.status >= 400 and error is not None:
-        return {"error": error, "status": answer.status}
-    return _error_response(
-        BadRequest("the template stands for no search", "Look at what _render/template makes of it.")
-    )
+    if response.status >= 400 and error is not None:
+        return {"error": error, "status": response.status}
+    return _error_response(BadRequest("the template does not render to a search", "Check it with _render/template."))
 
 
 def _error_response(error: EsSbertError) -> Json:
@@ -414,8 +355,8 @@ def _error_response(error: EsSbertError) -> Json:
 
 
 def _index_expression(header: Json, route: EngineRoute) -> str:
-    named = header.get("index", header.get("indices"))
-    names = [named] if isinstance(named, str) else named
+    value = header.get("index", header.get("indices"))
+    names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names:
         return route.index
     return ",".join(quote(str(name), safe="*,") for name in names)
@@ -431,71 +372,67 @@ class RankEvalHandler:
     """Handles `_rank_eval`.
 
     Args:
-        understanding: Rewrites bodies.
-        templates: Fills templates in.
+        rewriter: Rewrites search bodies.
+        templates: Renders search templates.
     """
 
-    def __init__(self, understanding: SearchRewriter, templates: TemplateRenderer) -> None:
-        self._understanding = understanding
+    def __init__(self, rewriter: SearchRewriter, templates: TemplateRenderer) -> None:
+        self._rewriter = rewriter
         self._templates = templates
 
     async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-        """What goes to the engine: the very request where none of its searches asks by meaning.
+        """The request to the engine; unchanged if none of its searches is semantic.
 
         Raises:
-            EsSbertError: one asks for something that cannot be.
+            EsSbertError: a semantic query is invalid, or the engine is not available.
         """
-        there = await self._understanding.receive(incoming)
-        if there.plain is None:
-            return there.same
-        # Templates that the engine keeps are not seen here.
-        if b'"templates"' in there.plain:
-            self._understanding.check_size(there.plain)
-        elif not await self._understanding.maybe_semantic(there.plain, there.mode):
-            return there.same
+        received = await self._rewriter.receive(incoming)
+        plain = received.plain
+        if plain is None:
+            return received.unchanged
+        if b'"templates"' in plain:
+            self._rewriter.check_size(plain)  # stored templates are not known
+        elif not await self._rewriter.maybe_semantic(plain, received.mode):
+            return received.unchanged
         try:
-            read = await offload_if_large(len(there.plain), parse_search, there.plain, incoming)
+            search = await offload_if_large(len(plain), parse_search, plain, incoming)
         except UnsupportedJson:
-            return there.same
-        rated = read.body.get("requests")
-        if not isinstance(rated, list):
-            return there.same
-        scope = RewriteContext(
-            route.index,
-            dict(read.params),
-            incoming.headers,
-            there.mode,
-            size=len(there.plain),
-            budget=self._understanding.budget(),
+            return received.unchanged
+        requests = search.body.get("requests")
+        if not isinstance(requests, list):
+            return received.unchanged
+        options, budget = dict(search.params), self._rewriter.budget()
+        context = RewriteContext(route.index, options, incoming.headers, received.mode, len(plain), budget)
+        templates = _templates_by_id(search.body.get("templates"))
+        rewritten = await gather_or_cancel(
+            self._rewrite_request(request, templates, incoming, context) for request in requests
         )
-        templates = _templates_by_id(read.body.get("templates"))
-        new = await gather_or_cancel(self._rated(one, templates, incoming, scope) for one in rated)
-        if all(one is other for one, other in zip(new, rated, strict=True)):
-            return there.same
-        return OutgoingRequest.with_body(incoming, write_object(read.body | {"requests": new}), incoming.target)
+        if all(new is request for new, request in zip(rewritten, requests, strict=True)):
+            return received.unchanged
+        body = write_object(search.body | {"requests": rewritten})
+        return OutgoingRequest.with_body(incoming, body, incoming.target)
 
-    async def _rated(
-        self, rated: Any, templates: dict[str, Json], incoming: IncomingRequest, scope: RewriteContext
+    async def _rewrite_request(
+        self, request: Any, templates: dict[str, Json], incoming: IncomingRequest, context: RewriteContext
     ) -> Any:
-        if not isinstance(rated, dict):
-            return rated
-        template = templates.get(str(rated.get("template_id")))
-        search: Any = rated.get("request")
+        if not isinstance(request, dict):
+            return request
+        template = templates.get(str(request.get("template_id")))
+        search: Any = request.get("request")
         if template is not None:
-            search = await self._templates.render(template | {"params": rated.get("params", {})}, incoming)
+            search = await self._templates.render(template | {"params": request.get("params", {})}, incoming)
         if isinstance(search, BufferedResponse) or not isinstance(search, dict):
-            return rated  # the engine says by itself what is wrong
-        understood = await self._understanding.rewrite(search, scope)
-        if understood.body is search:
-            return rated
-        kept = {name: value for name, value in rated.items() if name not in ("template_id", "params")}
-        return kept | {"request": understood.body}
+            return request  # the engine rejects it
+        result = await self._rewriter.rewrite(search, context)
+        if not result.is_changed:
+            return request
+        kept = {name: value for name, value in request.items() if name not in ("template_id", "params")}
+        return kept | {"request": result.body}
 
 
 def _templates_by_id(templates: Any) -> dict[str, Json]:
-    said = templates if isinstance(templates, list) else []
     return {
-        str(one.get("id")): one["template"]
-        for one in said
-        if isinstance(one, dict) and isinstance(one.get("template"), dict)
+        str(template.get("id")): template["template"]
+        for template in (templates if isinstance(templates, list) else [])
+        if isinstance(template, dict) and isinstance(template.get("template"), dict)
     }

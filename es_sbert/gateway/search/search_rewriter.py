@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.protocol import Json
 from es_sbert.errors import AccessDenied, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
@@ -39,107 +39,102 @@ from es_sbert.index.document_vectors import to_float_list
 from es_sbert.search.vector_query import check_query_vector
 
 NO_VECTORS_HINT = (
-    "The indices searched have no vectors of es-sbert, so the gateway passed the query on as it came. If it was to be "
-    "answered by meaning, make vectors: es-sbert ingest --index INDEX."
+    "The indices searched have no vectors of es-sbert, so the gateway passed the query through unchanged. For semantic "
+    "search, embed the documents: es-sbert ingest --index INDEX."
 )
 
-# Of full-text queries, which become hybrid ones.
+# Parts of the names of full-text queries, which become hybrid.
 _FULL_TEXT_MARKS = (b"match", b"query_string", b"combined_fields")
 _STEP_BYTES = 1024 * 1024
 
-# Indices of which nothing is known: there the virtual field's name may not stand.
+# Indices with unknown mappings, for which only native semantic queries can be passed through.
 _UNREADABLE_INDICES = ResolvedIndices({}, {}, ordinary=False)
 
-
-# What a vector depends on: fingerprint of the model, and text.
+# A vector depends on the model's fingerprint and the text.
 _VectorKey = tuple[str, str]
-# Told how many semantic queries a search has, as they are found; may refuse them.
-QueryCountCheck = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class RewriteResult:
-    """A search body that was looked through.
+    """The result of rewriting a search body.
 
     Attributes:
-        body: In the engine's words; the very same object where nothing in it asks by meaning.
-        asked: What asks by meaning in it.
-        seconds: Until the vectors were there.
-        hint: What to add to an error that the engine may answer with: what was asked may be our business after all.
-        confirm: Asks whether the indices are still those that the body was rewritten for; None where that is certain.
+        original: The body before.
+        body: The rewritten body; the identical object if it contains no semantic query.
+        queries: Its semantic queries.
+        seconds: Time until their vectors were ready.
+        hint: Text to add to an error of the engine, which may be caused by a semantic query.
+        confirm: Checks whether the indices are still those that the body was rewritten for; None if that is certain.
     """
 
+    original: Json
     body: Json
-    asked: tuple[SemanticQuery, ...] = ()
+    queries: tuple[SemanticQuery, ...] = ()
     seconds: float = 0.0
     hint: str | None = None
     confirm: Callable[[], Coroutine[Any, Any, bool]] | None = None
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the body was rewritten."""
+        return self.body is not self.original
+
 
 @dataclass
 class _CollectedQueries:
-    """What a body asks by meaning.
+    """The semantic queries of a body.
 
     Attributes:
-        asked: The queries, with what must match beside each.
-        vectors: Of their texts, once these are embedded.
-        lists: The numbers of these vectors, as they stand in the rewritten body; empty until the vectors are there.
-        least: How near the k-th documents are, where that was asked.
+        queries: The queries, each with the filters that apply to it.
+        vectors: Embeddings of their texts, *shape:* ``(dimensions,)`` each.
+        lists: The vectors' numbers in the rewritten body; empty until the vectors are ready.
+        cutoffs: Cosines of the k-th nearest documents, where these are needed.
     """
 
-    asked: list[tuple[SemanticQuery, Filters]] = field(default_factory=list)
+    queries: list[tuple[SemanticQuery, Filters]] = field(default_factory=list)
     vectors: dict[_VectorKey, Vectors] = field(default_factory=dict)
     lists: dict[_VectorKey, list[float]] = field(default_factory=dict)
-    least: CutoffCosines = field(default_factory=dict)
+    cutoffs: CutoffCosines = field(default_factory=dict)
 
-    @property
-    def queries(self) -> list[SemanticQuery]:
-        """The semantic queries alone."""
-        return [semantic for semantic, _ in self.asked]
-
-    def note(self, semantic: SemanticQuery, filters: Filters) -> tuple[list[float], None]:
-        self.asked.append((semantic, filters))
+    def add(self, semantic: SemanticQuery, filters: Filters) -> tuple[list[float], None]:
+        self.queries.append((semantic, filters))
         return self.lists.setdefault(_vector_key(semantic), []), None
 
     def fill_vectors(self) -> None:
-        """Put the vectors' numbers where they stand in the rewritten body."""
+        """Write the vectors' numbers into the rewritten body."""
         for key, numbers in self.lists.items():
             check_query_vector(self.vectors[key])
             numbers[:] = to_float_list(self.vectors[key])
 
-    def look_up(self, semantic: SemanticQuery, filters: Filters) -> tuple[list[float], float | None]:
-        least = None if filters is None else self.least.get(cutoff_key(semantic, filters))
-        return self.lists[_vector_key(semantic)], least
-
-    def vector(self, semantic: SemanticQuery) -> Vectors:
-        return self.vectors[_vector_key(semantic)]
+    def lookup(self, semantic: SemanticQuery, filters: Filters) -> tuple[list[float], float | None]:
+        cutoff = None if filters is None else self.cutoffs.get(cutoff_key(semantic, filters))
+        return self.lists[_vector_key(semantic)], cutoff
 
 
 class SearchRewriter:
-    """Puts searches by meaning into the engine's words.
+    """Rewrites searches with semantic queries into native kNN searches.
 
     Args:
-        settings: The operator's.
+        settings: Settings of the gateway.
         upstream: The engine.
-        indices: Looks indices up.
-        models: Their models.
+        indices: Resolves index expressions.
+        models: The models of the vector fields.
     """
 
     def __init__(
         self, settings: GatewaySettings, upstream: Upstream, indices: IndexLookup, models: ModelRegistry
     ) -> None:
-        self._settings = settings
+        self._settings = settings.semantic
+        self._limits = settings.limits
         self._upstream = upstream
         self._indices = indices
         self._models = models
-        self._cutting = TopKCutoff(upstream)
+        self._cutoff = TopKCutoff(upstream)
         self._callers = CallerCacheKeys()
-        meaning = settings.semantic
-        self._marks = tuple(
-            mark.encode()
-            # A name may be written with escapes.
-            for mark in ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', meaning.virtual_field, "\\u")
-        )
+        virtual_field = settings.semantic.virtual_field
+        # A name may be written with escapes.
+        marks = ("query_vector_builder", '"neural"', '"semantic"', '"wrapper"', virtual_field, "\\u")
+        self._marks = tuple(mark.encode() for mark in marks)
 
     async def receive(self, incoming: IncomingRequest, to_utf8: Callable[[bytes], bytes] = to_utf8) -> ReceivedRequest:
         """Read the body of a request.
@@ -151,7 +146,9 @@ class SearchRewriter:
             RequestTooLarge, BadRequest: the body is too large, or its content encoding is invalid.
         """
         raw = await incoming.body()
-        mode = self.mode(incoming.header(MODE_HEADER))
+        header = incoming.header(MODE_HEADER).decode("ascii", "replace").strip().lower()
+        default = RewriteMode.HYBRID if self._settings.hybrid else RewriteMode.ON
+        mode = RewriteMode(header) if header in tuple(RewriteMode) else default
         plain = None
         if has_json_body(incoming) and mode is not RewriteMode.OFF:
             plain = await decompress_offloaded(raw, incoming)
@@ -159,215 +156,197 @@ class SearchRewriter:
             plain = await offload_if_large(len(plain), to_utf8, plain)
         return ReceivedRequest(OutgoingRequest.unchanged(incoming, raw), mode, plain)
 
-    def mode(self, header: bytes) -> RewriteMode:
-        """How a request wants to be understood.
-
-        Args:
-            header: The value of `X-Es-Sbert`, as `check_mode` has let it through; empty leaves it to the settings.
-        """
-        asked = header.decode("ascii", "replace").strip().lower()
-        if asked in (RewriteMode.OFF, RewriteMode.HYBRID):
-            return RewriteMode(asked)
-        return RewriteMode.HYBRID if self._settings.semantic.hybrid and asked != RewriteMode.ON else RewriteMode.ON
-
     def budget(self) -> SemanticBudget:
-        """What one request may ask for."""
-        return SemanticBudget(self._settings.limits)
+        """The limits of one request."""
+        return SemanticBudget(self._limits)
 
     async def maybe_semantic(self, raw: bytes, mode: RewriteMode) -> bool:
-        """A quick look, before anything is parsed: False is certain, True is not.
+        """Whether a body may contain semantic queries, checked without parsing it. False is certain.
 
         Raises:
-            RequestTooLarge: it may, and is larger than a search that is read.
+            RequestTooLarge: it may, and is too large to be parsed.
         """
-        if mode is RewriteMode.OFF:
-            return False
         marks = self._marks if mode is RewriteMode.ON else (*self._marks, *_FULL_TEXT_MARKS)
-        if not await offload_if_large(len(raw), _contains_any, raw, marks):
+        if mode is RewriteMode.OFF or not await offload_if_large(len(raw), _contains_any, raw, marks):
             return False
         self.check_size(raw)
         return True
 
     def check_size(self, raw: bytes) -> None:
-        """Refuse a search that is too large to be read.
+        """Check the size of a search that is to be parsed.
 
         Raises:
-            RequestTooLarge: it is.
+            RequestTooLarge: it is too large.
         """
-        if len(raw) > (most := self._settings.limits.search_bytes):
+        if len(raw) > (limit := self._limits.search_bytes):
             raise RequestTooLarge(
-                f"the search has {len(raw):,} bytes, and of those that may hold semantic queries {most:,} are read",
+                f"the search has {len(raw):,} bytes; the limit for searches with semantic queries is {limit:,}",
                 "Send fewer searches at a time, or raise --max-search of es-sbert serve. "
-                "X-Es-Sbert: off passes the request as it is.",
+                "X-Es-Sbert: off passes the request through unchanged.",
             )
 
-    async def rewrite(self, body: Json, scope: RewriteContext, *, confirm_later: bool = False) -> RewriteResult:
-        """A search body in the engine's words.
+    async def rewrite(self, body: Json, context: RewriteContext, *, confirm_later: bool = False) -> RewriteResult:
+        """Rewrite a search body.
 
         Args:
-            confirm_later: Whether the caller confirms, before it gives an answer, that the body is still right.
+            confirm_later: Whether the caller awaits `RewriteResult.confirm` before it sends a response.
 
         Raises:
-            EsSbertError: it asks for something that cannot be, or the engine or a model cannot be asked.
+            EsSbertError: a semantic query is invalid, or the engine or a model is not available.
         """
         start = time.perf_counter()
         try:
-            searched = await self._indices.get(scope)
+            indices = await self._indices.get(context)
         except AccessDenied as denied:
-            return self._unseen(body, scope.mode, denied)
-        if not searched.exists:
-            # The engine says so, unless it takes exception to what only the gateway understands.
-            return RewriteResult(strip_extensions(body, self._settings.semantic.virtual_field))
-        budget = scope.budget or self.budget()
-        check: QueryCountCheck = partial(budget.check, size=scope.size)
+            return self._pass_unreadable(body, context.mode, denied)
+        if not indices.exists:
+            # The engine reports that, unless it rejects the gateway's options first.
+            return RewriteResult(body, strip_extensions(body, self._settings.virtual_field))
+        budget = context.budget or self.budget()
+        check: Callable[[int], None] | None = partial(budget.check, size=context.size)
         while True:
-            wanted = _CollectedQueries()
-            rewritten = await self._read(body, searched, scope, wanted.note, check)
+            collected = _CollectedQueries()
+            rewritten = await self._rewrite_body(body, indices, context, collected.add, check)
             if rewritten is body:
-                return RewriteResult(body, hint=None if searched else NO_VECTORS_HINT)
-            if check is not _no_limit:
-                budget.spend([_vector_key(semantic) for semantic in wanted.queries])
-                check = _no_limit  # counted
-            embedding = self._embed(wanted, self._callers.key(scope.headers))
-            confirm = partial(self._unchanged, scope, searched) if confirm_later else None
-            # The mapping is read again, while the texts are embedded or while the search runs: an alias may stand for
-            # another index by now.
-            if confirm is None:
-                latest = await self._now_while(scope, embedding)
-            else:
+                return RewriteResult(body, body, hint=None if indices else NO_VECTORS_HINT)
+            queries = tuple(semantic for semantic, _ in collected.queries)
+            if check is not None:
+                budget.spend([_vector_key(semantic) for semantic in queries])
+                check = None  # do not count them again
+            embedding = self._embed(queries, collected, self._callers.key(context.headers))
+            # Look the mapping up again, while the texts are embedded or while the search runs: the target of an alias
+            # may have changed.
+            if confirm_later:
                 await embedding
-                latest = searched
-            if latest == searched:
-                await offload_if_large(scope.size, wanted.fill_vectors)
-                wanted.least = await self._cutting.least(wanted.asked, wanted.vector, body, scope)
-                if wanted.least:
-                    rewritten = await self._read(body, searched, scope, wanted.look_up, check, checked=True)
-                seconds = time.perf_counter() - start
-                return RewriteResult(rewritten, tuple(wanted.queries), seconds, confirm=confirm)
-            searched = latest
+                break
+            latest, _ = await gather_or_cancel([self._indices.get(context, fresh=True), embedding])
+            if latest == indices:
+                break
+            indices = cast(ResolvedIndices, latest)
+        await offload_if_large(context.size, collected.fill_vectors)
+        vectors = collected.vectors
+        collected.cutoffs = await self._cutoff.cosines(
+            collected.queries, lambda semantic: vectors[_vector_key(semantic)], body, context
+        )
+        if collected.cutoffs:
+            rewritten = await self._rewrite_body(body, indices, context, collected.lookup, check, checked=True)
+        confirm = partial(self._is_current, context, indices) if confirm_later else None
+        return RewriteResult(body, rewritten, queries, time.perf_counter() - start, confirm=confirm)
 
-    async def asks(self, body: Json, scope: RewriteContext) -> bool:
-        """Whether a body asks by meaning, of the indices as they are now.
+    async def is_semantic(self, body: Json, context: RewriteContext) -> bool:
+        """Whether a body contains a semantic query, by the current mappings.
 
         Raises:
-            EsSbertError: it asks for something that cannot be, or the engine cannot be asked.
+            EsSbertError: a semantic query is invalid, or the engine is not available.
         """
         try:
-            searched = await self._indices.get(scope, fresh=True)
+            indices = await self._indices.get(context, fresh=True)
         except AccessDenied as denied:
-            return self._unseen(body, scope.mode, denied).body is not body
-        check = partial(self.budget().check, size=scope.size)
-        return await self._read(body, searched, scope, _CollectedQueries().note, check) is not body
+            return self._pass_unreadable(body, context.mode, denied).is_changed
+        return await self._would_change(body, indices, context)
 
-    async def names_vectors(self, queries: Sequence[Json], scope: RewriteContext) -> bool:
-        """Whether any of some queries can only mean the vectors of an index, whichever of the scope is searched.
+    async def names_vectors(self, queries: Sequence[Json], context: RewriteContext) -> bool:
+        """Whether any of the queries is semantic, whichever of the indices is searched.
 
         Raises:
-            EsSbertError: the engine cannot be asked.
+            EsSbertError: the engine is not available.
         """
         try:
-            searched = await self._indices.get(scope)
+            indices = await self._indices.get(context)
         except AccessDenied:
             return False
-        if not searched or searched.ordinary:
+        if not indices or indices.ordinary:
             return False
         try:
-            for one in queries:
-                check = partial(self.budget().check, size=scope.size)
-                read = await self._read({"query": one}, searched, scope, _CollectedQueries().note, check)
-                if read["query"] is not one:
+            for query in queries:
+                if await self._would_change({"query": query}, indices, context):
                     return True
         except (BadRequest, IndexMismatch):
-            return True  # it names vectors, in whatever wrong way
+            return True  # an invalid semantic query
         return False
 
-    def _unseen(self, body: Json, mode: RewriteMode, denied: AccessDenied) -> RewriteResult:
-        """A body for indices that nobody may look into: passed on, where nothing in it can only be meant for us.
+    async def _would_change(self, body: Json, indices: ResolvedIndices, context: RewriteContext) -> bool:
+        check = partial(self.budget().check, size=context.size)
+        return await self._rewrite_body(body, indices, context, _CollectedQueries().add, check) is not body
+
+    def _pass_unreadable(self, body: Json, mode: RewriteMode, denied: AccessDenied) -> RewriteResult:
+        """The unchanged body of a search on indices whose mappings may not be read.
 
         Raises:
-            AccessDenied: it names the virtual field, or plain queries are to become hybrid.
+            AccessDenied: it names the virtual field, or full-text queries are to become hybrid.
         """
         if mode is RewriteMode.HYBRID:
             raise denied
         try:
-            self._rewritten(body, _UNREADABLE_INDICES, mode, _CollectedQueries().note, _no_limit)
+            self._rewrite_inline(body, _UNREADABLE_INDICES, mode, _CollectedQueries().add)
         except IndexMismatch:
             raise denied from None
-        return RewriteResult(body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
+        return RewriteResult(body, body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
 
-    async def _unchanged(self, scope: RewriteContext, searched: ResolvedIndices) -> bool:
-        return await self._indices.get(scope, fresh=True) == searched
+    async def _is_current(self, context: RewriteContext, indices: ResolvedIndices) -> bool:
+        return await self._indices.get(context, fresh=True) == indices
 
-    async def _now_while(self, scope: RewriteContext, embedding: Coroutine[Any, Any, None]) -> ResolvedIndices:
-        """What the indices are, looked up while the texts are embedded."""
-        latest, _ = await gather_or_cancel([self._indices.get(scope, fresh=True), embedding])
-        return cast(ResolvedIndices, latest)
-
-    async def _read(
+    async def _rewrite_body(
         self,
         body: Json,
-        searched: ResolvedIndices,
-        scope: RewriteContext,
-        answered: VectorLookup,
-        check: QueryCountCheck,
+        indices: ResolvedIndices,
+        context: RewriteContext,
+        lookup: VectorLookup,
+        check: Callable[[int], None] | None,
         *,
         checked: bool = False,
     ) -> Json:
-        return await offload_if_large(scope.size, self._rewritten, body, searched, scope.mode, answered, check, checked)
+        return await offload_if_large(
+            context.size, self._rewrite_inline, body, indices, context.mode, lookup, check, checked
+        )
 
-    def _rewritten(
+    def _rewrite_inline(
         self,
         body: Json,
-        searched: ResolvedIndices,
+        indices: ResolvedIndices,
         mode: RewriteMode,
-        answered: VectorLookup,
-        check: QueryCountCheck,
+        lookup: VectorLookup,
+        check: Callable[[int], None] | None = None,
         checked: bool = False,
     ) -> Json:
-        names = FieldResolver(searched, self._settings.semantic.virtual_field, request_defined_fields(body))
-        reader = SemanticQueryParser(names, self._settings.semantic, self._settings.limits, check)
+        settings, max_characters = self._settings, self._limits.query_characters
+        engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
+        names = FieldResolver(indices, settings.virtual_field, request_defined_fields(body))
+        parser = SemanticQueryParser(names, settings, max_characters, check)
         hybrid = None
         if mode is RewriteMode.HYBRID:
-            weight = semantic_weight(self._settings.semantic, self._engine_type)
-            hybrid = HybridDetector(names, self._settings.semantic, self._settings.limits, weight)
+            hybrid = HybridDetector(names, settings, max_characters, semantic_weight(settings, engine_type))
         try:
-            return rewrite_body(body, QueryRewriter(self._engine_type, reader, answered, hybrid), checked=checked)
+            return rewrite_body(body, QueryRewriter(engine_type, parser, lookup, hybrid), checked=checked)
         except RecursionError:
             raise BadRequest(
-                "the queries of the search are nested too deep", "Engines themselves take 20 to 30 levels."
+                "the queries of the search are nested too deep", "Engines accept 20 to 30 levels."
             ) from None
 
-    @property
-    def _engine_type(self) -> EngineType:
-        # The engine has answered the question for its indices by now.
-        return self._upstream.engine_type_or_default
-
-    async def _embed(self, wanted: _CollectedQueries, caller: bytes) -> None:
-        """All texts of one model together: either all of them wait for their vectors, or none."""
+    async def _embed(self, queries: Sequence[SemanticQuery], collected: _CollectedQueries, caller: bytes) -> None:
+        """Embed all texts of one model together, so that either all of them are queued or none."""
         texts: dict[str, dict[str, SemanticQuery]] = {}
-        for semantic in wanted.queries:
+        for semantic in queries:
             texts.setdefault(semantic.target.meta.fingerprint, {}).setdefault(semantic.text, semantic)
-        await gather_or_cancel(self._embed_by_one(list(by_text.values()), wanted, caller) for by_text in texts.values())
+        await gather_or_cancel(self._embed_texts(by_text, collected, caller) for by_text in texts.values())
 
-    async def _embed_by_one(self, queries: Sequence[SemanticQuery], wanted: _CollectedQueries, caller: bytes) -> None:
-        """Vectors of different texts that are for one model."""
-        target = queries[0].target
+    async def _embed_texts(
+        self, queries: Mapping[str, SemanticQuery], collected: _CollectedQueries, caller: bytes
+    ) -> None:
+        """Embed different texts of queries for one model."""
+        target = next(iter(queries.values())).target
         embedder = await self._models.for_field(target.meta, target.parts[0].indices[0])
-        encoded = await embedder.embed([semantic.text for semantic in queries], "query", caller)
-        for semantic, vector in zip(queries, encoded.vectors, strict=True):
-            wanted.vectors[_vector_key(semantic)] = vector  # (dimensions,)
+        encoded = await embedder.embed(list(queries), "query", caller)
+        for semantic, vector in zip(queries.values(), encoded.vectors, strict=True):
+            collected.vectors[_vector_key(semantic)] = vector
 
 
 def _vector_key(semantic: SemanticQuery) -> _VectorKey:
     return semantic.target.meta.fingerprint, semantic.text
 
 
-def _no_limit(queries: int) -> None:
-    """Takes any number of semantic queries."""
-
-
 def _contains_any(raw: bytes, marks: Sequence[bytes]) -> bool:
-    """Whether any of some words stands in a body; in steps, since a search in bytes lets no other thread run."""
+    """Whether a body contains any of the marks; in steps, because `in` holds the interpreter lock."""
     overlap = max(map(len, marks)) - 1
     for start in range(0, max(1, len(raw)), _STEP_BYTES):
         step = raw if len(raw) <= _STEP_BYTES else raw[start : start + _STEP_BYTES + overlap]

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -13,16 +13,17 @@ from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver, ResolvedField
-from es_sbert.gateway.settings import Limits, SemanticSettings
+from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, query_type_and_body
+from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.vector_query import MAX_K
 
-# Full-text queries of one field, which a virtual field understands alike: Kibana sends a phrase for quoted words.
+# Full-text queries on one field. On the virtual field they all mean the same: Kibana sends a phrase for quoted words.
 _SINGLE_FIELD_QUERIES = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
 
 
 class SemanticSyntax(StrEnum):
-    """How a search by meaning is asked for."""
+    """The syntax in which a semantic query was written."""
 
     VIRTUAL_FIELD = "virtual_field"
     TEXT_EMBEDDING = "text_embedding"
@@ -33,18 +34,18 @@ class SemanticSyntax(StrEnum):
 
 @dataclass(frozen=True)
 class SemanticQuery:
-    """A query by meaning.
+    """A semantic query.
 
     Attributes:
         target: The vector field.
-        text: What is looked for.
-        k: Documents to keep.
-        filter: What they must match, as the query itself says.
-        min_cosine: Documents less near are no hits.
-        num_candidates: Vectors that each shard looks at; None is what suits k.
+        text: The text to embed.
+        k: Number of nearest documents to keep.
+        filter: What they must match, from the query itself.
+        min_cosine: Documents below this cosine are dropped.
+        num_candidates: Vectors that each shard compares; None derives it from k.
         boost: Factor of the score.
         name: The query's `_name`.
-        way: How it was asked.
+        syntax: How it was written.
     """
 
     target: ResolvedField
@@ -55,211 +56,203 @@ class SemanticQuery:
     num_candidates: int | None = None
     boost: float = 1.0
     name: str | None = None
-    way: SemanticSyntax = SemanticSyntax.SEMANTIC
-
-    @property
-    def virtual(self) -> bool:
-        """Whether it was asked by the virtual field, which knows no difference between filter and query."""
-        return self.way is SemanticSyntax.VIRTUAL_FIELD
+    syntax: SemanticSyntax = SemanticSyntax.SEMANTIC
 
 
 class SemanticQueryParser:
-    """Recognises queries by meaning.
+    """Parses the semantic queries of one search body.
 
     Args:
-        names: What fields of the request's indices are called.
-        meaning, limits: The operator's.
-        check: Told how many semantic queries there are, each time that another one is found; may refuse them.
+        names: Resolves the field names of the request.
+        settings: Defaults of semantic queries.
+        max_text_characters: Maximum length of a query text.
+        check: Called with the number of semantic queries each time another one is found; may reject them.
     """
 
     def __init__(
         self,
         names: FieldResolver,
-        meaning: SemanticSettings,
-        limits: Limits,
-        check: Callable[[int], None] = lambda _: None,
+        settings: SemanticSettings,
+        max_text_characters: int,
+        check: Callable[[int], None] | None = None,
     ) -> None:
         self.names = names
-        self.meaning = meaning
-        self.max_text_characters = limits.query_characters
+        self.settings = settings
+        self.max_text_characters = max_text_characters
         self._check = check
-        self._found = 0
-        # By identity: a request is read several times. Each query is kept beside what it says.
-        self._known: dict[int, tuple[Json, SemanticQuery | None]] = {}
+        self._count = 0
+        self._cache: IdentityCache[SemanticQuery | None] = IdentityCache()  # a query is parsed several times
 
-    def read(self, node: Json) -> SemanticQuery | None:
-        """What a query asks by meaning; None where it is one for the engine alone.
+    def parse(self, node: Json) -> SemanticQuery | None:
+        """Parse a query; None if it is not a semantic one.
 
         Raises:
-            BadRequest: it asks for something that cannot be.
-            IndexMismatch: by another model than the field's, or in fields of different models.
+            BadRequest: a value is invalid.
+            IndexMismatch: it names another model than the field's, or fields of different models.
         """
-        known = self._known.get(id(node))
-        if known is None:
-            known = self._known[id(node)] = node, self._read(node)
-            if known[1] is not None:
-                self._found += 1
-                self._check(self._found)
-        return known[1]
+        return self._cache.get(node, self._parse_and_count)
 
-    def _read(self, node: Json) -> SemanticQuery | None:
-        if len(node) != 1:
-            return None
-        [(kind, said)] = node.items()
-        if not isinstance(said, dict):
-            return None
+    def _parse_and_count(self, node: Json) -> SemanticQuery | None:
+        query = query_type_and_body(node)
+        semantic = None if query is None else self._parse(*query)
+        if semantic is not None:
+            self._count += 1
+            if self._check is not None:
+                self._check(self._count)
+        return semantic
+
+    def _parse(self, kind: str, body: Json) -> SemanticQuery | None:
         if kind in _SINGLE_FIELD_QUERIES:
-            return self._full_text(kind, said)
+            return self._full_text(kind, body)
         if kind == "term":
-            return self._term(said)
+            return self._term(body)
         if kind == "knn":
-            return self._knn(said)
+            return self._knn(body)
         if kind == "neural":
-            return self._neural(said)
-        if kind == "semantic":
-            return self._semantic(said)
-        return None
+            return self._neural(body)
+        return self._semantic(body) if kind == "semantic" else None
 
-    def text(self, value: object, where: str) -> str:
-        return parse_query_text(value, where, self.max_text_characters)
-
-    def _full_text(self, kind: str, said: Json) -> SemanticQuery | None:
-        if len(said) != 1:
+    def _full_text(self, kind: str, body: Json) -> SemanticQuery | None:
+        if len(body) != 1:
             return None
-        [(field, wanted)] = said.items()
+        [(field, options)] = body.items()
         target = self.names.virtual(field)
         if target is None:
             return None
-        return self._of_text(target, kind, field, wanted if isinstance(wanted, dict) else {"query": wanted})
+        return self._on_virtual_field(target, kind, field, options if isinstance(options, dict) else {"query": options})
 
-    def _term(self, said: Json) -> SemanticQuery | None:
-        """One text as a whole, which applications look up in fields that they take for keywords."""
-        fields = {field: wanted for field, wanted in said.items() if field not in ("boost", "_name")}
+    def _term(self, body: Json) -> SemanticQuery | None:
+        """A `term` query on the virtual field, from applications that take it for a keyword field."""
+        fields = {field: options for field, options in body.items() if field not in ("boost", "_name")}
         if len(fields) != 1:
             return None
-        [(field, wanted)] = fields.items()
+        [(field, value)] = fields.items()
         target = self.names.virtual_only(field)
         if target is None:
             return None
-        options = wanted if isinstance(wanted, dict) else {"value": wanted}
-        return self._of_text(target, "term", field, said | options | {"query": options.get("value")})
+        options = value if isinstance(value, dict) else {"value": value}
+        return self._on_virtual_field(target, "term", field, body | options | {"query": options.get("value")})
 
-    def _of_text(self, target: ResolvedField, kind: str, field: str, options: Json) -> SemanticQuery:
+    def _on_virtual_field(self, target: ResolvedField, kind: str, field: str, options: Json) -> SemanticQuery:
         where = f"{kind} on {field}"
         if options.get("fuzziness", 0) not in (0, "0"):
-            raise BadRequest("a semantic query has a fuzziness, which is for letters of words", "Leave fuzziness out.")
-        return SemanticQuery(
-            target=target,
-            text=self.text(scalar_as_text(options.get("query")), where),
-            k=positive_integer(options.get("k", self.meaning.k), f"k of {where}", MAX_K),
-            min_cosine=_cosine_or_none(options.get("min_cosine", self.meaning.min_cosine), f"min_cosine of {where}"),
-            num_candidates=self.meaning.num_candidates,
-            boost=_boost(options, where),
-            name=_name(options),
-            way=SemanticSyntax.VIRTUAL_FIELD,
+            raise BadRequest("a semantic query does not support fuzziness", "Remove fuzziness from the query.")
+        min_cosine = options.get("min_cosine", self.settings.min_cosine)
+        return self._query(
+            target,
+            SemanticSyntax.VIRTUAL_FIELD,
+            scalar_as_text(options.get("query")),
+            where,
+            options,
+            min_cosine=_cosine_or_none(min_cosine, f"min_cosine of {where}"),
+            num_candidates=self.settings.num_candidates,
         )
 
-    def _knn(self, said: Json) -> SemanticQuery | None:
-        builder = said.get("query_vector_builder")
-        field = said.get("field")
+    def _knn(self, body: Json) -> SemanticQuery | None:
+        builder = body.get("query_vector_builder")
         if not isinstance(builder, dict) or not isinstance(builder.get("text_embedding"), dict):
             return None
-        target = self._field(field)
+        target = self._target(body.get("field"), builder["text_embedding"].get("model_id"))
         if target is None:
             return None
-        wanted: Json = builder["text_embedding"]
-        _check_model(target, wanted.get("model_id"))
-        where = f"query_vector_builder of knn on {field}"
-        k = positive_integer(said.get("k", self.meaning.k), f"k of knn on {field}", MAX_K)
-        candidates = said.get("num_candidates")
-        return SemanticQuery(
-            target=target,
-            text=self.text(wanted.get("model_text"), where),
-            k=k,
-            filter=_filter(said.get("filter")),
-            min_cosine=_cosine_or_none(said.get("similarity"), f"similarity of knn on {field}"),
-            num_candidates=None
-            if candidates is None
-            else max(k, positive_integer(candidates, "num_candidates", MAX_K)),
-            boost=_boost(said, where),
-            name=_name(said),
-            way=SemanticSyntax.TEXT_EMBEDDING,
+        where = f"knn on {body['field']}"
+        candidates = body.get("num_candidates")
+        semantic = self._query(
+            target,
+            SemanticSyntax.TEXT_EMBEDDING,
+            builder["text_embedding"].get("model_text"),
+            where,
+            body,
+            filter=_filter(body.get("filter")),
+            min_cosine=_cosine_or_none(body.get("similarity"), f"similarity of {where}"),
         )
+        if candidates is None:
+            return semantic
+        candidates = positive_integer(candidates, f"num_candidates of {where}", MAX_K)
+        return replace(semantic, num_candidates=max(semantic.k, candidates))
 
-    def _neural(self, said: Json) -> SemanticQuery | None:
-        fields = {
-            field: wanted for field, wanted in said.items() if isinstance(wanted, dict) and "query_text" in wanted
-        }
+    def _neural(self, body: Json) -> SemanticQuery | None:
+        fields = {name: options for name, options in body.items() if isinstance(options, dict)}
+        fields = {name: options for name, options in fields.items() if "query_text" in options}
         if len(fields) != 1:
             return None
-        [(field, wanted)] = fields.items()
-        target = self._field(field)
+        [(field, options)] = fields.items()
+        target = self._target(field, options.get("model_id"))
         if target is None:
             return None
-        _check_model(target, wanted.get("model_id"))
         where = f"neural on {field}"
-        least = None
-        if "min_score" in wanted:
+        min_cosine = None
+        if "min_score" in options:
             # OpenSearch's score of a cosine, see es_sbert.search.vector_query.
-            least = 2.0 * number_between(wanted["min_score"], f"min_score of {where}", 0.0, 1.0) - 1.0
-        elif "max_distance" in wanted:
-            least = 1.0 - number_between(wanted["max_distance"], f"max_distance of {where}", 0.0, 2.0)
-        return SemanticQuery(
-            target=target,
-            text=self.text(wanted.get("query_text"), where),
-            k=positive_integer(wanted.get("k", self.meaning.k), f"k of {where}", MAX_K),
-            filter=_filter(wanted.get("filter")),
-            min_cosine=least,
-            boost=_boost(wanted, where),
-            name=_name(said) or _name(wanted),
-            way=SemanticSyntax.NEURAL,
+            min_cosine = 2.0 * number_between(options["min_score"], f"min_score of {where}", 0.0, 1.0) - 1.0
+        elif "max_distance" in options:
+            min_cosine = 1.0 - number_between(options["max_distance"], f"max_distance of {where}", 0.0, 2.0)
+        semantic = self._query(
+            target,
+            SemanticSyntax.NEURAL,
+            options.get("query_text"),
+            where,
+            options,
+            filter=_filter(options.get("filter")),
+            min_cosine=min_cosine,
         )
+        return replace(semantic, name=_name(body) or semantic.name)
 
-    def _semantic(self, said: Json) -> SemanticQuery | None:
-        field = said.get("field")
-        target = self._field(field)
+    def _semantic(self, body: Json) -> SemanticQuery | None:
+        target = self._target(body.get("field"), None)
         if target is None:
             return None
-        where = f"semantic on {field}"
-        return SemanticQuery(
-            target=target,
-            text=self.text(said.get("query"), where),
-            k=self.meaning.k,
-            min_cosine=self.meaning.min_cosine,
-            num_candidates=self.meaning.num_candidates,
-            boost=_boost(said, where),
-            name=_name(said),
+        return self._query(
+            target,
+            SemanticSyntax.SEMANTIC,
+            body.get("query"),
+            f"semantic on {body['field']}",
+            {name: value for name, value in body.items() if name != "k"},
+            min_cosine=self.settings.min_cosine,
+            num_candidates=self.settings.num_candidates,
         )
 
-    def _field(self, name: object) -> ResolvedField | None:
-        """A field by its own name, its virtual one, or that of the text that was embedded."""
+    def _query(
+        self, target: ResolvedField, syntax: SemanticSyntax, text: object, where: str, options: Json, **members: Any
+    ) -> SemanticQuery:
+        return SemanticQuery(
+            target,
+            parse_query_text(text, where, self.max_text_characters),
+            positive_integer(options.get("k", self.settings.k), f"k of {where}", MAX_K),
+            boost=number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9),
+            name=_name(options),
+            syntax=syntax,
+            **members,
+        )
+
+    def _target(self, name: object, model: object) -> ResolvedField | None:
+        """A vector field by its own name, its virtual one, or that of the text that was embedded.
+
+        Args:
+            model: The model that the request names; None for the field's.
+        """
         if not isinstance(name, str):
             return None
-        return self.names.named(name) or self.names.virtual(name) or self.names.for_text(name)
-
-
-def _check_model(target: ResolvedField, asked: object) -> None:
-    """A request that names a model means that one and no other."""
-    ours = {target.meta.model, target.meta.fingerprint, target.meta.model.rstrip("/").rpartition("/")[2], None}
-    if asked not in ours:
-        raise IndexMismatch(
-            f"the request names the model {asked!r}, and the vectors of {target.name} were made by another one",
-            "Leave the model's name out, or write the one that the index's mapping names in _meta.es_sbert.",
-        )
+        target = self.names.named(name) or self.names.virtual(name) or self.names.for_text(name)
+        if target is not None:
+            meta = target.meta
+            if model not in {meta.model, meta.fingerprint, meta.model.rstrip("/").rpartition("/")[2], None}:
+                raise IndexMismatch(
+                    f"the request names the model {model!r}, but the vectors of {target.name} are of another model",
+                    "Remove the model from the request, or use the one in the mapping's _meta.es_sbert.",
+                )
+        return target
 
 
 def _filter(value: Any) -> Json | None:
     if value is None or value == []:
         return None
-    if isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        return {"bool": {"filter": value}} if len(value) > 1 else value[0]
-    if not isinstance(value, dict):
-        raise BadRequest("the filter of a query by meaning is no query", """Write e.g. {"term": {"language": "en"}}.""")
-    return value
-
-
-def _boost(options: Json, where: str) -> float:
-    return number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
+    clauses = clause_list(value)
+    if not clauses:
+        raise BadRequest(
+            "the filter of a semantic query is not a query", """Write e.g. {"term": {"language": "en"}}."""
+        )
+    return clauses[0] if len(clauses) == 1 else {"bool": {"filter": value}}
 
 
 def _cosine_or_none(value: object, where: str) -> float | None:
@@ -271,29 +264,28 @@ def _name(options: Json) -> str | None:
     return name if isinstance(name, str) else None
 
 
-_TEXT_REMEDY = "Write what you look for in words, as a string."
+_TEXT_REMEDY = "Give the text to search for as a string."
 
 
-def parse_query_text(value: object, where: str, most: int) -> str:
-    """A text to search by.
+def parse_query_text(value: object, where: str, max_characters: int) -> str:
+    """Check a query text.
 
     Args:
-        value: As it stands in the request. Numbers and truth values are words too where engines take them as such
-            (Kibana sends `semantic: 2024` as a number); the caller turns those into strings before.
-        where: The part of the request, for the message.
-        most: Characters that are allowed.
+        value: The JSON value. The caller converts numbers and booleans to text (`scalar_as_text`) where engines accept
+            them: Kibana sends `semantic: 2024` as a number.
+        where: The part of the request, for messages.
 
     Raises:
-        BadRequest: not a string, empty, or too long.
+        BadRequest: not a string, blank, too long, or with lone surrogates.
     """
     if not isinstance(value, str):
         raise BadRequest(f"the text of {where} is a JSON {json_type_name(value)}, not a string", _TEXT_REMEDY)
     if not value.strip():
         raise BadRequest(f"the text of {where} is empty", _TEXT_REMEDY)
-    if len(value) > most:
+    if len(value) > max_characters:
         raise BadRequest(
-            f"the text of {where} has {len(value):,} characters, {most:,} are allowed",
-            "Search by the sentence that matters; models read a few hundred words at most.",
+            f"the text of {where} has {len(value):,} characters; the limit is {max_characters:,}",
+            "Search for the most important sentence: models read a few hundred words at most.",
         )
     if not value.isprintable() and any(0xD800 <= ord(character) <= 0xDFFF for character in value):
         raise BadRequest(f"the text of {where} is not valid Unicode", _TEXT_REMEDY)
@@ -301,17 +293,17 @@ def parse_query_text(value: object, where: str, most: int) -> str:
 
 
 def scalar_as_text(value: object) -> object:
-    """A number or truth value as text, as engines read it in full-text queries; all else unchanged."""
+    """A number or boolean as text, as engines read it in full-text queries; all other values unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
 
 
 def number_between(value: object, where: str, lowest: float, highest: float) -> float:
-    """A number within limits.
+    """Check a number.
 
     Raises:
-        BadRequest: no number, or outside.
+        BadRequest: it is not a number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
         raise BadRequest(f"{where} is {value!r}", f"Give a number from {lowest:g} to {highest:g}.")
@@ -319,10 +311,10 @@ def number_between(value: object, where: str, lowest: float, highest: float) -> 
 
 
 def positive_integer(value: object, where: str, highest: int) -> int:
-    """A whole number from 1 up.
+    """Check an integer from 1 on.
 
     Raises:
-        BadRequest: none, or outside.
+        BadRequest: it is not an integer, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
         raise BadRequest(f"{where} is {value!r}", f"Give a whole number from 1 to {highest:,}.")

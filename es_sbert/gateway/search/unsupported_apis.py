@@ -27,58 +27,57 @@ class DeleteByQueryHandler:
     """Handles `_delete_by_query`, `_update_by_query` and `_reindex`.
 
     Args:
-        understanding: Knows what asks by meaning.
+        rewriter: Detects semantic queries.
     """
 
-    def __init__(self, understanding: SearchRewriter) -> None:
-        self._understanding = understanding
+    def __init__(self, rewriter: SearchRewriter) -> None:
+        self._rewriter = rewriter
 
     async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-        """The very request.
+        """The unchanged request.
 
         Raises:
-            BadRequest: its query asks by meaning.
-            EsSbertError: the engine cannot be asked what its indices hold.
+            BadRequest: its query is semantic.
+            EsSbertError: the engine is not available.
         """
-        there = await self._understanding.receive(incoming)
-        # Plain queries are never made hybrid here: more documents would match.
-        if there.plain is None or not await self._understanding.maybe_semantic(
-            there.plain + b" " + incoming.query, RewriteMode.ON
-        ):
-            return there.same
+        received = await self._rewriter.receive(incoming)
+        plain = received.plain
+        # Full-text queries never become hybrid here: more documents would match.
+        if plain is None or not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, RewriteMode.ON):
+            return received.unchanged
         try:
-            read = await offload_if_large(len(there.plain), parse_search, there.plain, incoming)
+            search = await offload_if_large(len(plain), parse_search, plain, incoming)
         except UnsupportedJson:
-            return there.same
-        body, expression = read.body, route.index
+            return received.unchanged
+        body, expression = search.body, route.index
         if route.api is EngineApi.REINDEX:
             source = body.get("source")
             if not isinstance(source, dict) or "remote" in source:
-                return there.same
+                return received.unchanged
             body, expression = source, _index_expression(source.get("index"))
             if not expression:
-                return there.same
-        scope = RewriteContext(expression, dict(read.params), incoming.headers, RewriteMode.ON, size=len(there.plain))
+                return received.unchanged
+        context = RewriteContext(expression, dict(search.params), incoming.headers, RewriteMode.ON, size=len(plain))
         try:
-            asks = await self._understanding.asks(body, scope)
+            is_semantic = await self._rewriter.is_semantic(body, context)
         except BadRequest:
-            asks = True  # in a way that no search takes either
-        if asks:
+            is_semantic = True  # and invalid
+        if is_semantic:
             api = incoming.path.strip(b"/").rpartition(b"/")[2].decode("ascii")
             raise BadRequest(
-                f"{api} takes no query by meaning: the nearest documents are not all that mean the same",
-                'Search by meaning, look at the hits, and name them: {"query": {"ids": {"values": ["1", "2"]}}}.',
+                f"{api} does not support semantic queries: the k nearest documents are not an exact match set",
+                'Run a semantic search, and select its hits by id: {"query": {"ids": {"values": ["1", "2"]}}}.',
             )
-        return there.same
+        return received.unchanged
 
 
 def _index_expression(index: Any) -> str:
-    """Names of indices in a body, as they would stand in a path."""
+    """The indices of a body as an index expression."""
     names = index if isinstance(index, list) else [index]
     return ",".join(quote(name, safe="*-,") for name in names if isinstance(name, str))
 
 
-# Functions whose text is in a query language of its own: `KQL("…")`, `QSTR("""…""")`, `QUERY('…')`.
+# Functions whose argument is in another query language: `KQL("…")`, `QSTR("""…""")`, `QUERY('…')`.
 _QUERY_FUNCTION = re.compile(
     r"""\b(?:kql|qstr|query)\s*\(\s*(?:\"{3}(?P<raw>.*?)\"{3}|"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^']|'')*)')""",
     re.IGNORECASE | re.DOTALL,
@@ -90,43 +89,44 @@ class QueryLanguageHandler:
     """Handles `_query`, `_sql`, `_eql/search` and OpenSearch's `_plugins/_sql` and `_plugins/_ppl`.
 
     Args:
-        understanding: Knows what asks by meaning.
+        rewriter: Detects semantic queries.
     """
 
-    def __init__(self, understanding: SearchRewriter) -> None:
-        self._understanding = understanding
+    def __init__(self, rewriter: SearchRewriter) -> None:
+        self._rewriter = rewriter
 
     async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-        """The very request.
+        """The unchanged request.
 
         Raises:
-            BadRequest: a part of it asks by meaning.
-            EsSbertError: the engine cannot be asked what its indices hold.
+            BadRequest: a part of it is semantic.
+            EsSbertError: the engine is not available.
         """
-        there = await self._understanding.receive(incoming)
-        if there.plain is None or not await self._understanding.maybe_semantic(there.plain, RewriteMode.ON):
-            return there.same
+        received = await self._rewriter.receive(incoming)
+        plain = received.plain
+        if plain is None or not await self._rewriter.maybe_semantic(plain, RewriteMode.ON):
+            return received.unchanged
         try:
-            queries = query_dsl_parts(await offload_if_large(len(there.plain), parse_object, there.plain))
+            queries = query_dsl_parts(await offload_if_large(len(plain), parse_object, plain))
         except UnsupportedJson:
-            return there.same
-        if not await self._understanding.maybe_semantic(write_object({"queries": queries}), RewriteMode.ON):
-            return there.same
-        # The indices are named in a language that is not read here: an ordinary field of any of them may be meant.
-        scope = RewriteContext(route.index, {}, incoming.headers, RewriteMode.ON, size=len(there.plain))
-        if await self._understanding.names_vectors(queries, scope):
+            return received.unchanged
+        if not await self._rewriter.maybe_semantic(write_object({"queries": queries}), RewriteMode.ON):
+            return received.unchanged
+        # The names of the indices are in a language that is not parsed here, so any index may be searched.
+        context = RewriteContext(route.index, {}, incoming.headers, RewriteMode.ON, size=len(plain))
+        if await self._rewriter.names_vectors(queries, context):
             raise BadRequest(
-                "ES|QL, SQL, EQL and PPL take no query by meaning, nor does a filter beside them",
-                "Search by meaning with _search; X-Es-Sbert: off passes the request as it is.",
+                "ES|QL, SQL, EQL and PPL do not support semantic queries, nor do their filters",
+                "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",
             )
-        return there.same
+        return received.unchanged
 
 
 def query_dsl_parts(body: Json) -> list[Json]:
-    """The parts of a request that are no ES|QL, SQL, EQL or PPL, as queries."""
-    found = [body["filter"]] if isinstance(body.get("filter"), dict) else []
+    """The parts of a request in the query DSL, KQL or Lucene syntax, as queries."""
+    queries = [body["filter"]] if isinstance(body.get("filter"), dict) else []
     text = body.get("query")
-    for inside in _QUERY_FUNCTION.finditer(text) if isinstance(text, str) else ():
-        written = inside["raw"] or _ESCAPED.sub(r"\1", inside["double"] or "") or (inside["single"] or "")
-        found.append({"query_string": {"query": written}})
-    return found
+    for match in _QUERY_FUNCTION.finditer(text) if isinstance(text, str) else ():
+        text_argument = match["raw"] or _ESCAPED.sub(r"\1", match["double"] or "") or (match["single"] or "")
+        queries.append({"query_string": {"query": text_argument}})
+    return queries

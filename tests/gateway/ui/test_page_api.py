@@ -35,7 +35,7 @@ LIKE: dict[str, Any] = {"index": "{index}", "field": "embedding", "document": {"
         ("like", LIKE | {"k": 0}, "k is 0"),
         ("like", LIKE | {"k": 10_001}, "k is 10001"),
         ("map", {"index": "{index}", "field": "embedding", "query": " ", "hits": []}, "is empty"),
-        ("map", {"index": "{index}", "field": "embedding", "query": "x" * 10_001, "hits": []}, "10,000 are allowed"),
+        ("map", {"index": "{index}", "field": "embedding", "query": "x" * 10_001, "hits": []}, "the limit is 10,000"),
         ("body", {"index": "{index}", "body": {"query": {"match": {"semantic": ""}}}}, "is empty"),
         ("body", {"index": "{index}"}, "body: Field required"),
     ],

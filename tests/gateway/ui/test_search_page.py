@@ -403,7 +403,7 @@ def test_an_answer_that_breaks_off_is_no_answer(page: SearchPage) -> None:
 
 def test_a_text_too_long_for_the_model_leaves_words_searched(page: SearchPage, dated_index: str) -> None:
     page.page.goto(f"{page.url}/ui/?index={dated_index}&q={'light%20' * 1700}")
-    expect(page.column("semantic").locator(".problem")).to_contain_text("10,000 are allowed")
+    expect(page.column("semantic").locator(".problem")).to_contain_text("the limit is 10,000")
     expect(page.titles("lexical").first).to_be_visible()
     page.refused = True
 

@@ -17,7 +17,7 @@ from es_sbert.gateway.search.knn_clauses import Filters
 from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
 from es_sbert.gateway.search.search_body import request_defined_fields, rewrite_body
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
-from es_sbert.gateway.settings import Limits, SemanticSettings
+from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 
@@ -95,14 +95,13 @@ class Rewriting:
 
     def _rewritten(self, body: Json, answered: VectorLookup) -> Json:
         names = FieldResolver(self.searched, self.meaning.virtual_field, request_defined_fields(body))
-        limits = Limits(query_characters=1000)
         hybrid = (
-            HybridDetector(names, self.meaning, limits, semantic_weight(self.meaning, self.engine_type))
+            HybridDetector(names, self.meaning, 1000, semantic_weight(self.meaning, self.engine_type))
             if self.hybrid
             else None
         )
-        reader = SemanticQueryParser(names, self.meaning, limits)
-        return rewrite_body(body, QueryRewriter(self.engine_type, reader, answered, hybrid))
+        parser = SemanticQueryParser(names, self.meaning, 1000)
+        return rewrite_body(body, QueryRewriter(self.engine_type, parser, answered, hybrid))
 
     def query(self, query: Json, **body: Any) -> Json:
         rewritten: Json = self({"query": query} | body)["query"]

@@ -132,7 +132,7 @@ def test_words_are_marked_where_meaning_was_asked_for() -> None:
     listed = Rewriting()({"highlight": {"fields": [{"title": {"highlight_query": SEMANTIC}}, {"body": {}}]}})
     assert listed["highlight"]["fields"] == [{"title": {"highlight_query": words}}, {"body": {}}]
     untold = replace(PLAIN, fields={"docs": {"embedding": vector_field(text=None)}})
-    with pytest.raises(BadRequest, match="does not say what embedding is made of"):
+    with pytest.raises(BadRequest, match="does not say which fields embedding is made of"):
         Rewriting(untold)({"highlight": said})
 
 

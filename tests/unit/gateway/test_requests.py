@@ -252,7 +252,7 @@ def test_errors_have_the_engines_shape_and_say_what_to_do(error: Any, status: in
 def test_lines_of_several_searches_come_in_pairs() -> None:
     searches = split_entries(b'{}\n{"size":1}\n{"index":"a"}\r\n{}')
     assert searches is not None
-    assert b"".join(search.lines for search in searches) == b'{}\n{"size":1}\n{"index":"a"}\n{}\n'
+    assert [(search.header, search.body) for search in searches] == [(b"{}", b'{"size":1}'), (b'{"index":"a"}', b"{}")]
     assert split_entries(b"{}\n{}\n{}\n") is None
     assert split_entries(b"") == []
 

@@ -248,7 +248,7 @@ def test_inside_other_documents_only_passages_can_be_meant() -> None:
     [nested] = clauses(Rewriting(PASSAGES).query({"bool": {"must": [neural], "filter": [EN]}}), "nested")
     assert (nested["path"], nested["query"]["knn"]["filter"]) == ("embedding", EN)
     for kind, more in (("nested", {"path": "comments"}), ("has_child", {"type": "answer"}), ("has_parent", {})):
-        with pytest.raises(UsageError, match=f"stands inside {kind}"):
+        with pytest.raises(UsageError, match=f"cannot be used inside `{kind}`"):
             Rewriting().query({"bool": {"must": [{kind: more | {"query": {"bool": {"must": [SEMANTIC]}}}}]}})
         untouched = {"query": {kind: more | {"query": {"match": {"comments.text": "a"}}}}}
         assert Rewriting(hybrid=True)(untouched) is untouched
@@ -302,17 +302,17 @@ def test_opensearch_tells_searches_for_different_k_apart() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.none() | st.integers(0, 40), st.sampled_from([None, 1.5, 3.0]))))
 def test_no_two_k_of_a_request_look_at_as_many_vectors(asked: list[tuple[int, int | None, float | None]]) -> None:
-    depths, looked = CandidateCounts(), dict[int, int]()
+    counts, looked = CandidateCounts(), dict[int, int]()
     for k, more, oversample in asked:
         candidates = None if more is None else min(10_000, k + more)
         query = VectorQuery("embedding", np.ones(3, np.float32), k, num_candidates=candidates, oversample=oversample)
-        depth = depths.apart(query).candidates
+        depth = counts.distinct(query).candidates
         assert depth >= query.oversampled_k
         assert looked.setdefault(depth, k) == k or query.oversampled_k == 10_000
 
 
 def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
-    semantic = SemanticQueryParser(FieldResolver(SEVERAL_TYPES, "semantic"), SemanticSettings(k=10), Limits()).read(
+    semantic = SemanticQueryParser(FieldResolver(SEVERAL_TYPES, "semantic"), SemanticSettings(k=10), 1000).parse(
         SEMANTIC
     )
     assert semantic is not None
@@ -393,10 +393,10 @@ def test_many_filters_beside_many_queries_are_read_once() -> None:
 def test_more_semantic_queries_than_the_limit_are_refused() -> None:
     def rewrite(count: int, size: int = 0) -> Json:
         budget = SemanticBudget(Limits(semantic_queries=3))
-        reader = SemanticQueryParser(
-            FieldResolver(PLAIN, "semantic"), SemanticSettings(k=10), Limits(), partial(budget.check, size=size)
+        parser = SemanticQueryParser(
+            FieldResolver(PLAIN, "semantic"), SemanticSettings(k=10), 1000, partial(budget.check, size=size)
         )
-        rewriter = QueryRewriter(EngineType.ELASTICSEARCH, reader, Rewriting().answered, None)
+        rewriter = QueryRewriter(EngineType.ELASTICSEARCH, parser, Rewriting().answered, None)
         return rewriter.rewrite(
             {"bool": {"should": [{"match": {"semantic": f"text {n}"}} for n in range(count)]}}, QueryPosition()
         )
@@ -405,7 +405,7 @@ def test_more_semantic_queries_than_the_limit_are_refused() -> None:
     with pytest.raises(UsageError, match="more than 3 semantic queries"):
         rewrite(4)
     assert rewrite(1, size=100_000_000)
-    with pytest.raises(UsageError, match="its filters apply to each"):
+    with pytest.raises(UsageError, match="which all repeat its filters"):
         rewrite(2, size=100_000_000)
 
 
@@ -431,20 +431,20 @@ def test_the_searches_of_one_request_share_its_limits() -> None:
         ({"match": {"semantic": " \n"}}, "is empty"),
         ({"match": {"semantic": None}}, "JSON null, not a string"),
         ({"match": {"semantic": {"query": ["a"]}}}, "JSON array, not a string"),
-        ({"match": {"semantic": "x" * 1001}}, "1,000 are allowed"),
+        ({"match": {"semantic": "x" * 1001}}, "the limit is 1,000"),
         ({"match": {"semantic": "\ud800"}}, "not valid Unicode"),
         ({"match": {"semantic": {"query": "x", "k": 0}}}, "k of match on semantic is 0"),
         ({"match": {"semantic": {"query": "x", "k": 10_001}}}, "k of match on semantic is 10001"),
         ({"match": {"semantic": {"query": "x", "min_cosine": 2}}}, "min_cosine of match on semantic is 2"),
         ({"neural": {"embedding": {"query_text": 5}}}, "JSON number, not a string"),
-        ({"neural": {"embedding": {"query_text": "x", "filter": "en"}}}, "is no query"),
+        ({"neural": {"embedding": {"query_text": "x", "filter": "en"}}}, "is not a query"),
         ({"semantic": {"field": "body", "query": "x", "boost": "high"}}, "boost of semantic on body is 'high'"),
-        ({"query_string": {"query": 'semantic:"open'}}, "is not Lucene's syntax"),
+        ({"query_string": {"query": 'semantic:"open'}}, "is not valid Lucene syntax"),
         ({"query_string": {"query": "semantic:(how do plants make energy*)"}}, "'energy\\*' is a range, a pattern"),
         ({"query_string": {"query": "semantic:pl?nts"}}, "'pl\\?nts' is a range, a pattern"),
         ({"query_string": {"query": "semantic:plants~2"}}, "'plants~2' is a range, a pattern"),
         ({"query_string": {"query": 'semantic:"green plants"~3'}}, "is a range, a pattern"),
-        ({"match": {"semantic": {"query": "plants", "fuzziness": "AUTO"}}}, "has a fuzziness"),
+        ({"match": {"semantic": {"query": "plants", "fuzziness": "AUTO"}}}, "does not support fuzziness"),
         ({"bool": {"must_not": {"match": {"semantic": "plants"}}}}, "to be excluded has no minimum cosine"),
         ({"bool": {"must_not": {"bool": {"must_not": [SEMANTIC]}}}}, "to be excluded has no minimum cosine"),
         ({"query_string": {"query": "title:a AND NOT semantic:plants"}}, "to be excluded has no minimum cosine"),
