@@ -243,10 +243,9 @@ def train_timed(
     Returns:
         The finished run (`es_sbert.training.training_run.TrainingResult`), and the time of its steps.
     """
-    from es_sbert.training import training_stage
+    from es_sbert.training import train, training_stage
     from es_sbert.training.recipe import load_recipe
     from es_sbert.training.trainer import TaskTrainer
-    from es_sbert.training.training_run import train
 
     clock = StepClock(_WARM_UP_COMPILED if changes.get("compile") == "true" else _WARM_UP)
 

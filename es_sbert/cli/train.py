@@ -102,11 +102,9 @@ def train(
       es-sbert train my-recipe.yaml -o tuned --resume
     """
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
+    from es_sbert import training
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.training.recipe import load_recipe, parse_overrides
-    from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
-    from es_sbert.training.training_run import find_models, read_stages
-    from es_sbert.training.training_run import train as run
 
     changes = parse_overrides(overrides)
     if seed is not None:
@@ -115,15 +113,15 @@ def train(
     path = Path(recipe)
     folder = data_folder or (path.parent if path.is_file() else Path())
     if check:
-        choose_training_precision(settings.precision, choose_training_device(device), has_bf16=has_native_bf16())
-        find_models(settings)
-        for stage, data in zip(settings.stages, read_stages(settings, folder), strict=True):
+        from es_sbert.training.training_run import TrainingRun
+
+        for stage, data in zip(settings.stages, TrainingRun(settings, folder, device=device).check(), strict=True):
             click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
         return
     if output is None:
-        raise UsageError("nothing says where the trained model goes", "Name a folder: -o FOLDER")
+        raise UsageError("no output folder was given", "Name a folder for the trained model: -o FOLDER")
     began = time.monotonic()
-    trained = run(
+    trained = training.train(
         settings,
         output,
         data_folder=folder,

@@ -178,11 +178,18 @@ class StageRecord(BaseModel):
     best_step: int | None = None
 
 
-class FinalScoresRecord(BaseModel):
-    """Scores on a test set that chose nothing: before and after the training."""
+@dataclass(frozen=True)
+class FinalScores:
+    """Scores of a run on its test set.
+
+    Attributes:
+        name: Name of the metric.
+        start: Score of the model that the run started from; None for cross- and poly-encoders, whose heads were new.
+        trained: Score of the trained model.
+    """
 
     name: str
-    start: float | None = None
+    start: float | None
     trained: float
 
 
@@ -200,7 +207,7 @@ class TrainingRecord(BaseModel):
     recipe: dict[str, Any]
     data: dict[str, str] = {}
     stages: list[StageRecord] = []
-    test: FinalScoresRecord | None = None
+    test: FinalScores | None = None
     versions: dict[str, str] = {}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,51 +24,45 @@ from es_sbert.training.objectives.settings import (
     MarginDistillationSpec,
     ObjectiveSpec,
     RegressionSpec,
-    VectorDistillationSpec,
 )
 from es_sbert.training.recipe import NeighboursSpec
 from es_sbert.training.training_errors import translate_disk_errors
 
-# Texts whose cosines with all others are in memory at a time: 200 MB for 100,000 texts.
+# Texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
 _NEIGHBOUR_BLOCK = 512
 
 
 def mine_neighbour_pairs(
     examples: Examples, spec: NeighboursSpec | None, cache: Path, device: str, report: Callable[[str], None]
 ) -> Examples:
-    """Pairs of near texts in place of the pairs that were read; unchanged where `spec` is None.
+    """Mine pairs of nearest neighbours for a teacher to label; unchanged examples if `spec` is None.
 
     Args:
         examples: Pairs of texts without labels.
-        spec: Which model says what is near, and how near.
-        cache: File (.npy) that keeps the pairs, so that a resumed run has the same.
-        device: What the model runs on, as torch names it.
-        report: Told what takes long.
+        spec: The model, and how many neighbours to draw from.
+        cache: File (.npy) of the pairs, so that a resumed run has the same.
+        device: Device of the model, as torch names it.
+        report: Called with progress messages.
 
     Returns:
-        Examples whose lines are those of each pair's first text.
+        The pairs, each with the line of its first text.
 
     Raises:
         ModelError: the model cannot be opened.
-        SourceError: the texts give no pair that is not among the examples already.
+        SourceError: no pair is new.
         OutputError: the cache cannot be written.
     """
     if spec is None:
         return examples
     texts, lines, known = distinct_texts(examples)
     if not cache.exists():
-        report(f"{spec.model} looks for neighbours of the {len(texts):,} texts of {examples.name}")
+        report(f"Mining neighbours of the {len(texts):,} texts of {examples.name} with {spec.model}")
         encoder = open_siamese_encoder(resolve_model(spec.model), name=spec.model).to(device)
-        pairs = nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed)
-        with translate_disk_errors(cache.parent):
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            partial = cache.with_suffix(".partial.npy")
-            np.save(partial, pairs)
-            partial.replace(cache)
+        _save_array(cache, nearest_pairs(encoder.embed(texts), known, among=spec.among, seed=spec.seed))
     pairs = np.load(cache)  # (pairs, 2)
     if not len(pairs):
         raise SourceError(
-            f"{examples.path}: the neighbours of its texts are the pairs that it has", "Raise neighbours.among."
+            f"{examples.path}: every neighbour pair is already a pair of the file", "Raise neighbours.among."
         )
     return replace(
         examples,
@@ -77,11 +72,11 @@ def mine_neighbour_pairs(
 
 
 def distinct_texts(examples: Examples) -> tuple[list[str], NDArray[np.int64], set[tuple[int, int]]]:
-    """The texts of all columns, each once, in the order of their first line.
+    """The different texts of all columns, in the order of their first line.
 
     Returns:
-        The texts; the line of each, *shape* ``(texts,)``; the pairs that the examples are, as two numbers of texts,
-        the lower first.
+        The texts; the line of each, *shape* ``(texts,)``; the pairs of the examples as two text numbers, the lower
+        first.
     """
     numbers: dict[str, int] = {}
     lines: list[int] = []
@@ -98,13 +93,13 @@ def distinct_texts(examples: Examples) -> tuple[list[str], NDArray[np.int64], se
 def nearest_pairs(
     vectors: NDArray[np.float32], known: Set[tuple[int, int]], *, among: int, seed: int
 ) -> NDArray[np.int64]:
-    """Each vector with one of its nearest by cosine, chosen at random.
+    """Pair each vector with one of its nearest by cosine, drawn at random.
 
     Args:
         vectors: *Shape:* ``(texts, dimensions)``.
         known: Pairs to leave out, the lower number first.
-        among: How many nearest a partner is drawn from.
-        seed: Of the draw; the same gives the same pairs.
+        among: Size of the neighbourhood to draw from.
+        seed: Random seed of the draw.
 
     Returns:
         *Shape:* ``(pairs, 2)``, each pair once, the lower number first, in ascending order.
@@ -117,9 +112,9 @@ def nearest_pairs(
     for start in range(0, len(unit) if among > 0 else 0, _NEIGHBOUR_BLOCK):
         cosines = unit[start : start + _NEIGHBOUR_BLOCK] @ unit.T  # (block, texts)
         rows = np.arange(len(cosines))
-        cosines[rows, start + rows] = -np.inf  # nothing is its own neighbour
+        cosines[rows, start + rows] = -np.inf  # a text is not its own neighbour
         nearest = np.argpartition(-cosines, among - 1, axis=1)[:, :among]  # (block, among)
-        # Their order within a row is an accident of the partition: sorted, so that the draw depends on the seed alone.
+        # argpartition leaves them in no defined order: sort them, so that the draw depends on the seed alone.
         nearest.sort(axis=1)
         chosen = nearest[rows, random.integers(among, size=len(rows))]  # (block,)
         pairs.update((min(pair), max(pair)) for pair in zip((start + rows).tolist(), chosen.tolist(), strict=True))
@@ -129,76 +124,66 @@ def nearest_pairs(
 def add_teacher_labels(
     examples: Examples, objective: ObjectiveSpec, cache: Path, device: str, report: Callable[[str], None]
 ) -> Examples:
-    """Examples with a teacher's labels; unchanged where the objective has no teacher.
+    """Add a teacher's labels; unchanged examples if the objective has no teacher.
 
     Args:
         examples: One data set.
         objective: Its objective.
-        cache: File (.npy) that keeps the labels, so that a resumed run need not make them again; vectors are read
-            from it as they are needed.
-        device: What the teacher runs on, as torch names it.
-        report: Told what takes long.
+        cache: File (.npy) of the labels, memory-mapped. A resumed run reuses it.
+        device: Device of the teacher, as torch names it.
+        report: Called with progress messages.
 
     Raises:
         ModelError: the teacher cannot be opened.
-        RecipeInvalid: it takes more than one negative.
+        RecipeInvalid: margins need exactly one negative.
         OutputError: the cache cannot be written.
     """
-    make: Callable[[Examples], NDArray[np.float32]]
-    if isinstance(objective, VectorDistillationSpec):
-        make = _teacher_vectors(objective.teacher, device)
-    elif isinstance(objective, MarginDistillationSpec) and objective.teacher is not None:
-        make = _teacher_margins(objective.teacher, device)
-    elif isinstance(objective, RegressionSpec) and objective.teacher is not None:
-        make = _teacher_scores(objective.teacher, objective.range, device)
-    else:
+    teacher: str | None = getattr(objective, "teacher", None)
+    if teacher is None:
         return examples
     if not cache.exists():
-        report(f"{objective.teacher} labels {len(examples):,} examples of {examples.name}")
-        labels = make(examples)
-        with translate_disk_errors(cache.parent):
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            partial = cache.with_suffix(".partial.npy")
-            np.save(partial, labels)
-            partial.replace(cache)
-    return examples.replace_labels(np.load(cache, mmap_mode="r"))
+        report(f"Labelling {len(examples):,} examples of {examples.name} with {teacher}")
+        _save_array(cache, _teacher_labels(teacher, examples, objective, device))
+    return replace(examples, labels=np.load(cache, mmap_mode="r"))
 
 
-def _teacher_vectors(teacher: str, device: str) -> Callable[[Examples], NDArray[np.float32]]:
-    def make(examples: Examples) -> NDArray[np.float32]:
-        encoder = open_siamese_encoder(resolve_model(teacher), name=teacher).to(device)
-        vectors: NDArray[np.float32] = encoder.embed(examples.texts[0])  # (examples, dimensions)
-        return vectors
-
-    return make
-
-
-def _teacher_scores(
-    teacher: str, limits: tuple[float, float], device: str
-) -> Callable[[Examples], NDArray[np.float32]]:
-    def make(examples: Examples) -> NDArray[np.float32]:
-        folder = resolve_model(teacher)
-        scores: NDArray[np.floating]  # (examples,)
-        if is_pair_scorer(folder):
-            scores = open_pair_scorer(folder, name=teacher).to(device).score(*examples.texts)
-        else:
-            encoder = open_siamese_encoder(folder, name=teacher).to(device)
-            scores = paired_similarity(Similarity.COSINE, *(encoder.embed(texts) for texts in examples.texts))
-        return np.clip(scores, *limits).astype(np.float32)
-
-    return make
+def _teacher_labels(teacher: str, examples: Examples, objective: ObjectiveSpec, device: str) -> NDArray[np.float32]:
+    """Sentence vectors ``(examples, dimensions)``, or scores or margins ``(examples,)``, as the objective needs."""
+    if isinstance(objective, MarginDistillationSpec):
+        return _teacher_margins(teacher, examples, device)
+    folder = resolve_model(teacher)
+    labels: NDArray[np.floating]
+    if isinstance(objective, RegressionSpec) and is_pair_scorer(folder):
+        labels = open_pair_scorer(folder, name=teacher).to(device).score(*examples.texts)
+    else:
+        encoder = open_siamese_encoder(folder, name=teacher).to(device)
+        if not isinstance(objective, RegressionSpec):
+            vectors: NDArray[np.float32] = encoder.embed(examples.texts[0])
+            return vectors
+        labels = paired_similarity(Similarity.COSINE, *(encoder.embed(texts) for texts in examples.texts))
+    return np.clip(labels, *objective.range).astype(np.float32)
 
 
-def _teacher_margins(teacher: str, device: str) -> Callable[[Examples], NDArray[np.float32]]:
-    def make(examples: Examples) -> NDArray[np.float32]:
-        if len(examples.texts) != 3:
-            raise RecipeInvalid(
-                f"{examples.name}: a teacher's margin is between one positive and one negative",
-                "Map the role negative to one column.",
-            )
-        scorer = open_pair_scorer(resolve_model(teacher), name=teacher).to(device)
-        anchors, positives, negatives = examples.texts
-        margins: NDArray[np.float32] = scorer.score(anchors, positives) - scorer.score(anchors, negatives)
-        return margins  # (examples,)
+def _teacher_margins(teacher: str, examples: Examples, device: str) -> NDArray[np.float32]:
+    if len(examples.texts) != 3:
+        raise RecipeInvalid(
+            f"{examples.name}: a teacher's margin is between one positive and one negative",
+            "Map the role negative to one column.",
+        )
+    scorer = open_pair_scorer(resolve_model(teacher), name=teacher).to(device)
+    anchors, positives, negatives = examples.texts
+    margins: NDArray[np.float32] = scorer.score(anchors, positives) - scorer.score(anchors, negatives)
+    return margins
 
-    return make
+
+def _save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an array completely or not at all.
+
+    Raises:
+        OutputError: the folder cannot be written to.
+    """
+    with translate_disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, array)
+        partial.replace(path)

@@ -16,48 +16,63 @@ from torch.utils.checkpoint import checkpoint
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from es_sbert.networks.siamese_encoder import SiameseEncoder, save_siamese_encoder
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.data.token_columns import TokenColumn
+from es_sbert.training.data.token_columns import PairColumn, TokenColumn
 from es_sbert.training.objectives.losses import Objective
 from es_sbert.training.training_device import gather
 
-# What a collated batch is: names → tensors, nested for the text columns. The trainer moves it to the device.
+# A collated batch: name → tensors, nested for the text columns. The trainer moves it to the device.
 Batch = Mapping[str, Any]
 
 
 class TrainingTask(nn.Module, ABC):
     """A network with its objectives, one for each data set.
 
-    It holds every parameter that is trained, so that its `state_dict` is the whole checkpoint.
+    It holds every trained parameter: its `state_dict` is the whole checkpoint.
     """
 
-    @abstractmethod
+    def __init__(self) -> None:
+        super().__init__()
+        self._token_cache: dict[str, list[Any]] = {}
+
     def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        """Tokens of the longest input of each example, *shape* ``(examples,)``: what batches are sorted by."""
+        """Token count of the longest input of each example, *shape* ``(examples,)``: batches are sorted by it."""
+        longest: NDArray[np.int64] = np.max([column.lengths for column in self.tokenized(examples)], axis=0)
+        return longest
+
+    def tokenized(self, examples: Examples) -> list[Any]:
+        """Columns of `tokenize_columns`, computed once: tokenising is most of the host's work for a batch."""
+        if examples.name not in self._token_cache:
+            self._token_cache[examples.name] = list(self.tokenize_columns(examples))
+        return self._token_cache[examples.name]
+
+    @abstractmethod
+    def tokenize_columns(self, examples: Examples) -> Sequence[TokenColumn | PairColumn]:
+        """Tokenise the inputs of a data set: a column for each text column, or one for its pairs of texts."""
 
     @abstractmethod
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
-        """Make a batch of some rows of a data set: tokenised, padded to the longest of the batch, with labels.
+        """Make a batch of rows of a data set: tokenised, padded to the longest of the batch, with labels.
 
-        Called in the main process or in workers of a DataLoader; tensors stay on the CPU. The batch must hold what
+        Called in the main process or in workers of a DataLoader; tensors stay on the CPU. The batch holds what
         `forward` takes: tensors and numbers, in dictionaries and lists.
         """
 
     @abstractmethod
     def forward(self, dataset: str, batch: Batch) -> Tensor:
-        """The loss of one batch of one data set, a scalar, the mean over the joint batch of all processes.
+        """The loss of a batch of one data set: a scalar, the mean over the joint batch of all processes.
 
         Args:
             dataset: Name of the data set.
-            batch: As `collate` made it; with several processes also `sizes`, the examples of each process's part.
+            batch: As `collate` returned it; with several processes also `sizes`, the examples of each process.
         """
 
     @abstractmethod
-    def measured(self) -> SentenceEmbedder | PairScorer:
-        """The network as evaluation sees it (in evaluation mode, without gradients)."""
+    def evaluated_model(self) -> SentenceEmbedder | PairScorer:
+        """The network for evaluation (in evaluation mode, without gradients)."""
 
     @abstractmethod
     def save(self, folder: Path, *, name: str) -> None:
-        """Write the trained model into a new folder, in the format of its kind, without the objectives' heads.
+        """Write the trained model to a new folder, in the format of its kind, without the objectives' heads.
 
         Raises:
             OSError: the disk is full, or the folder cannot be written to.
@@ -96,26 +111,19 @@ class BiEncoderTask(TrainingTask):
         self._objective_of = {dataset: different.index(objective) for dataset, objective in objectives.items()}
         self._prompts = prompts or {}
         self._mini_batch = mini_batch
-        self._columns: dict[str, list[TokenColumn]] = {}
 
-    def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        columns = self._tokenized(examples)
-        return np.max([column.lengths for column in columns], axis=0)  # type: ignore[no-any-return]
-
-    def _tokenized(self, examples: Examples) -> list[TokenColumn]:
-        if examples.name not in self._columns:
-            prompts = self._prompts.get(examples.name) or [""] * len(examples.texts)
-            self._columns[examples.name] = [
-                TokenColumn(texts, lambda part, prompt=prompt: self.encoder.tokenize(part, prompt))  # type: ignore[misc]
-                for texts, prompt in zip(examples.texts, prompts, strict=True)
-            ]
-        return self._columns[examples.name]
+    def tokenize_columns(self, examples: Examples) -> list[TokenColumn]:
+        prompts = self._prompts.get(examples.name) or [""] * len(examples.texts)
+        return [
+            TokenColumn(texts, lambda part, prompt=prompt: self.encoder.tokenize(part, prompt))  # type: ignore[misc]
+            for texts, prompt in zip(examples.texts, prompts, strict=True)
+        ]
 
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
         """A batch: `passes`, of all columns together or one a column, each a list of mini-batches as
         `SiameseEncoder.inputs` gives them; `columns`, how many there are; `labels`, where the objective wants some.
         """
-        columns = [[column[row] for row in rows] for column in self._tokenized(examples)]
+        columns = [[column[row] for row in rows] for column in self.tokenized(examples)]
         longest = [max(map(len, column)) for column in columns]
         merged = max(longest) * len(columns) <= _MAX_PADDING_RATIO * sum(longest)
         passes = [[row for column in columns for row in column]] if merged else columns
@@ -156,7 +164,7 @@ class BiEncoderTask(TrainingTask):
             ]
         )
 
-    def measured(self) -> SentenceEmbedder:
+    def evaluated_model(self) -> SentenceEmbedder:
         return self.encoder
 
     def save(self, folder: Path, *, name: str) -> None:

@@ -91,7 +91,7 @@ _COLUMNS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "dev")
 MetricsRow = Mapping[str, float]
 
 
-def course(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+def metrics_history(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """transformers' log as rows of `_COLUMNS`, one a step; a row lacks what was not measured at its step."""
     rows: dict[int, dict[str, float]] = {}
     for entry in log_history:
@@ -119,7 +119,7 @@ def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name
     """Draw loss and dev score over the steps.
 
     Args:
-        rows: As `course` gives them.
+        rows: As `metrics_history` gives them.
         path: PNG file to write.
         title: Above the axes.
         dev_name: What the dev score is, or None without one.
@@ -159,7 +159,7 @@ class MetricsLogCallback(TrainerCallback):
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            rows = course(state.log_history)
+            rows = metrics_history(state.log_history)
             with translate_disk_errors(self._stem.parent):
                 self._stem.with_name(f"{self._stem.name}.csv").write_text(metrics_csv(rows), encoding="utf-8")
 
@@ -169,7 +169,7 @@ class MetricsLogCallback(TrainerCallback):
         if state.is_world_process_zero:
             path = self._stem.with_name(f"{self._stem.name}.png")
             with translate_disk_errors(self._stem.parent):
-                plot_metrics(course(state.log_history), path, title=self._title, dev_name=self._dev_name)
+                plot_metrics(metrics_history(state.log_history), path, title=self._title, dev_name=self._dev_name)
 
 
 class ProgressBarCallback(TrainerCallback):

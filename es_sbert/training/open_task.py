@@ -1,46 +1,50 @@
-"""Open a recipe's model as a training task, with its objectives, LoRA and gradient checkpointing."""
+"""Open the start model of a stage as a training task, with its objectives, LoRA and gradient checkpointing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import torch
 from torch import nn
 
 from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import Dense, Pooling, SentenceModel
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.cross_encoder import CrossEncoder
-from es_sbert.networks.siamese_encoder import skip_mask_check
+from es_sbert.networks.pair_scorer_folder import is_poly_encoder, read_poly_codes, start_cross_encoder
+from es_sbert.networks.poly_encoder import PolyEncoder
+from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder, skip_mask_check
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.initial_model import open_initial_model
 from es_sbert.training.objectives.losses import Objective, build_objective, objective_schema
 from es_sbert.training.objectives.settings import ObjectiveSpec
-from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask
+from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask, head_labels
 from es_sbert.training.recipe import LoraSpec, ModelKind, ModelSpec, StageSpec
 
 
 def open_task(
     spec: ModelSpec, stage: StageSpec, examples: Sequence[Examples], objectives: Sequence[ObjectiveSpec]
 ) -> TrainingTask:
-    """Open the model and put the stage's objectives on it; new heads and layers take torch's random numbers.
+    """Open the model with the stage's objectives; new heads and layers take torch's random numbers.
 
     Args:
-        spec: What to start from.
+        spec: The start model.
         stage: The stage.
         examples: Its data sets.
         objectives: The objective of each.
 
     Raises:
         ModelError: the base cannot be opened.
-        RecipeInvalid: settings that do not go with the kind of model, or with the base.
+        RecipeInvalid: settings do not apply to the kind of model, or to the base.
     """
     by_name = {each.name: objective for each, objective in zip(examples, objectives, strict=True)}
     task = (_open_bi_encoder_task if spec.kind is ModelKind.BI_ENCODER else _open_pair_task)(spec, stage, by_name)
-    reads = task.encoder.model.max_tokens
-    if spec.max_tokens is not None and reads < spec.max_tokens:
+    max_tokens = task.encoder.model.max_tokens
+    if spec.max_tokens is not None and max_tokens < spec.max_tokens:
         raise RecipeInvalid(
-            f"the recipe has max_tokens {spec.max_tokens}, but {spec.base} reads no more than {reads} tokens",
-            f"Set model.max_tokens to {reads} or less, leave it out, or take another base.",
+            f"the recipe has max_tokens {spec.max_tokens}, but {spec.base} reads no more than {max_tokens} tokens",
+            f"Set model.max_tokens to {max_tokens} or less, leave it out, or use another base.",
         )
     return task
 
@@ -56,15 +60,68 @@ def _open_pair_task(
         raise RecipeInvalid(
             f"prompts are for bi-encoders, not for a {spec.kind}", "Leave prompts out of the recipe's data."
         )
-    task: CrossEncoderTask | PolyEncoderTask
-    task = (CrossEncoderTask if spec.kind is ModelKind.CROSS_ENCODER else PolyEncoderTask).open(spec, objectives)
+    open_pair = open_cross_encoder_task if spec.kind is ModelKind.CROSS_ENCODER else open_poly_encoder_task
+    task = open_pair(spec, objectives)
     _prepare_transformer(task.encoder, stage, spec.lora)
     return task
 
 
+def open_cross_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> CrossEncoderTask:
+    """Open the base of a recipe as a cross-encoder. A new head takes its random weights from torch's seed.
+
+    Raises:
+        RecipeInvalid: settings or objectives do not apply to a cross-encoder.
+        ModelNotFound: the base does not exist.
+        BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
+        UnsupportedArchitecture: transformers has no sequence classification for it.
+    """
+    settings = {"pooling": spec.pooling, "dense": spec.dense, "normalize": spec.normalize, "prompts": spec.prompts}
+    unused = [name for name, value in settings.items() if value is not None and value != {}]
+    if unused:
+        raise RecipeInvalid(
+            f"a cross-encoder makes no sentence vectors, so {', '.join(unused)} cannot apply to it",
+            "Leave them out of `model`, or set its kind to bi-encoder.",
+        )
+    labels = head_labels(objectives)
+    base = resolve_model(spec.base)
+    return CrossEncoderTask(start_cross_encoder(base, labels, name=spec.base, max_tokens=spec.max_tokens), objectives)
+
+
+def open_poly_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> PolyEncoderTask:
+    """Open the base of a recipe as a poly-encoder: with its codes if it is one, else with new random codes.
+
+    New codes are small (standard deviation 1/√width, against token vectors of length about √width), so that they
+    first attend to all tokens equally: training starts from the base's averaged token vectors.
+
+    Raises:
+        RecipeInvalid: settings or objectives do not apply to a poly-encoder.
+        ModelNotFound: the base does not exist.
+        BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
+        UnsupportedArchitecture: es-sbert does not support one of its modules.
+    """
+    base = resolve_model(spec.base)
+    encoder = open_initial_model(base, spec)
+    if encoder.model.dense or len(encoder.model.pooling) != 1:
+        raise RecipeInvalid(
+            f"a poly-encoder compares sentence vectors with token vectors, but {spec.base} with this recipe has Dense "
+            "layers or several pooling modes between them",
+            "Use a base without Dense layers, leave `dense` out and name one pooling mode.",
+        )
+    if is_poly_encoder(base):
+        codes = read_poly_codes(base, encoder)
+        if len(codes) != spec.codes:
+            raise RecipeInvalid(
+                f"{spec.base} is a poly-encoder of {len(codes)} codes, the recipe has {spec.codes}",
+                f"Set model.codes to {len(codes)}, or start from a model that is not a poly-encoder.",
+            )
+    else:
+        codes = torch.randn(spec.codes, encoder.dimensions) * encoder.dimensions**-0.5
+    return PolyEncoderTask(PolyEncoder(encoder, codes), objectives)
+
+
 def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec]) -> BiEncoderTask:
     encoder = open_initial_model(resolve_model(spec.base), spec)
-    built: dict[int, Objective] = {}  # data sets that share the stage's objective share its head
+    built: dict[int, Objective] = {}  # data sets with the same objective share its head
     for objective in objectives.values():
         if id(objective) not in built:
             built[id(objective)] = build_objective(objective, encoder.dimensions)
@@ -73,40 +130,40 @@ def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping
         encoder,
         {name: built[id(objective)] for name, objective in objectives.items()},
         prompts={
-            name: column_prompts(encoder.model.prompts, data.prompts, objective, data.columns)
+            name: prompts_of_columns(encoder.model.prompts, data.prompts, objective, data.columns)
             for (name, objective), data in zip(objectives.items(), stage.data, strict=True)
         },
         mini_batch=stage.mini_batch,
     )
 
 
-def column_prompts(
-    known: Mapping[str, str],
-    wanted: Mapping[str, str],
+def prompts_of_columns(
+    prompts: Mapping[str, str],
+    role_prompts: Mapping[str, str],
     objective: ObjectiveSpec,
     columns: Mapping[str, str | tuple[str, ...]],
 ) -> list[str]:
-    """The prompt of each text column, empty where none is wanted.
+    """The prompt of each text column; empty for columns without one.
 
     Raises:
         RecipeInvalid: the model has no prompt of that name.
     """
-    unknown = sorted(set(wanted.values()) - set(known))
+    unknown = sorted(set(role_prompts.values()) - set(prompts))
     if unknown:
         raise RecipeInvalid(
             f"the model has no prompt {', '.join(unknown)}",
-            f"Add it under model.prompts; there are: {', '.join(known) or 'none'}.",
+            f"Add it under model.prompts; there are: {', '.join(prompts) or 'none'}.",
         )
-    prompts = []
+    column_prompts = []
     for role in objective_schema(objective).roles:
-        mapped = columns.get(role, ())
-        prompt = known[wanted[role]] if role in wanted else ""
-        prompts += [prompt] * (1 if isinstance(mapped, str) else len(mapped))
-    return prompts
+        role_columns = columns.get(role, ())
+        prompt = prompts[role_prompts[role]] if role in role_prompts else ""
+        column_prompts += [prompt] * (1 if isinstance(role_columns, str) else len(role_columns))
+    return column_prompts
 
 
 def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | None) -> None:
-    """Gradient checkpointing and LoRA on the encoder's transformer; the head above it is trained whole."""
+    """Add gradient checkpointing and LoRA to the transformer; all weights of the head are trained."""
     transformer = encoder.transformer
     skip_mask_check(transformer)
     if stage.gradient_checkpointing:
@@ -131,5 +188,52 @@ def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | 
                 "Leave targets out to take every linear layer.",
             ) from error
         if stage.gradient_checkpointing:
-            # Frozen embeddings give no gradient that a recomputed layer could start from.
+            # Embeddings are frozen with LoRA; recomputed layers need an input with gradients.
             transformer.enable_input_require_grads()
+
+
+def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
+    """Open a sentence encoder with the changes of the recipe; a new Dense layer takes torch's random numbers.
+
+    Args:
+        folder: A sentence-transformers folder, or a bare transformers folder.
+        spec: Model settings of the recipe; its `base` is the name in messages.
+
+    Raises:
+        ModelError: the folder cannot be opened.
+    """
+    encoder = open_siamese_encoder(folder, name=spec.base, pooling=spec.pooling or (Pooling.MEAN,))
+    model, dense = _apply_spec(encoder.model, list(encoder.dense), spec)
+    return SiameseEncoder(model, encoder.transformer, dense, encoder.token_types)
+
+
+def _apply_spec(
+    model: SentenceModel, dense: list[DenseLayer], spec: ModelSpec
+) -> tuple[SentenceModel, list[DenseLayer]]:
+    """Settings and Dense layers of the model with the changes of the recipe."""
+    pooled = model.dense[0].in_features if model.dense else model.dimensions
+    width = pooled // len(model.pooling)
+    pooling = spec.pooling or model.pooling
+    if spec.dense is not None or len(pooling) != len(model.pooling):
+        dense = []
+    if spec.dense is not None:
+        settings = Dense(
+            folder="2_Dense",
+            in_features=width * len(pooling),
+            out_features=spec.dense.out_features,
+            bias=spec.dense.bias,
+            activation=spec.dense.activation,
+        )
+        dense = [DenseLayer(settings)]
+    changed = model.model_copy(
+        update={
+            "pooling": pooling,
+            "dense": tuple(layer.settings for layer in dense),
+            "normalize": model.normalize if spec.normalize is None else spec.normalize,
+            "max_tokens": min(spec.max_tokens or model.max_tokens, model.max_tokens),
+            "dimensions": dense[-1].settings.out_features if dense else width * len(pooling),
+            "prompts": {**model.prompts, **spec.prompts},
+            "fingerprint": "",
+        }
+    )
+    return changed, dense

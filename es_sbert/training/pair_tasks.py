@@ -7,28 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.networks.cross_encoder import REGRESSION_LABELS, CrossEncoder
 from es_sbert.networks.pair_scorer_folder import (
-    is_poly_encoder,
-    read_poly_codes,
     save_cross_encoder,
     save_poly_encoder,
-    start_cross_encoder,
 )
 from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import SiameseEncoder
 from es_sbert.training.bi_encoder_task import Batch, TrainingTask
 from es_sbert.training.data.examples import Examples
 from es_sbert.training.data.token_columns import PairColumn, TokenColumn
-from es_sbert.training.initial_model import open_initial_model
 from es_sbert.training.objectives.settings import InBatchSpec, ObjectiveSpec, RegressionSpec, SoftmaxSpec
-from es_sbert.training.recipe import ModelSpec
 from es_sbert.training.training_device import gather, joint_mean, rows_before
 
 # Scores are float32 and were mapped to the range: 1 may have become 1.0000001.
@@ -84,38 +77,10 @@ class CrossEncoderTask(TrainingTask):
         super().__init__()
         self.encoder = encoder
         self.objectives = dict(objectives)
-        self._pairs: dict[str, PairColumn] = {}
 
-    @classmethod
-    def open(cls, spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> CrossEncoderTask:
-        """Start from the base of a recipe. A new head takes its random weights from torch's seed.
-
-        Raises:
-            RecipeInvalid: settings or objectives that a cross-encoder does not have.
-            ModelNotFound: there is no such base.
-            BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
-            UnsupportedArchitecture: transformers has no sequence classification for it.
-        """
-        given = {"pooling": spec.pooling, "dense": spec.dense, "normalize": spec.normalize, "prompts": spec.prompts}
-        needless = [name for name, value in given.items() if value is not None and value != {}]
-        if needless:
-            raise RecipeInvalid(
-                f"a cross-encoder makes no sentence vectors, so {', '.join(needless)} mean nothing to it",
-                "Leave them out of `model`, or set its kind to bi-encoder.",
-            )
-        labels = head_labels(objectives)
-        base = resolve_model(spec.base)
-        return cls(start_cross_encoder(base, labels, name=spec.base, max_tokens=spec.max_tokens), objectives)
-
-    def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        return self._tokenized(examples).lengths
-
-    def _tokenized(self, examples: Examples) -> PairColumn:
-        """Once for all epochs: tokenising costs more than everything else that the host does to make a batch."""
-        if examples.name not in self._pairs:
-            first, second = examples.texts
-            self._pairs[examples.name] = PairColumn(first, second, self.encoder.tokenize)
-        return self._pairs[examples.name]
+    def tokenize_columns(self, examples: Examples) -> list[PairColumn]:
+        first, second = examples.texts
+        return [PairColumn(first, second, self.encoder.tokenize)]
 
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
         """`inputs` as the tokenizer pads them, `labels` ``(batch,)``: float32 in [0, 1], or int64 classes.
@@ -123,7 +88,7 @@ class CrossEncoderTask(TrainingTask):
         Raises:
             RecipeInvalid: a gold score lies outside the objective's range.
         """
-        inputs = self.encoder.inputs(self._tokenized(examples).pairs(rows))
+        inputs = self.encoder.inputs(self.tokenized(examples)[0].pairs(rows))
         objective = self.objectives[examples.name]
         if isinstance(objective, RegressionSpec):
             labels = to_unit_interval(examples, rows, objective.range)
@@ -141,7 +106,7 @@ class CrossEncoderTask(TrainingTask):
             losses = nn.functional.cross_entropy(logits, batch["labels"], reduction="none")
         return joint_mean(losses, batch.get("sizes", ()))
 
-    def measured(self) -> PairScorer:
+    def evaluated_model(self) -> PairScorer:
         return self.encoder
 
     def save(self, folder: Path, *, name: str) -> None:
@@ -201,53 +166,14 @@ class PolyEncoderTask(TrainingTask):
             _check_poly_objective(dataset, objective)
         self.network = network
         self.objectives = dict(objectives)
-        self._columns: dict[str, list[TokenColumn]] = {}
-
-    @classmethod
-    def open(cls, spec: ModelSpec, objectives: Mapping[str, ObjectiveSpec]) -> PolyEncoderTask:
-        """Start from the base of a recipe: with its codes where it is a poly-encoder, else with new random ones.
-
-        New codes are small (standard deviation 1/√width, against token vectors of length about √width), so that they
-        first attend to all tokens alike: training starts from the base's averaged token vectors.
-
-        Raises:
-            RecipeInvalid: settings or objectives that a poly-encoder does not have.
-            ModelNotFound: there is no such base.
-            BundleInvalid: a file of the base is missing or broken, or its weights are pickled.
-            UnsupportedArchitecture: a module that es-sbert does not honour.
-        """
-        base = resolve_model(spec.base)
-        encoder = open_initial_model(base, spec)
-        if encoder.model.dense or len(encoder.model.pooling) != 1:
-            raise RecipeInvalid(
-                f"a poly-encoder compares sentence vectors with token vectors, and {spec.base} as the recipe wants it "
-                "has Dense layers or several pooling modes between them",
-                "Take a base without Dense layers, leave `dense` out and name one pooling mode.",
-            )
-        if is_poly_encoder(base):
-            codes = read_poly_codes(base, encoder)
-            if len(codes) != spec.codes:
-                raise RecipeInvalid(
-                    f"{spec.base} is a poly-encoder of {len(codes)} codes, the recipe wants {spec.codes}",
-                    f"Set model.codes to {len(codes)}, or start from a model that is no poly-encoder.",
-                )
-        else:
-            codes = torch.randn(spec.codes, encoder.dimensions) * encoder.dimensions**-0.5
-        return cls(PolyEncoder(encoder, codes), objectives)
 
     @property
     def encoder(self) -> SiameseEncoder:
         """The siamese encoder within, as the other tasks name it."""
         return self.network.encoder
 
-    def lengths(self, examples: Examples) -> NDArray[np.int64]:
-        longest: NDArray[np.int64] = np.max([column.lengths for column in self._tokenized(examples)], axis=0)
-        return longest
-
-    def _tokenized(self, examples: Examples) -> list[TokenColumn]:
-        if examples.name not in self._columns:
-            self._columns[examples.name] = [TokenColumn(texts, self.encoder.tokenize) for texts in examples.texts]
-        return self._columns[examples.name]
+    def tokenize_columns(self, examples: Examples) -> list[TokenColumn]:
+        return [TokenColumn(texts, self.encoder.tokenize) for texts in examples.texts]
 
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
         """`columns`, each as `SiameseEncoder.inputs` gives it; `labels` ``(batch,)`` float32 for `regression`.
@@ -255,7 +181,7 @@ class PolyEncoderTask(TrainingTask):
         Raises:
             RecipeInvalid: a gold score lies outside the objective's range.
         """
-        columns = self._tokenized(examples)
+        columns = self.tokenized(examples)
         batch: dict[str, object] = {
             "columns": [self.encoder.inputs([column[row] for row in rows]) for column in columns]
         }
@@ -284,7 +210,7 @@ class PolyEncoderTask(TrainingTask):
         scores = self.network.compare(contexts, columns[0].unsqueeze(1))[:, 0]  # (batch,)
         return joint_mean(nn.functional.mse_loss(scores, batch["labels"], reduction="none"), sizes)
 
-    def measured(self) -> PairScorer:
+    def evaluated_model(self) -> PairScorer:
         return self.network
 
     def save(self, folder: Path, *, name: str) -> None:

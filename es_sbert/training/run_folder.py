@@ -95,7 +95,7 @@ class RunFolder:
         self.folder = output / "training"
 
     @contextmanager
-    def held(
+    def lock(
         self,
         recipe: Recipe,
         data: Mapping[str, str],
@@ -125,15 +125,15 @@ class RunFolder:
             "models": dict(models),
             "precision": precision,
         }
-        path, lock = self.folder / _RUN_FILE, self.folder / _LOCK_FILE
+        path, lock_file = self.folder / _RUN_FILE, self.folder / _LOCK_FILE
         if resume:
             self._check_same(path, settings)
         else:
             self._check_empty(self.output)
         with translate_disk_errors(self.output):
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock.touch()
-        with file_lock(lock, self._refuse):
+            lock_file.touch()
+        with file_lock(lock_file, self._refuse):
             if not resume:
                 self._check_empty(path)  # of two that began at once, one was here first
                 write_json(path, settings)
@@ -191,7 +191,7 @@ class RunFolder:
             run = json.loads((self.folder / _RUN_FILE).read_text(encoding="utf-8"))
             noted = run.get("precision", run["recipe"]["precision"])  # older versions noted the recipe's alone
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # `held` says what is wrong
+            return None  # `lock` reports the error
         return noted if noted in get_args(NumberFormat) else None
 
     def stage(self, name: str) -> Path:
@@ -207,15 +207,15 @@ class RunFolder:
         return self.folder / f"{name}-log"
 
     @property
-    def built(self) -> Path:
+    def staging_folder(self) -> Path:
         """Where the model is put together before it moves to OUTPUT; no stage can be called so."""
         return self.folder / ".built"
 
     def finished(self) -> bool:
         """Whether the model stands in OUTPUT whole."""
-        return (self.output / TRAINING_RECORD).exists() and not self.built.exists()
+        return (self.output / TRAINING_RECORD).exists() and not self.staging_folder.exists()
 
-    def finish(self, *, keep_checkpoints: bool, stages: list[str]) -> None:
+    def publish(self, *, keep_checkpoints: bool, stages: list[str]) -> None:
         """Move the built model into OUTPUT; what makes it a model to others, modules.json or config.json, comes last.
 
         Raises:
@@ -223,14 +223,15 @@ class RunFolder:
         """
         with translate_disk_errors(self.output):
             entries = sorted(
-                self.built.iterdir(), key=lambda path: path.name in ("modules.json", EncoderManifest.FILE_NAME)
+                self.staging_folder.iterdir(),
+                key=lambda path: path.name in ("modules.json", EncoderManifest.FILE_NAME),
             )
             for entry in entries:
                 target = self.output / entry.name
                 if target.is_dir():
                     shutil.rmtree(target)  # half of it, from a run that was interrupted here
                 entry.replace(target)
-            self.built.rmdir()
+            self.staging_folder.rmdir()
             if not keep_checkpoints:
                 for name in stages:
                     remove_checkpoints(self.stage(name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from es_sbert.evaluation.pair_metrics import (
 )
 from es_sbert.networks.siamese_encoder import eval_mode
 from es_sbert.training.bi_encoder_task import TrainingTask
-from es_sbert.training.data.examples import DevData, Examples
+from es_sbert.training.data.examples import DevData, StageData
 from es_sbert.training.data.sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
 from es_sbert.training.objectives.settings import ObjectiveSpec, TripletDistance, TripletSpec
 from es_sbert.training.recipe import DevSpec, StageSpec
@@ -50,7 +50,7 @@ _METRIC_NAMES = {
 _ANCHOR_BLOCK = 1024
 
 
-def dev_name(spec: DevSpec, data: Literal["dev", "test"] = "dev") -> str:
+def dev_metric_name(spec: DevSpec, data: Literal["dev", "test"] = "dev") -> str:
     """What the score on a set of data is, for people."""
     return f"{data} {_METRIC_NAMES[spec.task]}"
 
@@ -174,10 +174,10 @@ def translate_compiler_errors(*, compiled: bool) -> Iterator[None]:
         ) from error
 
 
-# Examples that a model is tried on before it is measured or saved.
+# Examples whose loss is computed before a model is evaluated or saved.
 _PROBE_EXAMPLES = 8
 
-# The last checkpoint and, where a dev set tells, the best one.
+# The last checkpoint and, with a dev set, the best one.
 _KEPT_CHECKPOINTS = 2
 
 
@@ -186,12 +186,11 @@ class TaskTrainer(Trainer):
 
     Args:
         task: The network with its objectives.
-        data: The data sets.
-        sampler: Their batches; this process's part of each joint batch.
-        stage: For messages.
-        arguments: Of the run.
-        measure: Gives the dev score of the network as it is, or None without a dev set.
-        callbacks: Of the run.
+        data: Training and dev data.
+        sampler: This process's part of each joint batch.
+        stage: The stage, for messages.
+        arguments: Arguments of transformers' Trainer.
+        callbacks: Callbacks.
         compiled: Whether the task's transformer is compiled.
     """
 
@@ -200,11 +199,10 @@ class TaskTrainer(Trainer):
     def __init__(
         self,
         task: TrainingTask,
-        data: Sequence[Examples],
+        data: StageData,
         sampler: MixedBatchSampler,
         stage: StageSpec,
         arguments: TrainingArguments,
-        measure: Callable[[], float] | None,
         callbacks: Sequence[TrainerCallback],
         *,
         compiled: bool = False,
@@ -213,13 +211,12 @@ class TaskTrainer(Trainer):
         self._data = data
         self._sampler = sampler
         self._stage = stage
-        self._measure = measure
         self._compiled = compiled
         super().__init__(
             model=task,
             args=arguments,
-            train_dataset=MixedDataset([len(examples) for examples in data]),
-            eval_dataset=None if measure is None else MixedDataset([0]),  # `evaluate` does not read it
+            train_dataset=MixedDataset([len(examples) for examples in data.examples]),
+            eval_dataset=None if data.dev is None else MixedDataset([0]),  # `evaluate` does not read it
             data_collator=self._collate,
             callbacks=list(callbacks),
         )
@@ -230,13 +227,13 @@ class TaskTrainer(Trainer):
 
     def _collate(self, items: list[BatchItem]) -> dict[str, Any]:
         number, rows = items[0].dataset, [item.row for item in items]
-        batch = self._task.collate(self._data[number], rows)
+        batch = self._task.collate(self._data.examples[number], rows)
         sizes = process_part_sizes(items[0].joint, self._sampler.processes)
-        # An array of rows is one value to what moves batches to the device, a list would be as many as it has rows.
+        # An array of rows: a list would be moved to the device number by number.
         return {"number": number, "rows": np.array(rows), "batch": {**batch, "sizes": sizes}}
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        # Not prepared by accelerate: the sampler itself gives each process its part, and knows of unequal batches.
+        # Not prepared by accelerate: the sampler gives each process its part, also of batches of unequal sizes.
         return _EpochLoader(
             self.train_dataset,
             batch_sampler=self._sampler,
@@ -245,7 +242,7 @@ class TaskTrainer(Trainer):
         )
 
     def _prepare_input(self, data: Any) -> Any:
-        """Batches as they are, on the device; the loader has page-locked them, so that the host need not wait."""
+        """Move a batch to the device without blocking: the loader has pinned its memory."""
         if isinstance(data, Tensor):
             return data.to(self.args.device, non_blocking=self.args.dataloader_pin_memory)
         return super()._prepare_input(data)
@@ -253,7 +250,7 @@ class TaskTrainer(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        examples = self._data[inputs["number"]]
+        examples = self._data.examples[inputs["number"]]
         loss: Tensor = model(examples.name, inputs["batch"])
         self._losses.add(loss, self.state.global_step + 1, examples, inputs["rows"])
         return loss
@@ -277,27 +274,30 @@ class TaskTrainer(Trainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if not self.control.should_training_stop:  # as `End` finds when a run goes on from its very end
+        if (
+            not self.control.should_training_stop
+        ):  # set by `ResumableEarlyStopping` if the checkpoint is that of the last step
             super()._run_epoch(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """The dev score, as `eval_dev`; every process computes it and finds the same."""
-        if self._measure is None:
+        """The dev score as `eval_dev`; every process computes the same value."""
+        if self._data.dev is None:
             return {}
         self._check_still_finite()
         with eager_mode(compiled=self._compiled):
-            metrics = {"eval_dev": self._measure()}
+            distance = triplet_distance(self._data.objectives)
+            metrics = {"eval_dev": dev_score(self._task.evaluated_model(), self._data.dev, distance)}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _check_still_finite(self) -> None:
-        examples = self._data[0]
+        examples = self._data.examples[0]
         with eval_mode(self._task), eager_mode(compiled=self._compiled):
-            tried = min(_PROBE_EXAMPLES, len(examples))
-            batch = self._prepare_inputs(self._task.collate(examples, range(tried)))
-            # Every process tries the same ones.
-            loss = self._task(examples.name, {**batch, "sizes": (tried,) * self._sampler.processes})
+            probe_size = min(_PROBE_EXAMPLES, len(examples))
+            batch = self._prepare_inputs(self._task.collate(examples, range(probe_size)))
+            # Every process uses the same examples.
+            loss = self._task(examples.name, {**batch, "sizes": (probe_size,) * self._sampler.processes})
         check_model_finite(loss, self.state.global_step)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -309,7 +309,7 @@ class TaskTrainer(Trainer):
                 torch.distributed.barrier()  # each process writes its own random state
             if self.args.should_save:
                 mark_checkpoint_complete(folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-                # Only now may the one before go.
+                # Remove older checkpoints only now that this one is complete.
                 rotate_checkpoints(
                     str(folder),
                     save_total_limit=_KEPT_CHECKPOINTS,
@@ -318,7 +318,7 @@ class TaskTrainer(Trainer):
 
 
 class _EpochLoader(DataLoader[Any]):
-    """A loader that hands the number of the epoch on to its batch sampler."""
+    """A loader that passes the epoch on to its batch sampler."""
 
     def set_epoch(self, epoch: int) -> None:
         sampler: Any = self.batch_sampler

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.io.tables import RowErrors, Table, read_table
-from es_sbert.training.recipe import DataSpec, DevSpec
+from es_sbert.training.objectives.settings import MarginDistillationSpec, ObjectiveSpec
+from es_sbert.training.recipe import DataSpec, DevSpec, StageSpec
 
 
 class LabelKind(StrEnum):
@@ -74,10 +75,6 @@ class Examples:
     def origin(self, example: int) -> str:
         """Where an example comes from, for messages: `pairs.tsv, line 17`."""
         return f"{self.path}, line {self.lines[example]}"
-
-    def replace_labels(self, labels: NDArray[np.float32]) -> Examples:
-        """The same examples with other labels (a teacher's)."""
-        return replace(self, labels=labels)
 
     def part(self, start: int, count: int | None) -> Examples:
         """`count` examples from the one at `start`, counted from 0; all that follow where it is None."""
@@ -340,3 +337,59 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
             "Name another dev set, or raise its limit.",
         )
     return DevData(spec.task, examples.texts, gold)
+
+
+@dataclass(frozen=True)
+class StageData:
+    """Training and dev data of a stage.
+
+    Attributes:
+        examples: The data sets.
+        objectives: The objective of each.
+        dev: The dev set, if there is one.
+    """
+
+    examples: tuple[Examples, ...]
+    objectives: tuple[ObjectiveSpec, ...]
+    dev: DevData | None
+
+
+def read_stage(stage: StageSpec, data_folder: Path, schemas: Sequence[ExampleSchema]) -> StageData:
+    """Read and check all data of a stage.
+
+    Args:
+        stage: The stage.
+        data_folder: The data folder of the run.
+        schemas: What the objective of each data set needs.
+
+    Raises:
+        SourceError: a file or a row is invalid; with file and line.
+        RecipeInvalid: roles or names do not fit the objective.
+    """
+    examples = [read_examples(data, schema, data_folder) for data, schema in zip(stage.data, schemas, strict=True)]
+    names = [dataset.name for dataset in examples]
+    if len(set(names)) != len(names):
+        raise RecipeInvalid(
+            f"stage {stage.name}: data sets need different names, not {', '.join(names)}", "Give each a name."
+        )
+    objectives = tuple(map(stage.objective_of, stage.data))
+    for objective in dict.fromkeys(objectives):
+        if not isinstance(objective, MarginDistillationSpec):  # a constant margin is a valid target
+            _check_labels_differ([each for each, its in zip(examples, objectives, strict=True) if its == objective])
+    return StageData(tuple(examples), objectives, read_dev(stage.dev, data_folder) if stage.dev else None)
+
+
+def _check_labels_differ(datasets: Sequence[Examples]) -> None:
+    """Refuse data sets of one objective whose labels are all the same: a constant would be the best model.
+
+    Raises:
+        SourceError: there is nothing to learn.
+    """
+    labels = [dataset.labels for dataset in datasets if dataset.labels is not None]
+    if labels and len(np.unique(np.concatenate(labels))) == 1:
+        raise SourceError(
+            f"all labels of {', '.join(str(dataset.path) for dataset in datasets)} are the same: there is nothing to "
+            "learn",
+            "Add examples with other labels (a larger limit). For pairs that are all positives use the objective "
+            "in-batch.",
+        )

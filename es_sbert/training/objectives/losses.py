@@ -7,7 +7,8 @@ one from its settings. Gradients stay finite for vectors that are zero or equal.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor
     """
     match distance:
         case TripletDistance.EUCLIDEAN:
-            # Not the root of a sum of squares, whose gradient is infinite at u = v: vector_norm's is 0 there.
+            # The root of a sum of squares has an infinite gradient at u = v; that of vector_norm is 0.
             return torch.linalg.vector_norm(u - v, dim=-1)
         case TripletDistance.MANHATTAN:
             return (u - v).abs().sum(dim=-1)
@@ -67,16 +68,16 @@ def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor
 class Objective(nn.Module, ABC):
     """A loss over the sentence vectors of a batch.
 
-    An objective sees the joint batch of all processes; it need not know how the vectors were made. A subclass says
-    what it wants in class attributes and computes the loss in `compute`.
+    An objective gets the joint batch of all processes. A subclass declares its columns and labels in class attributes
+    and computes the loss in `compute`.
 
     Attributes:
-        roles: Names of the text columns, in the order in which `forward` gets their vectors.
+        roles: Names of the text columns, in the order of the vectors that `forward` takes.
         repeats_last: Whether the last role may be mapped to any number of columns, none included (hard negatives,
             target languages).
         label: What kind of label `forward` expects.
         score_range: For `LabelKind.SCORE`: the range that gold scores are mapped to, or None for scores as they are.
-        distinct: Whether a text must not stand twice in a batch (in-batch negatives).
+        distinct: Whether a text must not occur twice in a batch (in-batch negatives).
     """
 
     roles: tuple[str, ...]
@@ -85,14 +86,17 @@ class Objective(nn.Module, ABC):
     score_range: tuple[float, float] | None = None
     distinct: bool = False
 
+    def __init__(self, spec: Any = None) -> None:
+        super().__init__()
+
     def forward(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         """The loss, averaged over the batch; in float32, under autocast too.
 
         Args:
-            vectors: One tensor for each text column, each ``(batch, dimensions)``, as the encoder gives them (of
-                unit length only where the model normalises).
+            vectors: One tensor for each text column, each ``(batch, dimensions)``, as the encoder returns them (of
+                unit length only if the model normalises).
             labels: ``(batch,)`` float32 scores, ``(batch,)`` int64 classes, ``(batch, dimensions)`` float32
-                vectors, or None, as `label` says.
+                vectors, or None, depending on `label`.
 
         Returns:
             A scalar, float32.
@@ -103,8 +107,8 @@ class Objective(nn.Module, ABC):
         self._check(vectors, labels)
         if labels is not None and self.label is not LabelKind.CLASS:
             labels = labels.float()
-        # Near 1 bfloat16 goes in steps of 0.004: cosines times a scale of 20 would be logits in steps of 0.08. The
-        # products here are small beside the encoder's, so that float32 costs next to nothing.
+        # Near 1 bfloat16 has steps of 0.004: cosines times a scale of 20 would be logits in steps of 0.08. The
+        # products here are small compared with the encoder's, so float32 costs almost nothing.
         with torch.autocast(vectors[0].device.type, enabled=False):
             return self.compute([column.float() for column in vectors], labels)
 
@@ -113,7 +117,7 @@ class Objective(nn.Module, ABC):
         """The loss of float32 vectors, as `forward` describes it; called with autocast off."""
 
     def _check(self, vectors: Sequence[Tensor], labels: Tensor | None) -> None:
-        # Broadcasting would make a loss of tensors that do not fit each other, and training would go on with it.
+        # Broadcasting would silently compute a wrong loss from tensors of different shapes.
         expected = len(self.roles)
         if len(vectors) != expected and not (self.repeats_last and len(vectors) >= expected - 1):
             raise ValueError(f"{len(vectors)} columns of vectors for the roles {', '.join(self.roles)}")
@@ -122,8 +126,8 @@ class Objective(nn.Module, ABC):
         if (labels is None) != (self.label is LabelKind.NONE):
             raise ValueError(f"{'no' if labels is None else 'unexpected'} labels; the kind is {self.label!r}")
         if labels is not None:
-            wanted = 2 if self.label is LabelKind.VECTOR else 1
-            if labels.ndim != wanted or len(labels) != len(vectors[0]):
+            dimensions = 2 if self.label is LabelKind.VECTOR else 1
+            if labels.ndim != dimensions or len(labels) != len(vectors[0]):
                 raise ValueError(f"labels of shape {tuple(labels.shape)} for vectors of {tuple(vectors[0].shape)}")
 
 
@@ -131,12 +135,12 @@ class SoftmaxLoss(Objective):
     """Cross-entropy of softmax(W_t (u, v, |u − v|)) (Reimers and Gurevych 2019, section 3).
 
     W_t ∈ ℝ^{k×fn} for k classes, f features and vectors of n values; the other choices of features are those of the
-    paper's ablation (section 6). The formula has no bias; the authors' code does, and so has this. Weights start as
-    those of `torch.nn.Linear`. They are thrown away after training.
+    paper's ablation (section 6). The formula has no bias, but the authors' code does, and so does this. The weights are
+    initialised as in `torch.nn.Linear` and discarded after training.
 
     Args:
         spec: Which features, in which order, and the classes.
-        dimensions: Of the sentence vectors.
+        dimensions: Length of the sentence vectors.
     """
 
     roles = ("sentence1", "sentence2")
@@ -219,7 +223,7 @@ class MultipleNegativesRankingLoss(Objective):
     anchors (as in CLIP, Radford et al. 2021, arXiv 2103.00020). Hard negatives belong to no anchor and take part in
     the first half only.
 
-    A text that stands twice in a batch would be its own negative, so that `distinct` keeps it out.
+    A text that occurs twice in a batch would be its own negative; `distinct` prevents that.
 
     Args:
         spec: The scale λ, and whether it is symmetric.
@@ -252,8 +256,8 @@ class CoSENTLoss(Objective):
     """log(1 + Σ exp(λ (cosᵢ − cosⱼ))), the sum over all i, j of the batch with a gold score sᵢ < sⱼ.
 
     Consistent sentence embedding (Su 2022, kexue.fm/archives/8847; Huang et al. 2024, IEEE/ACM TASLP 32). It is what
-    Spearman's ρ measures, made smooth: only the order of the scores counts, and pairs of equal score say nothing. It
-    is one value of the whole batch and no mean over examples; a larger batch has more pairs and a larger loss.
+    Spearman's ρ measures, made smooth: only the order of the scores counts, and pairs of equal scores are ignored. It
+    is a sum over the batch, not a mean over examples: a larger batch has more pairs and a larger loss.
 
     Args:
         spec: The scale λ.
@@ -270,14 +274,14 @@ class CoSENTLoss(Objective):
         assert labels is not None  # forward has checked it
         u, v = vectors
         cosines = self.scale * pairwise_cosine(u, v)  # (batch,)
-        excess = cosines[:, None] - cosines[None, :]  # (batch, batch): how far i lies above j
+        excess = cosines[:, None] - cosines[None, :]  # (batch, batch): cosᵢ − cosⱼ
         excess = excess.masked_fill(labels[:, None] >= labels[None, :], -torch.inf)
         # log(1 + Σ exp(x)) is the logsumexp of all x and a 0, which also keeps a batch of equal scores finite.
         return torch.cat([excess.flatten(), excess.new_zeros(1)]).logsumexp(dim=0)
 
 
 def check_dimensions(student: int, teacher: int) -> None:
-    """Make sure that student and teacher have vectors of one length.
+    """Check that the vectors of student and teacher have the same length.
 
     Args:
         student, teacher: Dimensions of the sentence vectors.
@@ -289,15 +293,15 @@ def check_dimensions(student: int, teacher: int) -> None:
         raise RecipeInvalid(
             f"the teacher's vectors have {teacher} dimensions, the student's {student}",
             f"Give the student a Dense layer of that width in the recipe, model: dense: {{out_features: {teacher}}}, "
-            f"or choose a teacher of {student} dimensions.",
+            f"or use a teacher with {student} dimensions.",
         )
 
 
 class VectorDistillationLoss(Objective):
     """Mean over columns, examples and dimensions of (v − t)², t the teacher's vector of the first column's text.
 
-    With translations in the other columns, their vectors fall on that of the source: multilingual knowledge
-    distillation (Reimers and Gurevych 2020, arXiv 2004.09813, section 2). With one column it is plain distillation.
+    With translations in the other columns, their vectors are trained towards that of the source: multilingual
+    knowledge distillation (Reimers and Gurevych 2020, arXiv 2004.09813, section 2). One column is plain distillation.
     """
 
     roles = ("source", "target")
@@ -314,8 +318,8 @@ class VectorDistillationLoss(Objective):
 class MarginMSELoss(Objective):
     """Mean of ((a · p − a · n) − m)², m the teacher's margin between its scores of (a, p) and (a, n).
 
-    Margin-MSE (Hofstätter et al. 2020, arXiv 2010.02666). The dot product is as free in size as a
-    cross-encoder's score; of vectors of unit length it is the cosine, and margins beyond 2 are out of its reach.
+    Margin-MSE (Hofstätter et al. 2020, arXiv 2010.02666). The dot product is unbounded like a cross-encoder's score.
+    For vectors of unit length it is the cosine, whose margin is at most 2.
     """
 
     roles = ("anchor", "positive", "negative")
@@ -329,38 +333,27 @@ class MarginMSELoss(Objective):
 class MatryoshkaLoss(Objective):
     """Σ_d c_d · L_d(first d values of each vector) (Kusupati et al. 2022, arXiv 2205.13147, equation 1).
 
-    Each d has an objective of its own, with its own head where the objective has one; a teacher's vectors are cut
-    with the student's. Vectors are cut, not scaled to unit length again: objectives over cosines do not see the
-    difference. It takes the roles and labels of the objective it wraps.
+    Each d has a separate objective, with a separate head if the objective has one. A teacher's vectors are cut like
+    the student's. Cut vectors are not normalised again: objectives over cosines do not depend on it. Roles and labels
+    are those of the wrapped objective.
 
     Args:
-        make: Makes the objective for vectors of d dimensions.
+        objectives: The objective of each d.
         spec: The d and their weights c_d.
-        dimensions: Of the whole vectors.
-
-    Raises:
-        RecipeInvalid: a d exceeds `dimensions`.
     """
 
-    def __init__(self, make: Callable[[int], Objective], spec: settings.MatryoshkaSpec, dimensions: int) -> None:
+    def __init__(self, objectives: Sequence[Objective], spec: settings.MatryoshkaSpec) -> None:
         super().__init__()
-        longest = max(spec.dimensions)
-        if longest > dimensions:
-            raise RecipeInvalid(
-                f"matryoshka asks for the first {longest} dimensions of vectors that have {dimensions}",
-                f"Keep matryoshka's dimensions to {dimensions} or less, or give the model a Dense layer: "
-                f"dense: {{out_features: {longest}}}.",
-            )
         self.dimensions = spec.dimensions
         self.weights = spec.weights or (1.0,) * len(spec.dimensions)
-        self.objectives = nn.ModuleList([make(dimension) for dimension in spec.dimensions])
-        inner: Objective = self.objectives[0]
+        self.objectives = nn.ModuleList(objectives)
+        inner = objectives[0]
         self.roles, self.repeats_last, self.distinct = inner.roles, inner.repeats_last, inner.distinct
         self.label, self.score_range = inner.label, inner.score_range
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         if labels is not None and self.label is LabelKind.VECTOR:
-            # Once both are cut to d, vectors of different length would pass for equals.
+            # Cut vectors of student and teacher have the same length even if the whole ones do not.
             check_dimensions(vectors[0].shape[1], labels.shape[1])
         total = vectors[0].new_zeros(())  # scalar
         for objective, dimension, weight in zip(self.objectives, self.dimensions, self.weights, strict=True):
@@ -386,7 +379,7 @@ _LOSSES: dict[type[ObjectiveSpec], type[Objective]] = {
 
 
 def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
-    """What the objective of a recipe wants of the data: known before the model is opened."""
+    """The columns and labels that an objective needs, known before the model is opened."""
     kind = _LOSSES[type(spec)]
     return ExampleSchema(
         roles=kind.roles,
@@ -400,33 +393,28 @@ def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
 
 
 def build_objective(spec: ObjectiveSpec, dimensions: int) -> Objective:
-    """Make the objective of a recipe; weights of heads come from torch's random numbers.
+    """Build an objective; heads take torch's random numbers.
 
     Args:
-        spec: From the recipe.
-        dimensions: Of the sentence vectors.
+        spec: Settings from the recipe.
+        dimensions: Length of the sentence vectors.
 
     Raises:
         RecipeInvalid: a Matryoshka dimension exceeds `dimensions`.
     """
     if spec.matryoshka is None:
         return _build_loss(spec, dimensions)
-    return MatryoshkaLoss(lambda dimension: _build_loss(spec, dimension), spec.matryoshka, dimensions)
+    longest = max(spec.matryoshka.dimensions)
+    if longest > dimensions:
+        raise RecipeInvalid(
+            f"matryoshka uses the first {longest} dimensions, but the vectors have {dimensions}",
+            f"Set matryoshka's dimensions to {dimensions} or less, or give the model a Dense layer: "
+            f"dense: {{out_features: {longest}}}.",
+        )
+    return MatryoshkaLoss([_build_loss(spec, cut) for cut in spec.matryoshka.dimensions], spec.matryoshka)
 
 
 def _build_loss(spec: ObjectiveSpec, dimensions: int) -> Objective:
-    match spec:
-        case settings.SoftmaxSpec():
-            return SoftmaxLoss(spec, dimensions)
-        case settings.RegressionSpec():
-            return CosineSimilarityLoss(spec)
-        case settings.TripletSpec():
-            return TripletLoss(spec)
-        case settings.InBatchSpec():
-            return MultipleNegativesRankingLoss(spec)
-        case settings.CoSentSpec():
-            return CoSENTLoss(spec)
-        case settings.VectorDistillationSpec():
-            return VectorDistillationLoss()
-        case settings.MarginDistillationSpec():
-            return MarginMSELoss()
+    if isinstance(spec, settings.SoftmaxSpec):
+        return SoftmaxLoss(spec, dimensions)
+    return _LOSSES[type(spec)](spec)

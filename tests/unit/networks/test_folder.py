@@ -15,7 +15,7 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from es_sbert.bundle.sentence_model import Activation, Pooling, read_sentence_model
 from es_sbert.errors import BundleInvalid
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
-from es_sbert.training.initial_model import open_initial_model
+from es_sbert.training.open_task import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
 

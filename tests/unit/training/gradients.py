@@ -25,7 +25,7 @@ from es_sbert.training.objectives.settings import (
     SoftmaxSpec,
     TripletSpec,
 )
-from es_sbert.training.pair_tasks import PolyEncoderTask
+from es_sbert.training.open_task import open_poly_encoder_task
 from es_sbert.training.recipe import ModelKind, ModelSpec
 from tests.unit.training.device_reads import DeviceReads
 
@@ -78,7 +78,7 @@ def _open(model: Path, name: str, mini_batch: int | None) -> TrainingTask:
     torch.manual_seed(0)
     if name != "poly-encoder":
         return BiEncoderTask(open_siamese_encoder(model), {name: build_objective(spec, 32)}, mini_batch=mini_batch)
-    poly = PolyEncoderTask.open(ModelSpec(base=str(model), kind=ModelKind.POLY_ENCODER, codes=5), {name: spec})
+    poly = open_poly_encoder_task(ModelSpec(base=str(model), kind=ModelKind.POLY_ENCODER, codes=5), {name: spec})
     torch.nn.init.normal_(poly.network.codes)  # as training might leave them: told apart
     return poly
 

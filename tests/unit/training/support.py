@@ -13,9 +13,10 @@ import yaml
 from torch import Tensor
 
 from es_sbert.exporters.parity import parity_sentences
+from es_sbert.training import train
 from es_sbert.training.recipe import load_recipe
 from es_sbert.training.trainer import TaskTrainer
-from es_sbert.training.training_run import TrainingResult, train
+from es_sbert.training.training_run import TrainingResult
 from tests.unit.checkpoints import write_checkpoint
 
 # Without dropout, so that runs which split their batches differently can be compared.

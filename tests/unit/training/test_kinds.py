@@ -241,9 +241,9 @@ def test_in_batch_needs_pairs_that_can_be_negatives_of_each_other(folder: Path, 
     (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs))
     said: list[str] = []
     train_here(path, folder / "some", report=said.append)
-    assert any("p.csv: texts repeat" in line and "5 batches of 1.6 pairs" in line for line in said)
+    assert any("p.csv: repeated texts" in line and "5 batches of 1.6 pairs" in line for line in said)
     (folder / "p.csv").write_text("a,p\n" + "".join(f"{anchor},{positive}\n" for anchor, positive in pairs[:5]))
-    with pytest.raises(SourceError, match="no two of its 5 pairs can stand in one batch"):
+    with pytest.raises(SourceError, match="every batch would hold a single one of its 5 pairs"):
         train_here(path, folder / "none")
 
 

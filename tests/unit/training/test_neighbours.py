@@ -61,7 +61,7 @@ def test_one_text_alone_has_none() -> None:
 def test_texts_whose_pairs_are_all_known_are_an_error(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     known = Examples("pairs", tmp_path / "pairs.tsv", (["a song"], ["the sea"]), None, np.array([2]))
-    with pytest.raises(SourceError, match="the neighbours of its texts are the pairs that it has"):
+    with pytest.raises(SourceError, match="every neighbour pair is already a pair of the file"):
         mine_neighbour_pairs(known, NeighboursSpec(model=str(model)), tmp_path / "n.npy", "cpu", lambda message: None)
 
 

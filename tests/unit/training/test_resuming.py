@@ -22,10 +22,10 @@ from es_sbert.errors import (
     UsageError,
 )
 from es_sbert.filesystem import file_lock
+from es_sbert.training import train
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.recipe import load_recipe
 from es_sbert.training.run_folder import last_complete_checkpoint
-from es_sbert.training.training_run import train
 from tests.unit.training.support import (
     Cut,
     cut_at,

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from es_sbert.cli.train import train_summary
 from es_sbert.errors import RecipeInvalid
+from es_sbert.evaluation.evaluation_report import FinalScores
 from es_sbert.evaluation.pair_metrics import Similarity
-from es_sbert.training.callbacks import checkpoint_steps, course, is_out_of_patience, metrics_csv, plot_metrics
+from es_sbert.training.callbacks import checkpoint_steps, is_out_of_patience, metrics_csv, metrics_history, plot_metrics
 from es_sbert.training.data.examples import DevData
 from es_sbert.training.data.token_columns import TokenColumn
 from es_sbert.training.objectives.settings import RegressionSpec, TripletDistance, TripletSpec
@@ -22,7 +23,7 @@ from es_sbert.training.run_folder import (
     remove_incomplete_checkpoints,
 )
 from es_sbert.training.trainer import dev_score, reciprocal_rank, triplet_distance
-from es_sbert.training.training_run import FinalScores, TrainingResult
+from es_sbert.training.training_run import TrainingResult
 from es_sbert.training.training_stage import StageResult, log_interval
 
 
@@ -73,7 +74,7 @@ LOG = [
 
 
 def test_the_course_of_a_run_has_one_row_a_step() -> None:
-    rows = course(LOG)
+    rows = metrics_history(LOG)
     assert [row["step"] for row in rows] == [0, 10, 20]
     assert rows[0] == {"step": 0, "epoch": 0, "dev": 50.0}
     assert rows[2] == {"step": 20, "epoch": 1.0, "loss": 0.4, "grad_norm": 0.9, "learning_rate": 2e-5, "dev": 60.0}
@@ -89,7 +90,7 @@ def test_a_plot_is_drawn_with_and_without_dev(tmp_path: Path) -> None:
     sizes = []
     for name in ("dev accuracy", None):
         path = tmp_path / f"{name}.png"
-        plot_metrics(course(LOG), path, title="a run", dev_name=name)
+        plot_metrics(metrics_history(LOG), path, title="a run", dev_name=name)
         assert path.read_bytes().startswith(b"\x89PNG")
         sizes.append(path.stat().st_size)
     assert sizes[0] > sizes[1]

@@ -34,7 +34,7 @@ def distilling(tmp_path: Path) -> Recipe:
 
 def hold(output: Path, its: Recipe, *, resume: bool) -> None:
     models = {name: hash_model(folder) for name, folder in find_models(its, all_needed=not resume).items()}
-    with RunFolder(output).held(its, {}, models, "fp32", resume=resume):
+    with RunFolder(output).lock(its, {}, models, "fp32", resume=resume):
         pass
 
 

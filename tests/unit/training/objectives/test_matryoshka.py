@@ -101,7 +101,7 @@ def test_values_beyond_the_longest_dimension_get_no_gradient() -> None:
 
 
 def test_more_dimensions_than_the_model_has_are_refused() -> None:
-    with pytest.raises(RecipeInvalid, match="first 16 dimensions of vectors that have 12") as caught:
+    with pytest.raises(RecipeInvalid, match="first 16 dimensions, but the vectors have 12") as caught:
         build({"kind": "cosent"}, 16, 8)
     assert "dense: {out_features: 16}" in caught.value.remedy
 

@@ -24,6 +24,7 @@ from es_sbert.training.objectives.settings import (
     RegressionSpec,
     SoftmaxSpec,
 )
+from es_sbert.training.open_task import open_cross_encoder_task
 from es_sbert.training.pair_tasks import CrossEncoderTask
 from es_sbert.training.recipe import DenseSpec, ModelKind, ModelSpec
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint, write_cross_encoder
@@ -43,7 +44,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_task(base: Path, objective: ObjectiveSpec = REGRESSION, max_tokens: int | None = None) -> CrossEncoderTask:
     torch.manual_seed(0)
     spec = ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER, max_tokens=max_tokens)
-    return CrossEncoderTask.open(spec, {"toy": objective})
+    return open_cross_encoder_task(spec, {"toy": objective})
 
 
 def test_the_regression_loss_is_the_binary_cross_entropy_of_the_sigmoid(base: Path) -> None:
@@ -156,7 +157,7 @@ def test_padding_changes_no_score(base: Path) -> None:
 
 def test_measuring_leaves_training_mode_alone_and_ignores_dropout(base: Path) -> None:
     task = open_task(base).train()
-    scorer = task.measured()
+    scorer = task.evaluated_model()
     assert isinstance(scorer, PairScorer)
     np.testing.assert_array_equal(scorer.score(FIRST, SECOND), scorer.score(FIRST, SECOND))
     assert task.encoder.transformer.training
@@ -223,13 +224,13 @@ def test_training_goes_on_from_a_saved_head(base: Path, tmp_path: Path) -> None:
 )
 def test_objectives_that_do_not_fit_are_refused(base: Path, objectives: dict[str, ObjectiveSpec], message: str) -> None:
     with pytest.raises(RecipeInvalid, match=message):
-        CrossEncoderTask.open(ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER), objectives)
+        open_cross_encoder_task(ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER), objectives)
 
 
 def test_settings_of_a_bi_encoder_are_refused(base: Path) -> None:
     spec = ModelSpec(base=str(base), dense=DenseSpec(out_features=8), normalize=False, prompts={"query": "q"})
-    with pytest.raises(RecipeInvalid, match="dense, normalize, prompts mean nothing"):
-        CrossEncoderTask.open(spec, {"toy": REGRESSION})
+    with pytest.raises(RecipeInvalid, match="dense, normalize, prompts cannot apply"):
+        open_cross_encoder_task(spec, {"toy": REGRESSION})
 
 
 # peft asks transformers by the old name.

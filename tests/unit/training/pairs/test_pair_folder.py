@@ -17,7 +17,8 @@ from sentence_transformers import SentenceTransformer
 from es_sbert.errors import BundleInvalid
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
 from es_sbert.training.objectives.settings import RegressionSpec
-from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask
+from es_sbert.training.open_task import open_cross_encoder_task, open_poly_encoder_task
+from es_sbert.training.pair_tasks import PolyEncoderTask
 from es_sbert.training.recipe import ModelKind, ModelSpec
 from tests.unit.checkpoints import write_checkpoint
 from tests.unit.training.pairs.support import FIRST, SECOND
@@ -33,7 +34,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def poly(base: Path) -> PolyEncoderTask:
     spec = ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER, codes=3, max_tokens=12)
-    return PolyEncoderTask.open(spec, OBJECTIVES)
+    return open_poly_encoder_task(spec, OBJECTIVES)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_its_encoder_is_a_sentence_transformers_folder(poly: PolyEncoderTask, sa
 
 def test_a_cross_encoder_is_known_by_its_head(base: Path, tmp_path: Path) -> None:
     spec = ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER)
-    CrossEncoderTask.open(spec, OBJECTIVES).save(tmp_path / "cross", name="toy")
+    open_cross_encoder_task(spec, OBJECTIVES).save(tmp_path / "cross", name="toy")
     assert is_pair_scorer(tmp_path / "cross")
     assert open_pair_scorer(tmp_path / "cross", name="mine").name == "mine"
 
@@ -106,14 +107,16 @@ def test_a_newer_format_is_refused(saved: Path) -> None:
         open_pair_scorer(saved)
 
 
-@pytest.mark.parametrize("kind", [CrossEncoderTask, PolyEncoderTask])
-def test_a_full_disk_is_an_os_error(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+@pytest.mark.parametrize("open_pair_task", [open_cross_encoder_task, open_poly_encoder_task])
+def test_a_full_disk_is_an_os_error(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pair_task: Any
+) -> None:
     def full(*args: object, **kwargs: object) -> None:
         from safetensors import SafetensorError
 
         raise SafetensorError(f"I/O error: No space left on device (os error {errno.ENOSPC})")
 
-    task = kind.open(ModelSpec(base=str(base)), OBJECTIVES)
+    task = open_pair_task(ModelSpec(base=str(base)), OBJECTIVES)
     monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
     with pytest.raises(OSError, match="No space left on device"):
         task.save(tmp_path / "full", name="toy")

@@ -19,6 +19,7 @@ from es_sbert.training.objectives.settings import (
     RegressionSpec,
     SoftmaxSpec,
 )
+from es_sbert.training.open_task import open_poly_encoder_task
 from es_sbert.training.pair_tasks import PolyEncoderTask
 from es_sbert.training.recipe import DenseSpec, ModelKind, ModelSpec
 from tests.unit.checkpoints import write_checkpoint
@@ -37,7 +38,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_task(base: Path, objective: ObjectiveSpec = REGRESSION, codes: int = 5) -> PolyEncoderTask:
     torch.manual_seed(0)
     spec = ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER, codes=codes)
-    task = PolyEncoderTask.open(spec, {"toy": objective})
+    task = open_poly_encoder_task(spec, {"toy": objective})
     # Codes as training might leave them: told apart.
     nn.init.normal_(task.network.codes)
     task.eval()
@@ -76,7 +77,7 @@ def test_the_loss_falls(base: Path, objective: ObjectiveSpec, labels: list[float
 
 
 def test_a_new_poly_encoder_scores_nearly_as_its_base_does(base: Path) -> None:
-    task = PolyEncoderTask.open(ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER), {"toy": REGRESSION})
+    task = open_poly_encoder_task(ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER), {"toy": REGRESSION})
     assert task.network.codes.shape == (64, 24)
     encoder = open_siamese_encoder(base)
     cosines = (encoder.embed(FIRST) * encoder.embed(SECOND)).sum(axis=1)  # of unit length
@@ -115,7 +116,7 @@ def test_equal_texts_go_through_the_transformer_once_a_side(base: Path) -> None:
 
 def test_measuring_leaves_training_mode_alone_and_ignores_dropout(base: Path) -> None:
     task = open_task(base).train()
-    scorer = task.measured()
+    scorer = task.evaluated_model()
     assert isinstance(scorer, PairScorer)
     np.testing.assert_array_equal(scorer.score(FIRST, SECOND), scorer.score(FIRST, SECOND))
     assert task.network.training
@@ -133,11 +134,11 @@ def test_a_stage_goes_on_with_the_codes_of_the_one_before(base: Path, tmp_path: 
     task = open_task(base)
     task.save(tmp_path / "first", name="first")
     spec = ModelSpec(base=str(tmp_path / "first"), kind=ModelKind.POLY_ENCODER, codes=5)
-    second = PolyEncoderTask.open(spec, {"toy": IN_BATCH})
+    second = open_poly_encoder_task(spec, {"toy": IN_BATCH})
     assert torch.equal(second.network.codes, task.network.codes)
     np.testing.assert_allclose(second.network.score(FIRST, SECOND), task.network.score(FIRST, SECOND), atol=1e-6)
-    with pytest.raises(RecipeInvalid, match="of 5 codes, the recipe wants 64"):
-        PolyEncoderTask.open(ModelSpec(base=spec.base, kind=ModelKind.POLY_ENCODER), {"toy": IN_BATCH})
+    with pytest.raises(RecipeInvalid, match="of 5 codes, the recipe has 64"):
+        open_poly_encoder_task(ModelSpec(base=spec.base, kind=ModelKind.POLY_ENCODER), {"toy": IN_BATCH})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_objectives_that_do_not_fit_are_refused(base: Path, objective: Objective
 def test_layers_between_tokens_and_vectors_are_refused(base: Path) -> None:
     spec = ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER, dense=DenseSpec(out_features=24))
     with pytest.raises(RecipeInvalid, match="Dense layers or several pooling modes"):
-        PolyEncoderTask.open(spec, {"toy": REGRESSION})
+        open_poly_encoder_task(spec, {"toy": REGRESSION})
 
 
 def test_a_score_out_of_range_is_named_with_its_line(base: Path) -> None:
