@@ -69,7 +69,7 @@ def exporter_versions() -> dict[str, str]:
     return {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
 
 
-# What sentence-transformers reads of a model, and its card. Pickles and other runtimes' exports stay behind.
+# What sentence-transformers reads of a model, and its card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
 _LOG_SUFFIXES = {".csv", ".json", ".png"}
 _MANIFESTS = {EncoderManifest.FILE_NAME, RerankerManifest.FILE_NAME}
@@ -96,7 +96,7 @@ def is_previous_export(output: Path, manifest: str) -> bool:
 
 @contextmanager
 def staged_folder(output: Path) -> Iterator[Path]:
-    """A folder beside `output` that takes its place when the block ends well, and is removed when it does not.
+    """A folder next to `output` that replaces it if the block succeeds, and is removed otherwise.
 
     A reader sees the old folder, for an instant none, then the new one: never a half-written one.
 
@@ -203,7 +203,7 @@ def choose_graph_source(model: SentenceModel) -> GraphSource:
 
     Raises:
         UnsupportedArchitecture: no graph can be built from the weights, and torch is not installed or the model
-            brings code of its own, which is never run.
+            comes with code, which is never run.
         BundleInvalid: weights are missing or of the wrong shape.
     """
     try:
@@ -235,18 +235,18 @@ def export_bundle(
 ) -> EncoderManifest:
     """Write a bundle: the model's own files, an ONNX graph for each precision, and `es_sbert.json`.
 
-    The folder appears whole, after every variant has passed its parity gate, or not at all. An existing bundle of
+    The folder appears complete, after every variant has passed the parity check, or not at all. An existing bundle of
     the same model keeps the variants that are not exported again.
 
     Args:
         model: The model to export.
         output: Folder of the bundle; new, empty, or a bundle of the same model.
         precisions: Which variants: fp32 and int8 for a CPU, fp16 for CUDA (two, with fused and packed attention).
-        force: Write variants that miss their bar too, marked as forced.
+        force: Write variants that fail the parity check too, marked as forced.
         sts_file: File of sentence pairs with gold scores, on which variants are compared as well.
         reference: What to compare with. `numpy` needs nothing; `auto` takes sentence-transformers where it is
             installed, which imports torch. Models that are traced are always compared with it.
-        on_progress: Told what is being done, a line at a time.
+        on_progress: Called with a line before each step.
 
     Raises:
         UsageError: the output folder holds something else, or no precision is given.
@@ -254,7 +254,7 @@ def export_bundle(
         UnsupportedArchitecture: no graph can be built for this transformer from its weights, and none traced
             (torch is missing, or it fails on it), or traced graphs have no such precision.
         BundleInvalid: weights are missing or of the wrong shape.
-        ParityFailed: a variant misses its bar; nothing was written.
+        ParityFailed: a variant fails the parity check; nothing was written.
     """
     _check_precisions(precisions)
     say = on_progress or (lambda line: None)

@@ -106,7 +106,7 @@ class _AttentionMatcher:
         return [node for node in self._nodes if node.op_type == operator]
 
     def attention(self, softmax: onnx.NodeProto) -> _AttentionMatch | None:
-        """The attention that a Softmax belongs to; None where it is written in another way."""
+        """The attention that a Softmax belongs to; None if it has another form."""
         scores, masks = softmax.input[0], []
         while (added := self._producer(scores, "Add")) is not None:
             scores = added.input[0]
@@ -180,7 +180,7 @@ def _is_vector(values: np.ndarray | None) -> bool:
 # Operators that stay float32:
 # - squares, powers, exponentials, logarithms and sums over many values, of which a norm or a softmax consists where it
 #   is spelt out; a square passes fp16's 65,504 at 256. LayerNormalization and Softmax themselves may take float16:
-#   onnxruntime's kernels for CUDA compute in float32 inside (ONNX asks it of LayerNormalization: `stash_type`).
+#   onnxruntime's kernels for CUDA compute in float32 inside (ONNX requires it for LayerNormalization: `stash_type`).
 # - Gemm, as torch writes products that run once a text: those of the classification head. They cost nothing, and
 #   scores keep all their digits, so that near ones do not tie.
 FLOAT32_OPERATORS = frozenset(
@@ -209,7 +209,7 @@ def emulate_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
     """What a graph of `to_fp16` computes, on a processor that has no kernels for float16.
 
     Every operator computes in float32, as CUDA's kernels sum, and every result that is stored as float16 is rounded to
-    it. onnxruntime's own way of running float16 on a CPU leaves most of these roundings out.
+    it. onnxruntime's own execution of float16 on a CPU leaves most of these roundings out.
 
     Args:
         model: It is changed.

@@ -75,7 +75,7 @@ class GraphBuilder:
         return names
 
     def copy(self, node: onnx.NodeProto) -> None:
-        """Add a node of another graph as it is, names included."""
+        """Add a node of another graph unchanged, names included."""
         self._nodes.append(node)
         self._domains.add(node.domain)
 

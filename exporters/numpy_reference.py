@@ -33,7 +33,7 @@ ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
 # Texts → vectors of shape (texts, dimensions).
 EncodeFunction = Callable[[Sequence[str]], Floats]
 
-# Name of an intermediate value and the value → what the pass goes on with. Names are those in `NumpyReference.forward`.
+# Name of an intermediate value and the value → the value to continue with. Names are those in `NumpyReference.forward`.
 ValueHook = Callable[[str, Floats], Floats]
 
 # Small enough that a feed-forward block stays in a core's cache; the products use all cores.
@@ -237,10 +237,10 @@ def _relative_bias(table: Floats, tokens: int) -> Floats:
     return bias
 
 
-def _bucket(behind: int) -> int:
-    """Bucket of a key `behind` places before the query (negative: after it)."""
-    half = 0 if behind >= 0 else 16
-    distance = abs(behind)
+def _bucket(distance_before: int) -> int:
+    """Bucket of a key `distance_before` tokens before the query (negative: after it)."""
+    half = 0 if distance_before >= 0 else 16
+    distance = abs(distance_before)
     if distance < 8:
         return half + distance
     return half + min(15, 8 + int(math.log(distance / 8) / math.log(128 / 8) * 8))

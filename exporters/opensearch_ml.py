@@ -34,9 +34,9 @@ _CONTRIB_OPERATORS = frozenset({"FastGelu", "FusedMatMul"})
 
 
 def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """The same graph in an older operator set: Gelu (20) in operators that are older, all else as it is.
+    """The same graph in an older operator set: Gelu (20) in older operators, everything else unchanged.
 
-    onnx's own converter has no way back from Gelu.
+    onnx's own converter cannot convert Gelu back.
 
     Args:
         graph: It is changed.
@@ -149,7 +149,7 @@ def export_opensearch_ml(
         The request's file.
 
     Raises:
-        UsageError: the output folder holds something else, or ml-commons has no way to run such a model.
+        UsageError: the output folder holds something else, or ml-commons cannot run such a model.
         UnsupportedArchitecture: there is no graph, or it needs a newer runtime.
         ParityFailed: the graph fails the parity check.
     """

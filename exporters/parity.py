@@ -158,7 +158,7 @@ class ParityThresholds:
 # stay well above it, coarser weights (5 bits, or one scale a matrix) fell below. A single cosine says less: its bar
 # catches a sentence that went astray.
 #
-# fp16 rounds activations to 11 bits; the bar leaves room for CUDA kernels that sum in fp16.
+# fp16 rounds activations to 11 bits; its thresholds allow for CUDA kernels that sum in fp16.
 PARITY_THRESHOLDS = {
     Precision.FP32: ParityThresholds(min_cosine=0.99999, rank_agreement=99.99, sts_loss=0.05),
     Precision.INT8: ParityThresholds(min_cosine=0.9, rank_agreement=99.0, sts_loss=0.5),
@@ -219,7 +219,7 @@ def sts_spearman(first: Floats, second: Floats, gold: GoldPairs) -> float:
 
 
 def max_padding_batches(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Batches of two, the longest text beside the shortest and so on inwards: as much padding as there can be.
+    """Batches of two, the longest text with the shortest and so on: as much padding as possible.
 
     Args:
         lengths: *Shape:* ``(texts,)``, tokens of each text.
@@ -242,20 +242,25 @@ def compare_vectors(
     sts_reference: float | None = None,
     sts_variant: float | None = None,
 ) -> ParityReport:
-    """Hold a variant's vectors against the reference's and both against the bar of its precision.
+    """Compare a variant's vectors with the reference and check the thresholds of its precision.
 
     Args:
-        precision: Of the variant; decides the bar.
+        precision: Of the variant; decides the thresholds.
         reference_name: What made the reference vectors, with version.
         reference, variant: *Shape:* ``(sentences, dimensions)``, of the same sentences.
         sts_reference, sts_variant: Spearman's ρ × 100 on gold pairs, both or none.
     """
-    bar = PARITY_THRESHOLDS[precision]
+    thresholds = PARITY_THRESHOLDS[precision]
     cosines = np.einsum("sd,sd->s", normalize_rows(reference), normalize_rows(variant))
     agreement = spearman(pairwise_cosines(reference), pairwise_cosines(variant))
     finite = bool(np.isfinite(variant).all())
     loss = 0.0 if sts_reference is None or sts_variant is None else sts_reference - sts_variant
-    passed = finite and cosines.min() >= bar.min_cosine and agreement >= bar.rank_agreement and loss <= bar.sts_loss
+    passed = (
+        finite
+        and cosines.min() >= thresholds.min_cosine
+        and agreement >= thresholds.rank_agreement
+        and loss <= thresholds.sts_loss
+    )
     # Figures that are not finite would make es_sbert.json unreadable as JSON.
     figures = np.nan_to_num([cosines.mean(), cosines.min(), np.abs(variant - reference).max(), agreement], nan=0.0)
     return ParityReport(
@@ -267,7 +272,7 @@ def compare_vectors(
         rank_agreement=float(figures[3]),
         sts_reference=sts_reference,
         sts_variant=sts_variant,
-        bar=str(bar) if finite else f"{bar}; vectors must be finite",
+        bar=str(thresholds) if finite else f"{thresholds}; vectors must be finite",
         passed=bool(passed),
     )
 
@@ -323,15 +328,15 @@ SCORE_PARITY_THRESHOLDS = {
 def compare_scores(
     precision: Precision, reference_name: str, reference: Floats, variant: Floats, *, emulated: bool = False
 ) -> ScoreParityReport:
-    """Hold a variant's outputs against the reference's and both against the bar of its precision.
+    """Compare a variant's outputs with the reference and check the thresholds of its precision.
 
     Args:
-        precision: Of the variant; decides the bar.
+        precision: Of the variant; decides the thresholds.
         reference_name: What made the reference's outputs, with version.
         reference, variant: *Shape:* ``(pairs, labels)``, of the same pairs, before any activation.
         emulated: Whether the variant's outputs come from a processor that only emulates the variant's number format.
     """
-    bar = SCORE_PARITY_THRESHOLDS[precision]
+    thresholds = SCORE_PARITY_THRESHOLDS[precision]
     spread = np.maximum(reference.std(axis=0), 1e-12)  # (labels,)
     differences = np.abs(variant - reference) / spread  # (pairs, labels)
     # Pairs that are cut to the same tokens tie; rounding in float32 must not put them in an order.
@@ -339,15 +344,15 @@ def compare_scores(
     agreement = min(spearman(expected[:, label], actual[:, label]) for label in range(expected.shape[1]))
     finite = bool(np.isfinite(variant).all())
     figures = np.nan_to_num([differences.mean(), differences.max(), agreement], nan=0.0, posinf=0.0)
-    close = differences.mean() <= bar.mean_difference and differences.max() <= bar.max_difference
-    passed = finite and close and agreement >= bar.rank_agreement
+    close = differences.mean() <= thresholds.mean_difference and differences.max() <= thresholds.max_difference
+    passed = finite and close and agreement >= thresholds.rank_agreement
     return ScoreParityReport(
         reference=reference_name,
         pairs=len(reference),
         mean_difference=float(figures[0]),
         max_difference=float(figures[1]),
         rank_agreement=float(figures[2]),
-        bar=str(bar) if finite else f"{bar}; scores must be finite",
+        bar=str(thresholds) if finite else f"{thresholds}; scores must be finite",
         passed=bool(passed),
         emulated=emulated,
     )
@@ -361,7 +366,7 @@ class ParityCheck:
 
     Args:
         model: The model.
-        transformer: Its weights; None where graphs are traced, whose reference is always sentence-transformers.
+        transformer: Its weights; None for traced graphs; their reference is always sentence-transformers.
         reference: Which reference implementation.
         gold: Sentence pairs with scores, where given.
     """
@@ -387,12 +392,12 @@ class ParityCheck:
             return self._encode_by(self._kind)
         except EsSbertError:
             raise
-        except Exception as error:  # whatever another library raises on a folder that it does not understand
+        except Exception as error:  # the library raises many types for folders that it cannot open
             reason = f"sentence-transformers fails on it: {type(error).__name__}: {error}"
             if self._kind != "auto":
                 raise ModelError(
                     f"{self._model.folder} cannot be compared with its reference: {reason}",
-                    "Open the folder with SentenceTransformer(...) and mend what it names.",
+                    "Open the folder with SentenceTransformer(...) and fix what the error names.",
                 ) from error
             name, vectors, gold = self._encode_by("numpy")
             return f"{name} ({reason})", vectors, gold

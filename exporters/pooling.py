@@ -23,7 +23,7 @@ class TokenVectors:
     """What the last layer gives, to be pooled.
 
     Attributes:
-        padded: The vectors with padding, (B, S, D) float32; whatever stands in padding is left out.
+        padded: The vectors with padding, (B, S, D) float32; padding is excluded.
         first: The vector of each text's first token, (B, D) float32.
         mask: 1 for tokens, 0 for padding: (B, S) float32.
     """

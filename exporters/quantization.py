@@ -60,7 +60,7 @@ def add_quantized_product(graph: GraphBuilder, x: str, name: str, weight: Floats
     else:
         magnitude = graph.add("Max", magnitude, graph.scalar(-lower))
     step = graph.add("Mul", magnitude, graph.scalar(1 / _MAX_INT8))  # (T,)
-    # Rows are quantised with their own step in one pass, then multiplied as if the step were 1 and scaled behind.
+    # Rows are quantised with their own step in one pass, then multiplied as if the step were 1 and scaled afterwards.
     centre = graph.add("Expand", graph.constant("centre", np.array([_ZERO_POINT], np.uint8)), graph.add("Shape", step))
     levels = graph.add("QuantizeLinear", x, step, centre, axis=0)  # (T, in_features) uint8, 1 … 255
     product = graph.add(
@@ -82,7 +82,7 @@ class WeightProduct:
     Attributes:
         weight: *Shape:* ``(in_features, out_features)``.
         leading: Where the activations' axes that are summed over begin; negative from the end.
-        tail: Axes of the result behind the leading ones; their product is out_features.
+        tail: Axes of the result after the leading ones; their product is out_features.
     """
 
     weight: Floats
@@ -143,7 +143,7 @@ def einsum_product(equation: str, weight: np.ndarray[Any, Any]) -> WeightProduct
     """The product that `einsum(equation, x, weight)` is, as in `ibh,hnd->ibnd`; None where it is none.
 
     It is one where x ends in the axes that are summed over, all of them axes of the weight, and the result is x's
-    other axes with the weight's behind them.
+    other axes followed by the weight's.
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")
     x, _, factors = operands.partition(",")

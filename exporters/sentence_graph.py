@@ -48,13 +48,13 @@ GRAPH_SPECS: dict[Precision, tuple[GraphSpec, ...]] = {
     Precision.FP16: (GraphSpec("fp16", Precision.FP16, "cuda", AttentionKind.PACKED),),
 }
 
-# Of models whose graph is traced (`traced`), not built.
+# For traced graphs.
 TRACED_GRAPH_SPECS: dict[Precision, tuple[GraphSpec, ...]] = {
     precision: (GraphSpec(str(precision), precision, "cpu", AttentionKind.TRACED),)
     for precision in (Precision.FP32, Precision.INT8)
 }
 
-# The operator that must stand once in every layer; other tools' converters leave it out silently.
+# The operator that every layer must have once; some converters leave it out silently.
 _ATTENTION_OPERATORS = {AttentionKind.PLAIN: "Softmax", AttentionKind.PACKED: "PackedMultiHeadAttention"}
 
 
@@ -68,20 +68,20 @@ _PACKED_INPUTS: list[tuple[str, int, Sequence[str | int]]] = [
 ]
 
 
-def build_sentence_graph(model: SentenceModel, transformer: TransformerWeights, recipe: GraphSpec) -> onnx.ModelProto:
+def build_sentence_graph(model: SentenceModel, transformer: TransformerWeights, spec: GraphSpec) -> onnx.ModelProto:
     """Build a graph.
 
     Its inputs are int64 `input_ids` and `attention_mask`, (batch, tokens), padded on the right; with packed attention
     those of `es_sbert.encoder.batching.PackedBatch`. Output `sentence_embedding`, float32, (batch, dimensions).
 
     Raises:
-        ModelError: attention does not stand once in every layer, which would be a bug here.
+        ModelError: a layer does not have attention exactly once, which would be a bug here.
     """
     graph = GraphBuilder()
-    packed = recipe.attention is AttentionKind.PACKED
-    dtype: type[np.floating[Any]] = np.float16 if recipe.precision is Precision.FP16 else np.float32
-    writer = LayerWriter(graph, dtype, int8=recipe.precision is Precision.INT8, fused=packed)
-    form = ATTENTION_FORMS[recipe.attention](writer, transformer, model.max_tokens)
+    packed = spec.attention is AttentionKind.PACKED
+    dtype: type[np.floating[Any]] = np.float16 if spec.precision is Precision.FP16 else np.float32
+    writer = LayerWriter(graph, dtype, int8=spec.precision is Precision.INT8, fused=packed)
+    form = ATTENTION_FORMS[spec.attention](writer, transformer, model.max_tokens)
     embeddings = transformer.embeddings
     x = form.enter(add_packed_embeddings(writer, embeddings) if packed else add_embeddings(writer, embeddings))
     for number, layer in enumerate(map(form.fold, transformer.layers)):
@@ -94,7 +94,7 @@ def build_sentence_graph(model: SentenceModel, transformer: TransformerWeights, 
     tokens = (packed_token_vectors if packed else padded_token_vectors)(graph, form.leave(x))
     graph.rename(add_sentence_vector(graph, model, tokens), "sentence_embedding")
 
-    operator = _ATTENTION_OPERATORS[recipe.attention]
+    operator = _ATTENTION_OPERATORS[spec.attention]
     if graph.count(operator) != len(transformer.layers):
         raise ModelError(
             f"{model.name}: {graph.count(operator)} {operator} nodes for {len(transformer.layers)} layers",

@@ -84,7 +84,7 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
                 f"{name}: torch cannot write this network as ONNX: {error_summary(error)}",
                 "Choose a model of another architecture, or serve this one by its own library.",
             ) from error
-        graph = onnx.load(str(path))  # with the weights that torch puts beside graphs beyond 2 GB
+        graph = onnx.load(str(path))  # with the weights that torch writes next to graphs of more than 2 GB
     graph.graph.name = name
     return graph
 
@@ -130,15 +130,15 @@ class TracedSentenceModel:
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
 
-    def build(self, recipe: GraphSpec) -> onnx.ModelProto:
-        """A graph with the inputs and the output of `build.build_sentence_graph`.
+    def build(self, spec: GraphSpec) -> onnx.ModelProto:
+        """A graph with the inputs and the output of `build_sentence_graph`.
 
         Raises:
             UnsupportedArchitecture: transformers cannot open the model without running code that comes with it,
                 torch cannot trace it, or nothing in it can be quantised.
         """
         model = self._model
-        graph = graph_from_trace(self._token_vectors, int8=recipe.precision is Precision.INT8)
+        graph = graph_from_trace(self._token_vectors, int8=spec.precision is Precision.INT8)
         graph.rename(
             add_sentence_vector(graph, model, padded_token_vectors(graph, _TOKEN_VECTOR_OUTPUT)), "sentence_embedding"
         )
@@ -169,7 +169,7 @@ def _open_transformer(model: SentenceModel) -> nn.Module:
         network = SentenceTransformer(
             str(model.folder), device="cpu", local_files_only=True, model_kwargs={"attn_implementation": "eager"}
         ).float()
-    except Exception as error:  # whatever the libraries raise on a network that they do not know
+    except Exception as error:  # the libraries raise many types for unknown networks
         raise UnsupportedArchitecture(
             f"{model.name}: sentence-transformers cannot open the architecture {model.architecture!r}: "
             f"{type(error).__name__}: {error_summary(error)}",
@@ -310,11 +310,12 @@ def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:
             str(model.folder), local_files_only=True, attn_implementation="eager", output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(str(model.folder), local_files_only=True)
-    except Exception as error:  # whatever the library raises on a network that it does not know
+    except Exception as error:  # the library raises many types for unknown networks
         raise UnsupportedArchitecture(
             f"{model.name}: transformers cannot open this {model.architecture} as a cross-encoder: "
             f"{type(error).__name__}: {error_summary(error)}",
-            "Open it with AutoModelForSequenceClassification and mend what it names; code that it brings is not run.",
+            "Open it with AutoModelForSequenceClassification and fix what the error names. es-sbert runs no code that "
+            "comes with a model.",
         ) from error
     # transformers makes up at random what a checkpoint lacks.
     if loaded["missing_keys"]:

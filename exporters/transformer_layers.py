@@ -55,13 +55,13 @@ class LayerWriter:
         return self.graph.add("Add", product, self.weight(f"{name}.bias", linear.bias))
 
     def multiply(self, x: str, name: str, linear: LinearWeights, *, lower: float | None = None) -> str:
-        """x W, for where the operator behind it adds the bias; no value of x is less than `lower`."""
+        """x W, for an operator that adds the bias later; no value of x is less than `lower`."""
         if self.int8:
             return add_quantized_product(self.graph, x, name, linear.weight, lower=lower)
         return self.graph.add("MatMul", x, self.weight(f"{name}.weight", linear.weight))
 
     def norm(self, x: str, name: str, norm: NormWeights) -> str:
-        """Layer normalisation; onnxruntime computes mean and variance in float32 whatever x is."""
+        """Layer normalisation; onnxruntime computes mean and variance in float32 for every type of x."""
         weight, bias = self.weight(f"{name}.weight", norm.weight), self.weight(f"{name}.bias", norm.bias)
         return self.graph.add("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.epsilon)
 
@@ -160,7 +160,7 @@ def add_feed_forward(writer: LayerWriter, x: str, name: str, layer: LayerWeights
     return writer.product_add_norm(inner, x, f"{name}.output", layer.output, layer.output_norm, lower=lower)
 
 
-# MPNet's code passes these on whatever config.json says of relative_attention_num_buckets.
+# MPNet's code passes these, not relative_attention_num_buckets of config.json.
 BUCKET_COUNT = 32
 _MAX_DISTANCE = 128
 
@@ -224,7 +224,7 @@ class AttentionForm:
     Attributes:
         enter: Done to the hidden state before the first layer.
         attend: Attention of one layer.
-        leave: Done to the hidden state behind the last layer, giving (B, S, D), or (T, D) without padding.
+        leave: Done to the hidden state after the last layer, giving (B, S, D), or (T, D) without padding.
         fold: Rewriting of a layer's weights that `attend` counts on, without effect on the result.
     """
 
@@ -247,16 +247,16 @@ def fold_key_and_value_bias(layer: LayerWeights) -> LayerWeights:
     """The same layer without biases on keys and values: two additions less for every token.
 
     A bias on the keys adds the same to all scores of a query, which softmax does not see. Attention's weights sum
-    to 1, so a bias on the values comes through unchanged and joins the bias of the product behind it.
+    to 1, so a bias on the values comes through unchanged and joins the bias of the next product.
     """
-    behind = layer.attention_output
-    moved = layer.value.bias.astype(np.float64) @ behind.weight + behind.bias
+    output = layer.attention_output
+    moved = layer.value.bias.astype(np.float64) @ output.weight + output.bias
     nothing = np.zeros_like(layer.key.bias)
     return replace(
         layer,
         key=replace(layer.key, bias=nothing),
         value=replace(layer.value, bias=nothing),
-        attention_output=replace(behind, bias=moved.astype(np.float32)),
+        attention_output=replace(output, bias=moved.astype(np.float32)),
     )
 
 
@@ -325,9 +325,9 @@ def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_to
 def packed_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
     """com.microsoft::PackedMultiHeadAttention over tokens without padding.
 
-    Padding is left out on the host, so that everything runs on (T, D) and the card waits for nothing. With query, key
+    Padding is left out on the host, so that everything runs on (T, D) and the GPU never waits. With query, key
     and value apart, onnxruntime's FlashAttention-2 and its CUTLASS kernel both read them where they are: neither needs
-    the transposed copy that the joint product of PackedAttention asks for.
+    the transposed copy that the joint product of PackedAttention needs.
     """
     graph = writer.graph
     bias: list[str] = []

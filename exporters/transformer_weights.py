@@ -249,7 +249,7 @@ class ArchitectureSpec:
         query, key, value, attention_output, attention_norm, intermediate, output, output_norm: Names in a layer.
         relative_bias: Name of the table of relative position biases, where there is one.
         token_types: Whether there are token type embeddings.
-        padding_id: Padding token where positions count from behind it: the default of config.json's
+        padding_id: Padding token if positions count from the id after it: the default of config.json's
             `pad_token_id`. None where positions count from 0.
         padding_id_fixed: The architecture's code does not read `pad_token_id`.
         epsilon: Of the norms, where config.json does not say.
@@ -336,9 +336,11 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
         UnsupportedArchitecture: the architecture, or a setting of its config.json, is none that the builder knows.
         BundleInvalid: a setting or tensor is missing or of the wrong shape.
     """
-    layout, config = _check_supported(model)
+    architecture, config = _check_supported(model)
     sizes = {
-        ours: _read_size(model, config, theirs) for ours, theirs in layout.settings.items() if ours != "activation"
+        ours: _read_size(model, config, theirs)
+        for ours, theirs in architecture.settings.items()
+        if ours != "activation"
     }
     if sizes["hidden"] % sizes["heads"]:
         raise BundleInvalid(
@@ -346,35 +348,35 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
             "config.json was edited or is broken: copy the model folder again.",
         )
     tensors = ModuleWeights(model.transformer_folder).with_prefix_of(_WORDS)
-    epsilon = layout.epsilon if layout.epsilon is not None else float(config.get("layer_norm_eps", 1e-12))
-    layers = tuple(_read_layer(layout, tensors, number, sizes, epsilon) for number in range(sizes["layers"]))
+    epsilon = architecture.epsilon if architecture.epsilon is not None else float(config.get("layer_norm_eps", 1e-12))
+    layers = tuple(_read_layer(architecture, tensors, number, sizes, epsilon) for number in range(sizes["layers"]))
     return TransformerWeights(
         heads=sizes["heads"],
-        activation=_ACTIVATIONS[config.get(layout.settings["activation"], "gelu")],
-        embeddings=_read_embeddings(model, layout, config, tensors, sizes["hidden"], epsilon),
+        activation=_ACTIVATIONS[config.get(architecture.settings["activation"], "gelu")],
+        embeddings=_read_embeddings(model, architecture, config, tensors, sizes["hidden"], epsilon),
         layers=layers,
-        relative_bias=tensors.get(layout.relative_bias) if layout.relative_bias else None,
+        relative_bias=tensors.get(architecture.relative_bias) if architecture.relative_bias else None,
     )
 
 
 def _check_supported(model: SentenceModel) -> tuple[ArchitectureSpec, dict[str, Any]]:
-    """The layout of a model, once nothing in its config.json asks for more than the builder does."""
+    """The architecture of a model, after checking that the builder supports its config.json."""
     config = model.transformer_config
-    layout = ARCHITECTURES.get(model.architecture)
-    if layout is None:
+    architecture = ARCHITECTURES.get(model.architecture)
+    if architecture is None:
         raise _unsupported(model, f"the architecture {model.architecture!r}")
     if "auto_map" in config:
         raise _unsupported(model, f"a {model.architecture} whose code comes with the model (auto_map)")
     position = config.get("position_embedding_type") or "absolute"
     if position != "absolute":
         raise _unsupported(model, f"a {model.architecture} with {position!r} position embeddings")
-    activation = config.get(layout.settings["activation"], "gelu")
+    activation = config.get(architecture.settings["activation"], "gelu")
     if activation not in _ACTIVATIONS:
         raise _unsupported(model, f"a {model.architecture} with the activation {activation!r}")
     for key in UNSUPPORTED_CONFIG_KEYS:
         if config.get(key):
             raise _unsupported(model, f"a {model.architecture} with {key}")
-    return layout, config
+    return architecture, config
 
 
 def _read_size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
@@ -389,43 +391,43 @@ def _read_size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
 
 def _read_embeddings(
     model: SentenceModel,
-    layout: ArchitectureSpec,
+    architecture: ArchitectureSpec,
     config: dict[str, Any],
     tensors: ModuleWeights,
     hidden: int,
     epsilon: float,
 ) -> EmbeddingWeights:
-    padding_id = layout.padding_id
-    if padding_id is not None and not layout.padding_id_fixed:
+    padding_id = architecture.padding_id
+    if padding_id is not None and not architecture.padding_id_fixed:
         padding_id = int(config.get("pad_token_id", padding_id))
     positions = tensors.get("embeddings.position_embeddings.weight")
-    room = positions.shape[0] - (0 if padding_id is None else padding_id + 1)
-    if positions.shape[1] != hidden or room < model.max_tokens:
+    usable = positions.shape[0] - (0 if padding_id is None else padding_id + 1)
+    if positions.shape[1] != hidden or usable < model.max_tokens:
         raise BundleInvalid(
-            f"{model.name} has {room} positions and is said to read {model.max_tokens} tokens",
-            f"Set max_seq_length to at most {room} in sentence_bert_config.json.",
+            f"{model.name} has {usable} positions, fewer than its maximum of {model.max_tokens} tokens",
+            f"Set max_seq_length to at most {usable} in sentence_bert_config.json.",
         )
     return EmbeddingWeights(
         words=tensors.get(_WORDS),
         positions=positions,
-        token_type=tensors.get("embeddings.token_type_embeddings.weight")[0] if layout.token_types else None,
+        token_type=tensors.get("embeddings.token_type_embeddings.weight")[0] if architecture.token_types else None,
         norm=tensors.norm("embeddings.LayerNorm", hidden, epsilon),
         padding_id=padding_id,
     )
 
 
 def _read_layer(
-    layout: ArchitectureSpec, tensors: ModuleWeights, number: int, sizes: dict[str, int], epsilon: float
+    architecture: ArchitectureSpec, tensors: ModuleWeights, number: int, sizes: dict[str, int], epsilon: float
 ) -> LayerWeights:
-    name = layout.layer.format(number)
+    name = architecture.layer.format(number)
     hidden, intermediate = sizes["hidden"], sizes["intermediate"]
     return LayerWeights(
-        query=tensors.linear(f"{name}.{layout.query}", hidden, hidden),
-        key=tensors.linear(f"{name}.{layout.key}", hidden, hidden),
-        value=tensors.linear(f"{name}.{layout.value}", hidden, hidden),
-        attention_output=tensors.linear(f"{name}.{layout.attention_output}", hidden, hidden),
-        attention_norm=tensors.norm(f"{name}.{layout.attention_norm}", hidden, epsilon),
-        intermediate=tensors.linear(f"{name}.{layout.intermediate}", hidden, intermediate),
-        output=tensors.linear(f"{name}.{layout.output}", intermediate, hidden),
-        output_norm=tensors.norm(f"{name}.{layout.output_norm}", hidden, epsilon),
+        query=tensors.linear(f"{name}.{architecture.query}", hidden, hidden),
+        key=tensors.linear(f"{name}.{architecture.key}", hidden, hidden),
+        value=tensors.linear(f"{name}.{architecture.value}", hidden, hidden),
+        attention_output=tensors.linear(f"{name}.{architecture.attention_output}", hidden, hidden),
+        attention_norm=tensors.norm(f"{name}.{architecture.attention_norm}", hidden, epsilon),
+        intermediate=tensors.linear(f"{name}.{architecture.intermediate}", hidden, intermediate),
+        output=tensors.linear(f"{name}.{architecture.output}", intermediate, hidden),
+        output_norm=tensors.norm(f"{name}.{architecture.output_norm}", hidden, epsilon),
     )

@@ -32,8 +32,8 @@ class ParityReport(BaseModel):
         max_abs_difference: Largest difference of one coordinate.
         rank_agreement: Spearman's ρ × 100 between the two sets of pairwise cosines.
         sts_reference, sts_variant: Spearman's ρ × 100 against gold scores, where a file of them was given.
-        bar: The condition that was checked, in words.
-        passed: Whether the variant meets its bar.
+        bar: The thresholds, as text.
+        passed: Whether the variant meets these thresholds.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,7 +59,7 @@ class GraphFile(BaseModel):
         data_sha256: Hash of `FILE.data`, which holds the weights where they pass protobuf's 2 GB; else None.
         precision: fp32, int8 or fp16.
         device: `cpu` or `cuda`: where it is meant to run.
-        forced: Whether it was written although it missed its bar.
+        forced: Whether it was written although it failed the parity check (`--force`).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -140,15 +140,15 @@ class ScoreParityReport(BaseModel):
     """How closely a variant gives the outputs of the reference implementation.
 
     Differences are in standard deviations of the reference's outputs over the pairs, label by label: how far a pair
-    moves among the others, whatever range a model's outputs have.
+    moves among the others, independent of the range of a model's outputs.
 
     Attributes:
         reference: What it was compared with, with version.
         pairs: Number of pairs compared.
         mean_difference, max_difference: Of one output, in standard deviations.
         rank_agreement: Spearman's ρ × 100 between the two orders of the pairs; of several labels the least.
-        bar: The condition that was checked, in words.
-        passed: Whether the variant meets its bar.
+        bar: The thresholds, as text.
+        passed: Whether the variant meets these thresholds.
         emulated: Whether the variant's number format was emulated, for want of the device that it is meant for.
     """
 
@@ -180,7 +180,7 @@ class PairFormat(BaseModel):
     Attributes:
         inputs: Names of the graph's inputs, int64 of *shape* ``(batch, tokens)``.
         padding_id: Token in padded places.
-        padding_side: Where padding stands; XLNet's head reads the last place, so its padding is on the left.
+        padding_side: Side of the padding; XLNet's head reads the last token, so its padding is on the left.
         truncation_side: Where a text loses tokens when a pair is too long.
     """
 

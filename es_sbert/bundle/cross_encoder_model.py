@@ -132,7 +132,7 @@ def _check_shape(folder: Path, config: dict[str, Any], settings: dict[str, Any])
     if modules != [("Transformer", "")] or not any(name.endswith(_HEAD) for name in architectures):
         raise UnsupportedArchitecture(
             f"{folder} holds {', '.join(kind for kind, _ in modules)} with {', '.join(architectures) or 'no network'}; "
-            f"es-sbert reads cross-encoders of one transformer with a head of its own (…{_HEAD})",
+            f"es-sbert reads cross-encoders of one transformer with a classification head (…{_HEAD})",
             "Choose a model of that shape.",
         )
     if settings.get("default_prompt_name"):

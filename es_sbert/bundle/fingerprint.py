@@ -15,7 +15,7 @@ from typing import Any
 
 from es_sbert.bundle.model_files import HEADER_LENGTH_BYTES, read_header
 
-# Architectures whose every setting is known, and those of their config.json that change the output.
+# Architectures with known settings, and the keys of their config.json that change the output.
 KNOWN_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"})
 _CONFIG_KEYS = (
     "model_type", "hidden_act", "activation", "layer_norm_eps", "num_attention_heads", "n_heads",
@@ -38,7 +38,7 @@ _IGNORED_CONFIG_KEYS = frozenset({
 
 
 def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dict[str, Any]:
-    """What decides a transformer's output beside its weights, for the fingerprint.
+    """The settings besides the weights that change a transformer's output, for the fingerprint.
 
     Args:
         config: Its config.json.
@@ -50,7 +50,7 @@ def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dic
     settings |= {key: config[key] for key in UNSUPPORTED_CONFIG_KEYS if config.get(key)}
     held = {int(found[1]) for file in weights for name in read_header(file) if (found := _LAYER_PATTERN.search(name))}
     layers = next((config[key] for key in _LAYER_COUNT_KEYS if key in config), None)
-    # A config.json may leave out layers that the weights hold; whoever uses them all need not say so.
+    # A config.json may leave out layers that the weights hold.
     return settings if layers == len(held) else {**settings, "layers": layers}
 
 
@@ -100,5 +100,5 @@ def compute_fingerprint(weights: str, tokenizer: dict[str, Any], settings: dict[
 
 
 def is_fingerprint(text: str) -> bool:
-    """Whether a text from outside has the form of a fingerprint, and so is nothing else (a path, say)."""
+    """Whether a string is 32 hex digits."""
     return re.fullmatch("[0-9a-f]{32}", text) is not None

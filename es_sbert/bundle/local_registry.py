@@ -103,7 +103,7 @@ def read_registry() -> list[RegisteredModel]:
     try:
         path = registry_path()
     except UsageError:
-        return []  # nobody can have registered anything
+        return []  # without a home folder there is no registry
     return _read_entries(path)
 
 

@@ -43,7 +43,6 @@ def read_optional_json(path: Path) -> dict[str, Any]:
 
 HEADER_LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000  # the format's own limit
-_SAFETENSORS_REMEDY = "Copy or download the model folder again."
 
 
 def find_weight_files(folder: Path) -> list[Path]:
@@ -61,7 +60,7 @@ def find_weight_files(folder: Path) -> list[Path]:
             f"{folder} holds its weights as a pickle (pytorch_model.bin), which can run code when it is opened",
             "Where you trust it, save it again as safetensors: SentenceTransformer(...).save(folder).",
         )
-    raise BundleInvalid(f"{folder} holds no model.safetensors", "Copy or download the model folder again.")
+    raise BundleInvalid(f"{folder} holds no model.safetensors", COPY_AGAIN)
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
@@ -75,16 +74,16 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(HEADER_LENGTH_BYTES), "little")
             if size < HEADER_LENGTH_BYTES or length > min(size - HEADER_LENGTH_BYTES, _MAX_HEADER):
-                raise BundleInvalid(f"{path} is cut short or is no safetensors file", _SAFETENSORS_REMEDY)
+                raise BundleInvalid(f"{path} is cut short or is no safetensors file", COPY_AGAIN)
             header = json.loads(file.read(length))
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
         end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     except OSError as error:
-        raise BundleInvalid(f"{path} cannot be read: {error.strerror}", _SAFETENSORS_REMEDY) from error
+        raise BundleInvalid(f"{path} cannot be read: {error.strerror}", COPY_AGAIN) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BundleInvalid(f"{path} has no valid safetensors header", _SAFETENSORS_REMEDY) from error
+        raise BundleInvalid(f"{path} has no valid safetensors header", COPY_AGAIN) from error
     if HEADER_LENGTH_BYTES + length + end != size:
         raise BundleInvalid(
-            f"{path} has {size} bytes, its header says {HEADER_LENGTH_BYTES + length + end}", _SAFETENSORS_REMEDY
+            f"{path} has {size} bytes, its header says {HEADER_LENGTH_BYTES + length + end}", COPY_AGAIN
         )
     return tensors

@@ -37,7 +37,7 @@ def resolve_model(name: str) -> Path:
     """Find the folder of a model.
 
     Tried in this order: a folder of that path; a name that an installed package registers under the entry
-    point group `es_sbert.models`; a name in the registry of this user (`registry.py`); the Hugging Face hub
+    point group `es_sbert.models`; a name in the registry of this user (`local_registry.py`); the Hugging Face hub
     (`org/name`; a bare name means `sentence-transformers/name`), whose downloads are cached and work offline
     afterwards.
 
@@ -86,7 +86,7 @@ def install_hint(name: str) -> str:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether `resolve_model` would ask the hub for a name that no package has, whatever folders there are here."""
+    """Whether `resolve_model` looks a name up on the hub if no package has it."""
     return not name.startswith(".") and bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
 
 

@@ -96,7 +96,7 @@ class SentenceModel(BaseModel):
         default_prompt: Name of the prompt of inputs that are neither query nor document.
         lowercase: Whether the tokenizer lower-cases texts before all else, prompts included (`do_lower_case`).
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalisation, maximum tokens and prompts:
-            equal fingerprints mean vectors that may stand in one field.
+            models with equal fingerprints produce the same vectors.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -146,10 +146,10 @@ _SENTENCE_BERT_CONFIG_FILES = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
-# Arguments for the tokenizer that may stand in that file and change nothing for a text that runs alone.
+# Tokenizer arguments in that file that do not change a single text.
 _IGNORED_TOKENIZER_KEYS = {"model_max_length", "padding_side", "use_fast", "trust_remote_code"}
 
-# A model_max_length beyond this says that nobody set one (transformers writes 10^30).
+# A larger model_max_length means that none was set (transformers writes 10^30).
 _NO_LIMIT = 10**9
 
 
@@ -217,7 +217,7 @@ def _legacy_settings(model: SentenceModel) -> dict[str, Any]:
 
 
 def _read_sentence_bert_config(folder: Path, tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """The sentence_bert_config.json of a transformer's folder, under whatever name; empty where there is none.
+    """The sentence_bert_config.json of a transformer's folder, under any of its names; empty if there is none.
 
     Args:
         folder: Of the transformer.
@@ -235,22 +235,24 @@ def _read_sentence_bert_config(folder: Path, tokenizer: dict[str, Any]) -> dict[
         ),
         (folder / _SENTENCE_BERT_CONFIG_FILES[0], {}),
     )
-    given = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
-    unknown = sorted(given.keys() - _IGNORED_TOKENIZER_KEYS - {"truncation_side"})
+    options = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
+    unknown = sorted(options.keys() - _IGNORED_TOKENIZER_KEYS - {"truncation_side"})
     if unknown:
         raise UnsupportedArchitecture(
             f"{file} changes the tokenizer's {', '.join(unknown)}",
             "es-sbert reads texts by tokenizer.json alone: save the model with a tokenizer that has these settings.",
         )
-    said = given.get("truncation_side") or read_optional_json(folder / "tokenizer_config.json").get("truncation_side")
-    side = str(said or (tokenizer.get("truncation") or {}).get("direction") or "right")
+    configured = options.get("truncation_side") or read_optional_json(folder / "tokenizer_config.json").get(
+        "truncation_side"
+    )
+    side = str(configured or (tokenizer.get("truncation") or {}).get("direction") or "right")
     if side.lower() != "right":
         raise UnsupportedArchitecture(
             f"{folder} cuts long texts at their beginning (truncation_side {side})",
             "es-sbert cuts them at their end: choose a model that does, or save this one with truncation_side right.",
         )
-    if "model_max_length" in given:
-        sbert = {**sbert, "max_seq_length": given["model_max_length"]}
+    if "model_max_length" in options:
+        sbert = {**sbert, "max_seq_length": options["model_max_length"]}
     return sbert
 
 
@@ -268,7 +270,7 @@ def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
             f"{path} has a setting of the wrong type: prompts are no texts by name",
             'Write them as {"query": "…", "document": "…"}.',
         )
-    # sentence-transformers has these two names whether or not they stand in the file.
+    # sentence-transformers has these two names even if they are not in the file.
     if default is not None and default not in {*prompts, "query", "document"}:
         raise BundleInvalid(
             f"{path} has the default prompt {default!r}, and no prompt of that name",
@@ -278,28 +280,28 @@ def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
 
 
 def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    """The longest input in tokens: what the model says, and never more than it has positions for.
+    """The longest input in tokens: the model's setting, limited by its number of positions.
 
     Args:
         folder: Of the transformer.
         config, sbert, tokenizer: Its config.json, sentence_bert_config.json and tokenizer.json.
 
     Raises:
-        BundleInvalid: nothing says it.
+        BundleInvalid: no setting defines it.
     """
     positions = config.get("max_position_embeddings")
     if positions is not None and config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         # Their first positions are taken by the padding token: position ids start at pad_token_id + 1.
         positions -= int(config.get("pad_token_id", 1)) + 1
-    said = sbert.get("max_seq_length") or read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
-    if not said and not positions:
-        # What tokenizer.json was last cut to is no property of the model, unless all else is silent.
-        said = (tokenizer.get("truncation") or {}).get("max_length")
-    # -1 is XLNet's word for positions without an end.
-    limits = [int(value) for value in (said, positions) if value and 0 < value < _NO_LIMIT]
+    stated = sbert.get("max_seq_length") or read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
+    if not stated and not positions:
+        # The truncation in tokenizer.json is a setting of some run; it counts only if nothing else does.
+        stated = (tokenizer.get("truncation") or {}).get("max_length")
+    # XLNet writes -1 for unlimited positions.
+    limits = [int(value) for value in (stated, positions) if value and 0 < value < _NO_LIMIT]
     if not limits:
         raise BundleInvalid(
-            f"{folder} says nowhere how many tokens the model reads",
+            f"{folder} does not define a maximum input length",
             "Set max_seq_length in sentence_bert_config.json.",
         )
     return min(limits)
@@ -441,7 +443,7 @@ _WIDTH_KEYS = ("hidden_size", "dim", "d_model")
 def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] = (Pooling.MEAN,)) -> SentenceModel:
     """A transformers folder (config.json, safetensors, tokenizer.json) with a pooling of the caller's choice.
 
-    The fingerprint is left empty: such a model is a start for training, never one that vectors are stored of.
+    The fingerprint is left empty: such a model is a starting point for training, and no vectors of it are stored.
 
     Args:
         folder: The folder.

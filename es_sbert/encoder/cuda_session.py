@@ -65,13 +65,13 @@ def cuda_major() -> int | None:
 
 
 def needed_libraries(major: int, platform: str = sys.platform) -> tuple[CudaLibrary, ...]:
-    """The libraries of a CUDA provider, each behind those that it needs itself.
+    """The libraries of a CUDA provider, each after those that it depends on.
 
     Args:
         major: Of the CUDA that onnxruntime was built for.
         platform: As `sys.platform`.
     """
-    # From CUDA 13 on the names of the packages carry no version, but for cuDNN, which is a product of its own.
+    # From CUDA 13 on the names of the packages carry no version, except for cuDNN, which is a separate product.
     suffix = "" if major >= 13 else f"-cu{major}"
 
     def library(stem: str, version: int, package: str, required: bool = True) -> CudaLibrary:
@@ -272,7 +272,7 @@ _UNKNOWN_FAILURE = _KnownFailure(
 
 
 def device_error(device: Device, error: Exception, capability: tuple[int, int] | None = None) -> DeviceError:
-    """The error to raise where onnxruntime fails on a card.
+    """The error to raise if onnxruntime fails on a GPU.
 
     Args:
         device: The card.
@@ -370,7 +370,7 @@ def open_cuda_session(
 
     Raises:
         DeviceError: the graph does not run on the card, or a part of it would run on the CPU.
-        Exception: whatever onnxruntime raises on a file that it takes on no device.
+        Exception: onnxruntime's own error for a file that is invalid on every device.
     """
     libraries = load_libraries()
     problem = provider_problem()

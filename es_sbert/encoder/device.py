@@ -96,9 +96,9 @@ class NvidiaDriver:
 
 
 def cuda_driver() -> NvidiaDriver | None:
-    """Ask the NVIDIA driver what it offers; None without a driver.
+    """Query the NVIDIA driver; None without a driver.
 
-    onnxruntime-gpu lists its CUDA provider on every machine, so that the driver itself is asked.
+    onnxruntime-gpu lists its CUDA provider on every machine, so only the driver knows whether there is a GPU.
     """
     try:
         driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
@@ -190,20 +190,20 @@ class Device:
 
 
 def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
-    """Parse `auto|cpu|cuda[:n]` against what is there.
+    """The device to use for `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Args:
-        asked: The user's words.
+        asked: The requested device.
         providers: Execution providers the installed onnxruntime was built with.
         cards: CUDA devices the driver offers.
 
     Raises:
         UsageError: not of that form.
-        DeviceError: CUDA asked where there is none, or a card that is not there.
+        DeviceError: CUDA is requested but not available, or there is no such GPU.
     """
     match = re.fullmatch(r"(auto|cpu)|cuda(?::(\d+))?", asked)
     if match is None:
-        raise UsageError(f"--device {asked!r} is none of auto, cpu, cuda, cuda:N", "Give one of those.")
+        raise UsageError(f"--device {asked!r} is none of auto, cpu, cuda, cuda:N", "Use one of these.")
     built = "CUDAExecutionProvider" in providers
     number = int(match[2] or 0)
     if match[1] == "cpu" or (match[1] == "auto" and not (built and cards)):
@@ -228,7 +228,7 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
 
 
 def unused_gpu_warning(asked: str, providers: Collection[str], cards: int) -> str | None:
-    """What every summary says where `auto` leaves a GPU unused, since onnxruntime was built without CUDA; else None."""
+    """Warning for a GPU that `auto` cannot use because onnxruntime was built without CUDA; else None."""
     if asked != "auto" or not cards or "CUDAExecutionProvider" in providers:
         return None
     return (
@@ -238,7 +238,7 @@ def unused_gpu_warning(asked: str, providers: Collection[str], cards: int) -> st
 
 
 def no_gpu_notice(asked: str, providers: Collection[str], cards: int) -> str | None:
-    """What is said once where `auto` finds no GPU for an onnxruntime that was built with CUDA; else None."""
+    """Notice for `auto` without a GPU although onnxruntime was built with CUDA; else None."""
     if asked != "auto" or cards or "CUDAExecutionProvider" not in providers:
         return None
     return NO_GPU_FOUND

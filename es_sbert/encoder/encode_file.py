@@ -76,18 +76,18 @@ def encode_file(
     Args:
         source: Lines of UTF-8; each a text (`lines`) or a JSON object with `text_field` (`jsonl`).
         target: A path (a suffix of .npy gives an array, any other JSONL) or a stream for JSONL. A file
-            appears under its name only when it is complete; a pipe or a device is written to as it is.
+            appears under its name only when it is complete; a pipe or a device is written to directly.
 
     Raises:
         SourceError: a line is not UTF-8, not JSON, or has no text. Nothing is left out silently: the output
             has one vector a line or there is no output file.
         OutputError: the output cannot be written: no such folder, a full disk.
-        UsageError: the text stands where the vector goes, or an array is to go into a pipe.
-        BrokenPipeError: nobody reads the stream any more.
+        UsageError: the text field is the vector field, or an array cannot be written to a pipe.
+        BrokenPipeError: the reader has closed the stream.
     """
     if text_field == VECTOR_FIELD:
         raise UsageError(
-            f"the text stands under {VECTOR_FIELD!r}, where its vector is written", "Give the text another name."
+            f"the text field is {VECTOR_FIELD!r}, which the vector is written to", "Rename the text field."
         )
     started = time.perf_counter()
     counts = _Counts()
@@ -150,7 +150,7 @@ def _encode_records(
 
 
 def _read_records(source: BinaryIO, form: str, text_field: str) -> Iterator[_TextRecord]:
-    """The text of each line, and the object that it stands in."""
+    """The text of each line, and its JSON object."""
     for number, line in enumerate(_read_lines(source), 1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -207,7 +207,7 @@ def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], Vectors]
 def npy_header(rows: int, dimensions: int) -> bytes:
     """Header of a .npy file of `(rows, dimensions)` little-endian float32.
 
-    NumPy leaves room for the first axis to grow, so the header has the same length for any number of rows.
+    NumPy reserves space for a longer first axis, so the header has the same length for any number of rows.
     Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """
     header = io.BytesIO()

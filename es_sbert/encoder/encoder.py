@@ -54,7 +54,7 @@ class EncodeResult:
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """What really runs, for summaries.
+    """The model, variant and device that run, for summaries.
 
     Attributes:
         model, fingerprint, dimensions, max_tokens: Of the model.
@@ -63,7 +63,7 @@ class EncoderInfo:
         provider: onnxruntime's execution provider as the session reports it.
         device: `cpu` or `cuda:N`, with the device's name where known.
         threads: CPU threads, 0 on CUDA.
-        warnings: What every summary must repeat (a variant written below its bar, …).
+        warnings: Repeated in every summary (a variant exported below its parity threshold, …).
     """
 
     model: str

@@ -14,48 +14,49 @@ from tokenizers import Tokenizer, normalizers
 
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
+from es_sbert.bundle.model_files import COPY_AGAIN
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.encoder.batching import pad
 from es_sbert.errors import BundleInvalid, UsageError
 
-# (first character, character behind the last) of a passage in its text
+# (start, end) of a chunk in its text, in characters
 Span = tuple[int, int]
 
 
 class Chunker:
-    """Cuts texts at the ends of paragraphs and sentences; inside a sentence only where it is longer than a passage.
+    """Splits texts at the ends of paragraphs and sentences, and inside a sentence only if it is longer than a chunk.
 
     Ends of sentences are those of Unicode's standard annex 29, found by the library `semantic-text-splitter`.
 
     Args:
         tokenizer: Without truncation and padding.
-        tokens: Most tokens of a passage, its special tokens and `prompt` included.
-        overlap: Most tokens that two neighbouring passages share.
-        prompt: What will be put in front of each passage.
+        tokens: Most tokens of a chunk, its special tokens and `prompt` included.
+        overlap: Most tokens that two adjacent chunks share.
+        prompt: Prompt that is put in front of each chunk.
 
     Raises:
-        UsageError: `tokens` leaves no room for a text, or `overlap` none for new text.
+        UsageError: `tokens` is too small for any text, or `overlap` too large for new text.
     """
 
     def __init__(self, tokenizer: Tokenizer, tokens: int, overlap: int, prompt: str) -> None:
-        taken = len(tokenizer.encode(prompt).ids)  # the special tokens, and those of the prompt
-        room = tokens - taken
-        if room < 1:
+        reserved = len(tokenizer.encode(prompt).ids)  # the special tokens and the prompt
+        text_tokens = tokens - reserved
+        if text_tokens < 1:
             raise UsageError(
-                f"passages of {tokens} tokens hold no text: special tokens and prompt take {taken} of them",
+                f"passages of {tokens} tokens hold no text: special tokens and prompt take {reserved} of them",
                 "Make --passages larger.",
             )
-        if overlap >= room:
+        if overlap >= text_tokens:
             raise UsageError(
-                f"passages with {room} tokens of text cannot share {overlap} with the next one",
+                f"passages with {text_tokens} tokens of text cannot share {overlap} with the next one",
                 "Make --passages larger, or --passage-overlap smaller.",
             )
-        self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, room, overlap=overlap)
+        self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, text_tokens, overlap=overlap)
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
-        """The passages of each text, in order, without white space around them; none of a text of white space."""
-        found = self._splitter.chunk_all_indices(list(texts))
-        return [[(start, start + len(passage)) for start, passage in passages] for passages in found]
+        """The chunks of each text, in order, without surrounding white space; none for a text of white space."""
+        chunks_by_text = self._splitter.chunk_all_indices(list(texts))
+        return [[(start, start + len(chunk)) for start, chunk in chunks] for chunks in chunks_by_text]
 
 
 @dataclass(frozen=True)
@@ -101,18 +102,18 @@ _WHITE_SPACE = re.compile(r"\s")
 
 
 class SentenceTokenizer:
-    """The tokenizer of one model: puts the prompt in front, counts the tokens, cuts at the maximum.
+    """The tokenizer of one sentence encoder: adds the prompt, counts tokens and truncates.
 
     Thread-safe: a call changes nothing.
 
     Raises:
-        BundleInvalid: tokenizer.json is broken, or leaves no room beside the special tokens.
+        BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum.
     """
 
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
         self._tokenizer = load_tokenizer(model.tokenizer_file, lowercase=model.lowercase)
-        # Cut and padded here, not there: the tokenizer forgets how long a text was when it cuts it.
+        # Truncated and padded here: the tokenizer does not report how long a text was before truncation.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._suffix = self._special_suffix()
@@ -143,23 +144,25 @@ class SentenceTokenizer:
         maximum = self._model.max_tokens
         try:
             inputs = [prompt + text for text in texts] if prompt else list(texts)
-            begun = {n: found for n, text in enumerate(inputs) if (found := self._tokenize_prefix(text)) is not None}
-            # encode_batch_fast leaves character offsets out, which nobody here needs.
-            whole = self._tokenizer.encode_batch_fast([text for n, text in enumerate(inputs) if n not in begun])
+            prefixes = {
+                n: prefix for n, text in enumerate(inputs) if (prefix := self._tokenize_prefix(text)) is not None
+            }
+            # encode_batch_fast leaves character offsets out, which are not needed.
+            whole = self._tokenizer.encode_batch_fast([text for n, text in enumerate(inputs) if n not in prefixes])
         except (TypeError, UnicodeEncodeError) as error:
             raise UsageError(f"a text cannot be tokenised: {error}", "Give valid Unicode strings.") from error
         ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in whole]  # each (tokens,)
         lengths = list(map(len, ids))
         rows = [truncate_ids(row, maximum, self._suffix) for row in ids]
-        for number, (row, tokens) in sorted(begun.items()):
+        for number, (row, tokens) in sorted(prefixes.items()):
             rows.insert(number, row)
             lengths.insert(number, tokens)
         return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum)
 
     def _tokenize_prefix(self, text: str) -> tuple[NDArray[np.int64], int] | None:
-        """What the model reads of a text that is too long to tokenise whole, and about how many tokens it has.
+        """The ids that the model reads of a very long text, and an estimate of its tokens.
 
-        None where all of the text is needed: it is short, or so few words that its beginning does not fill the model.
+        None if all of the text is needed: it is short, or its beginning does not fill the model.
         """
         if len(text) <= MAX_COUNTED_CHARACTERS:
             return None
@@ -177,10 +180,10 @@ class SentenceTokenizer:
         return None
 
     def _stable_prefix_length(self, words: Sequence[int | None]) -> int:
-        """How many of the first tokens of a beginning are those of the whole text.
+        """How many of the first tokens of a prefix are those of the whole text.
 
-        Words are tokenised one by one: in doubt are the last one, which may go on behind the cut, and what may be part
-        of a token that was added to the vocabulary.
+        Words are tokenised one by one. Uncertain are the last word, which may continue after the cut, and tokens that
+        may be part of one that was added to the vocabulary.
 
         Args:
             words: Number of the word of each token; None for special tokens.
@@ -189,10 +192,10 @@ class SentenceTokenizer:
         return 0 if last is None else max(0, words.index(last) - self._uncertain_tokens)
 
     def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
-        """What cuts texts into passages for this model; see there.
+        """A chunker for this model.
 
         Raises:
-            UsageError: the model does not read so many tokens, or rules that leave no room.
+            UsageError: `tokens` exceeds the model's maximum or is too small for any text.
         """
         if tokens > self._model.max_tokens:
             raise UsageError(
@@ -202,7 +205,7 @@ class SentenceTokenizer:
         return Chunker(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 
     def _special_suffix(self) -> int:
-        """How many special tokens stand after a text ([SEP] or </s>): a cut text must keep them."""
+        """Number of special tokens after a text ([SEP] or </s>); a truncated text keeps them."""
         mask = self._tokenizer.encode("a").special_tokens_mask
         return next((n for n, special in enumerate(reversed(mask)) if not special), 0)
 
@@ -226,7 +229,7 @@ def load_tokenizer(path: Path, *, lowercase: bool = False) -> Tokenizer:
 
     Args:
         lowercase: Lower-case texts before all else. As in sentence-transformers this is a step of the tokenizer, so
-            that special tokens that stand in a text ([SEP]) are still found.
+            that special tokens spelled out in a text ([SEP]) are still recognised.
 
     Raises:
         BundleInvalid: the file is none.
@@ -234,7 +237,7 @@ def load_tokenizer(path: Path, *, lowercase: bool = False) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every kind of broken file
-        raise BundleInvalid(f"{path} is no tokenizer: {error}", "Copy or download the model folder again.") from error
+        raise BundleInvalid(f"{path} is no tokenizer: {error}", COPY_AGAIN) from error
     if lowercase:
         rest = [tokenizer.normalizer] if tokenizer.normalizer is not None else []
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
@@ -276,7 +279,7 @@ class PairTokenizer:
         pairs: How its network takes pairs.
 
     Raises:
-        BundleInvalid: tokenizer.json is broken, or leaves no room beside the special tokens.
+        BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum.
     """
 
     def __init__(self, model: CrossEncoderModel, pairs: PairFormat) -> None:
@@ -310,16 +313,16 @@ class PairTokenizer:
             np.fromiter((bool(encoding.overflowing) for encoding in encodings), dtype=np.bool_, count=len(pairs)),
         )
 
-    def feed(self, tokenized: TokenizedPairs, members: TokenIds, *, multiple: int = 1) -> dict[str, TokenIds]:
-        """The graph's inputs for some pairs, each of *shape* ``(members, length)``.
+    def feed(self, tokenized: TokenizedPairs, batch: TokenIds, *, multiple: int = 1) -> dict[str, TokenIds]:
+        """The graph's inputs for some pairs, each of *shape* ``(batch, length)``.
 
         Args:
             multiple: The length is a multiple of this, or the most that the model reads.
         """
-        longest = max(len(tokenized.ids[member]) for member in members)
+        longest = max(len(tokenized.ids[number]) for number in batch)
         length = min(-(-longest // multiple) * multiple, max(longest, self._max_tokens))
-        ids, mask = self._pad([tokenized.ids[member] for member in members], length, self._pairs.padding_id)
-        types, _ = self._pad([tokenized.types[member] for member in members], length, 0)
+        ids, mask = self._pad([tokenized.ids[number] for number in batch], length, self._pairs.padding_id)
+        types, _ = self._pad([tokenized.types[number] for number in batch], length, 0)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         return {name: inputs[name] for name in self._pairs.inputs}
 

@@ -18,7 +18,7 @@ from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs
 from es_sbert.errors import UsageError
 from es_sbert.networks.siamese_encoder import eval_mode
 
-# Names of the class whose probability says how alike two texts are, in data sets and on the hub.
+# Names of the class of similar pairs, in data sets and on the hub.
 _SIMILAR_CLASS_NAMES = (
     "entailment",
     "duplicate",
@@ -37,17 +37,17 @@ def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
     """One score a pair.
 
     One logit gives its sigmoid, in [0, 1], or itself where the model was trained so; several give the probability
-    of the class that stands for likeness: entailment, duplicate, paraphrase, …
+    of the class of similar pairs: entailment, duplicate, paraphrase, …
 
     Args:
         logits: *Shape:* ``(pairs, labels)`` float32.
-        model: Whose logits they are.
+        model: The model that gave the logits.
 
     Returns:
         *Shape:* ``(pairs,)``.
 
     Raises:
-        UsageError: no class, or more than one, stands for likeness.
+        UsageError: no class, or more than one, has such a name.
     """
     if len(model.labels) > 1:
         return torch.softmax(logits, dim=1)[:, similar_class_index(model.labels)]
@@ -62,7 +62,7 @@ def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
     """
     if len(first) != len(second):
         raise UsageError(
-            f"{len(first)} first texts and {len(second)} second ones are no pairs", "Give as many of each."
+            f"got {len(first)} first texts and {len(second)} second texts", "Pass two sequences of equal length."
         )
 
 
@@ -95,7 +95,7 @@ _TOKENIZE_WINDOW = 16_384
 class CrossEncoder(nn.Module):
     """A cross-encoder in torch; `es_sbert.networks.pair_scorer_folder` opens, starts and saves one.
 
-    A `PairScorer` for evaluation as it stands.
+    It is a `PairScorer` for evaluation.
 
     Args:
         model: Its settings; pairs are tokenised by its folder's tokenizer.json, as the ONNX reranker does it.
@@ -151,8 +151,8 @@ class CrossEncoder(nn.Module):
         """Scores of pairs, *shape* ``(pairs,)``, in their order, without dropout.
 
         Raises:
-            UsageError: the columns differ in length, a text is not valid Unicode, or the classes do not say which
-                stands for likeness.
+            UsageError: the columns differ in length, a text is not valid Unicode, or no class name means
+                similarity.
         """
         check_pairs(first, second)
         scores = np.empty(len(first), dtype=np.float32)  # (pairs,)
@@ -173,7 +173,7 @@ class CrossEncoder(nn.Module):
     def with_head(self, labels: tuple[str, ...]) -> CrossEncoder:
         """The same transformer under a new head of random weights; under its own where that has these labels.
 
-        The scores of a head of one logit are its sigmoid, whatever they were: training gives logits that meaning.
+        The scores of a head of one logit become its sigmoid: training gives logits that meaning.
 
         Args:
             labels: Names of the classes; one for a score.

@@ -110,7 +110,7 @@ def save_cross_encoder(network: CrossEncoder, folder: Path) -> None:
     try:
         with quiet_transformers():
             transformer.save_pretrained(str(folder))
-    except SafetensorError as error:  # not an OSError, whatever the disk's complaint
+    except SafetensorError as error:  # not an OSError, even for disk errors
         raise OSError(f"{folder}: {error}") from error
     tokenizer.save_pretrained(str(folder))
     # The tokenizer as it was: transformers may write it in another form, and its file is part of the fingerprint.
@@ -175,7 +175,7 @@ def _load_cross_encoder(model: CrossEncoderModel, *, new_head: bool) -> Any:
         raise _open_error(model, error) from error
     absent = set(report["missing_keys"])
     if new_head:
-        # BERT's pooler stands below the head and is not in every encoder's checkpoint; it is trained with the head.
+        # BERT's pooler is below the head and not in every encoder's checkpoint; it is trained with the head.
         below = f"{transformer.base_model_prefix}."
         absent = {key for key in absent if key.startswith(below) and ".pooler." not in key}
     if absent:
@@ -308,7 +308,7 @@ def save_poly_encoder(network: PolyEncoder, folder: Path) -> None:
         with quiet_transformers():
             save_siamese_encoder(network.encoder, folder)
         save_file({"codes": codes}, folder / _POLY_CODES_FILE, metadata={"format": "pt"})
-    except SafetensorError as error:  # not an OSError, whatever the disk's complaint
+    except SafetensorError as error:  # not an OSError, even for disk errors
         raise OSError(f"{folder}: {error}") from error
     settings = {"format": _POLY_FORMAT, "name": network.name, "codes": len(codes)}
     (folder / _POLY_SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

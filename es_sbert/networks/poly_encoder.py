@@ -58,7 +58,7 @@ def attention_cosine(contexts: Tensor, candidates: Tensor) -> Tensor:
     has_direction = squared > MIN_NORM**2
     # Replaced before root and division: where() alone would let NaN through from the branch not taken.
     length = torch.where(has_direction, squared, 1.0).sqrt()  # (batch, candidates)
-    # x/‖x‖ · y, by way of the unit candidate, whose gradient stays finite at zero.
+    # x/‖x‖ · y, computed from the unit candidate: its gradient is finite at zero.
     dots = (weights * (normalize_vectors(candidates) @ contexts.mT)).sum(dim=-1)  # (batch, candidates)
     return torch.where(has_direction, dots / length, 0.0)
 
@@ -77,7 +77,7 @@ class PolyEncoder(nn.Module):
     transformer, as in a siamese network; the paper has two, which start from the same weights. The candidate's vector
     is that of the encoder's own pooling; the paper takes the first token's.
 
-    A `PairScorer` for evaluation as it stands.
+    It is a `PairScorer` for evaluation.
 
     Args:
         encoder: A siamese encoder of one pooling mode without Dense layers, so that sentence vectors are as wide as
@@ -126,7 +126,7 @@ class PolyEncoder(nn.Module):
     def score(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float32]:
         """Scores of pairs in [−1, 1], *shape* ``(pairs,)``, without dropout: contexts first, candidates second.
 
-        A text that stands in several pairs goes through the transformer once a side.
+        A text in several pairs goes through the transformer once a side.
 
         Raises:
             UsageError: the columns differ in length, or a text is not valid Unicode.

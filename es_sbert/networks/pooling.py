@@ -79,7 +79,7 @@ def normalize_vectors(vectors: Tensor) -> Tensor:
         *Shape:* ``(..., dimensions)``.
     """
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)  # (..., 1)
-    # Asked this way round, a length that is no number stays one: a broken network must show in the loss.
+    # With this comparison a NaN length stays NaN, so that a broken network shows in the loss.
     vanished = length <= MIN_NORM
     # The divisor is replaced before the division: where() alone would let 0 · ∞ = NaN through from the other branch.
     scaled = vectors / torch.where(vanished, 1.0, length)  # (..., dimensions)

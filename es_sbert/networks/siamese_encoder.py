@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, 
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from es_sbert.bundle.model_files import find_weight_files
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files
 from es_sbert.bundle.sentence_model import (
     Activation,
     Dense,
@@ -49,7 +49,7 @@ def skip_mask_check(transformer: nn.Module) -> None:
 
     Args:
         transformer: A transformers network; changed in place. One that was told to use another attention than torch's
-            `scaled_dot_product_attention` or its own is left as it is.
+            `scaled_dot_product_attention` or its own is not changed.
     """
     network: Any = transformer
     if network.config._attn_implementation == "sdpa":
@@ -103,12 +103,12 @@ class TokenTypes:
     def __call__(self, mask: Tensor) -> Tensor:
         """*Shape:* that of the attention mask, ``(batch, tokens)``, int64; padding on the right has type 0."""
         rank = mask.cumsum(1)  # (batch, tokens), from 1
-        behind = mask.sum(1, keepdim=True) - rank  # (batch, tokens): tokens that follow
+        following = mask.sum(1, keepdim=True) - rank  # (batch, tokens): tokens that follow
         types = full_like(mask, self.body)
         for place, kind in enumerate(self.prefix):
             types = where(rank == place + 1, kind, types)
         for place, kind in enumerate(reversed(self.suffix)):
-            types = where(behind == place, kind, types)
+            types = where(following == place, kind, types)
         return types * mask
 
 
@@ -147,7 +147,7 @@ class DenseLayer(nn.Module):
 class SiameseEncoder(nn.Module):
     """A sentence encoder in torch; `es_sbert.networks.siamese_encoder` opens and saves one.
 
-    An `Embedder` for evaluation as it stands.
+    It is a `SentenceEmbedder` for evaluation.
 
     Args:
         model: Its settings; texts are tokenised by its folder's tokenizer.json, as the ONNX encoder does it.
@@ -284,7 +284,7 @@ def open_siamese_encoder(
     Args:
         folder: The folder.
         name: Name for people; the folder's own by default.
-        pooling: Pooling modes of a bare transformer, which has none of its own.
+        pooling: Pooling modes of a bare transformer, which does not define them.
 
     Raises:
         BundleInvalid: a file is missing or broken, or weights are pickled.
@@ -334,9 +334,7 @@ def load_transformer(model: SentenceModel) -> nn.Module:
     # transformers fills what is missing with random numbers; only the pooler, which is not used, may be missing.
     missing = sorted(key for key in loading["missing_keys"] if "pooler" not in key)
     if missing:
-        raise BundleInvalid(
-            f"the weights in {folder} lack {', '.join(missing[:3])}", "Copy or download the model folder again."
-        )
+        raise BundleInvalid(f"the weights in {folder} lack {', '.join(missing[:3])}", COPY_AGAIN)
     pooler = getattr(transformer, "pooler", None)
     if pooler is not None:
         # Next-sentence prediction's layer gets no gradient from a sentence vector; several processes would wait for it.

@@ -64,7 +64,7 @@ def test_settings_that_do_not_fit_the_weights(model: SentenceModel, settings: di
 
 
 def test_more_tokens_than_positions(model: SentenceModel) -> None:
-    with pytest.raises(BundleInvalid, match="64 positions and is said to read 65 tokens") as raised:
+    with pytest.raises(BundleInvalid, match="64 positions, fewer than its maximum of 65 tokens") as raised:
         read_transformer_weights(model.model_copy(update={"max_tokens": 65}))
     assert "at most 64" in raised.value.remedy
 
