@@ -17,7 +17,8 @@ from tests.terminal import Frame, TerminalRun, run_in_terminal
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("engine_url", ["es9"], indirect=True)]
 
 COUNT = 5000
-_BAR = re.compile(r"^[━╸╺ ]+ ([\d,]+) documents? · (.*\S) +\d+:\d\d$")
+# The terminal may echo the Ctrl-C behind the line.
+_BAR = re.compile(r"^[━╸╺ ]+ ([\d,]+) documents? · (.*\S) +\d+:\d\d(\^C)?$")
 _PRESSED = b"\x03"  # Ctrl-C
 
 

@@ -3,6 +3,7 @@
 // What Python's str.strip() takes away; JavaScript's own trim() knows a slightly different set.
 const SPACE = "[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]+";
 const AT_THE_ENDS = new RegExp(`^${SPACE}|${SPACE}$`, "g");
+const BLANK = new RegExp(`^(${SPACE})?$`);
 // Control characters draw nothing, or upset what stands around them; tabs and line ends may stay.
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 const TITLES = ["title", "name", "headline", "subject"];
@@ -24,7 +25,7 @@ export function valueAt(source, name) {
 }
 
 /**
- * The text of a document that was embedded, as es_sbert.index.text_template.TextTemplate renders it; null where it has none.
+ * The embedded text of a document, as es_sbert.index.text_template.TextTemplate renders it; null if it has none.
  * `parts` are pairs of a literal and the field after it (or null).
  */
 export function embeddedText(parts, source) {
@@ -33,7 +34,7 @@ export function embeddedText(parts, source) {
   if (values.some((value) => value !== null && typeof value !== "string") || values.every((value) => value === null)) {
     return null;
   }
-  if (values.every((value) => !value)) return "";
+  if (values.every((value) => value === null || BLANK.test(value))) return "";
   const text = parts.map(([literal, field]) => literal + (field === null ? "" : valueAt(source, field) ?? "")).join("");
   return values.includes(null) ? text.replace(AT_THE_ENDS, "") : text;
 }
