@@ -38,7 +38,9 @@ def handle_signals(
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if control.interrupted:
-            line = " ".join(filter(None, ["Stopped at once: the same command goes on where it was.", exit_warning()]))
+            line = " ".join(
+                filter(None, ["Stopped at once: the same command resumes where it stopped.", exit_warning()])
+            )
             last = threading.Thread(target=say, args=(line,), daemon=True)
             last.start()
             last.join(_LAST_MESSAGE_SECONDS)

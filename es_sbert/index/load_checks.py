@@ -11,15 +11,15 @@ from es_sbert.index.mapping import is_in_source
 
 
 def fields_missing_from_source(mappings: Mapping[str, Any], made: Collection[str]) -> str | None:
-    """What an index does not keep in `_source`, and would lose were a document written anew from it.
+    """Fields that an index does not keep in `_source`, and would lose if a document were indexed from it.
 
-    A partial update does that too, inside the engine.
+    The engine does so for a partial update.
 
     Args:
-        made: Vector fields that are made anew with every document that is written.
+        made: Vector fields that are written with every document.
 
     Returns:
-        In words, behind "the index keeps no"; None where nothing would be lost.
+        The end of the sentence "the index keeps no …"; None if nothing would be lost.
     """
     source = mappings.get("_source", {})
     if source.get("enabled", True) is False:
@@ -31,10 +31,10 @@ def fields_missing_from_source(mappings: Mapping[str, Any], made: Collection[str
 
 
 def read_target_index(engine: Engine, name: str, *, files: bool) -> IndexState | None:
-    """The index that a load goes to; None where there is none.
+    """The index that a load writes to; None if there is none.
 
     Args:
-        files: Whether the documents come from elsewhere than the index.
+        files: Whether the documents come from sources, not from the index.
 
     Raises:
         IndexMismatch: the alias points to several indices.
@@ -63,7 +63,7 @@ def in_place_commands(indices: Iterable[str]) -> str:
 
 
 def check_can_hold_vectors(state: IndexState) -> None:
-    """Refuse an index in which no vector is found.
+    """Reject an index in which vectors cannot be searched.
 
     Raises:
         VectorIndexError: its mapping indexes nothing.
@@ -76,7 +76,7 @@ def check_can_hold_vectors(state: IndexState) -> None:
 
 
 def check_can_load_files(state: IndexState, name: str, meta_fields: Collection[str] = ()) -> None:
-    """Refuse an index that refuses every document of a file, or lets every load embed them anew.
+    """Reject an index that rejects every document of a file, or in which every load would embed all of them again.
 
     Args:
         name: Index or alias, as the load names it.
@@ -95,7 +95,7 @@ def check_can_load_files(state: IndexState, name: str, meta_fields: Collection[s
         )
     if state.mappings.get("_routing", {}).get("required") and state.alias_routing(name) is None:
         raise VectorIndexError(
-            f"the index {state.name} wants a routing with every document, which files do not have",
+            f"the index {state.name} requires a routing value for every document, which files do not have",
             "Let the application that fills it write the documents, and embed them in place: "
             f"{in_place_commands([name])}. Or load by an alias that has an `index_routing`.",
         )
@@ -110,7 +110,7 @@ def check_can_load_files(state: IndexState, name: str, meta_fields: Collection[s
 
 
 def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse an index whose mapping is strict and refuses all of these documents.
+    """Reject an index whose mapping is strict and rejects all of these documents.
 
     Args:
         documents: The first ones of a source, as they are sent.
@@ -136,7 +136,7 @@ def check_created_index(
     meta_fields: Collection[str],
     documents: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Refuse an index that a load has just created, and that an index template has made unfit; it is deleted again.
+    """Reject an index that a load has just created, but that an index template makes unusable; it is deleted again.
 
     Args:
         documents: The first ones of the source.
@@ -156,7 +156,7 @@ def check_created_index(
 
 
 def delete_unused_index(engine: Engine, state: IndexState) -> bool:
-    """Delete an index that this load has created, if nobody has written to it; whether it was deleted.
+    """Delete an index that this load has created, if it is empty; whether it was deleted.
 
     Raises:
         EngineError: the engine failed.

@@ -1,7 +1,7 @@
 """Embed documents that are already in an index, once or continuously (`--watch`).
 
 Every write to a shard increments its `_seq_no`. A watch reads the documents whose last write has a higher number than
-it has seen: it also finds partial updates, which leave stale vectors behind, and costs as much as the writes, not as
+it has seen: it also finds partial updates, which cause stale vectors, and costs as much as the writes, not as
 the index.
 """
 

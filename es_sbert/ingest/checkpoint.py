@@ -31,21 +31,21 @@ from es_sbert.ingest.sources.document_source import DocumentSource
 
 
 class SeenStatus(Enum):
-    """What a load knows of a document that comes out of its source."""
+    """What a load knows of a document that it reads."""
 
-    NEW = auto()  # not seen in this run; what an earlier run has seen is looked up in the index again
-    ACKNOWLEDGED = auto()  # acknowledged in this run, and read again since the worker that read it first was lost
-    REPEATED = auto()  # the very document was met earlier in this source
-    CONTRADICTED = auto()  # its id was met earlier in this source, with another content
+    NEW = auto()  # not seen in this run; documents of an earlier run are looked up in the index again
+    ACKNOWLEDGED = auto()  # acknowledged in this run, and read again because the worker that read it first was lost
+    REPEATED = auto()  # the same document was read before
+    CONTRADICTED = auto()  # a document with the same id but another content was read before
 
 
 class SeenRecord(NamedTuple):
-    """A document that comes out of the source.
+    """A document that was read from a source.
 
     Attributes:
         id: Its id.
         content: Hash of the whole document, in hex digits.
-        origin: Where it stands.
+        origin: Its place in the source.
     """
 
     id: str
@@ -53,18 +53,18 @@ class SeenRecord(NamedTuple):
     origin: Origin
 
 
-# The system's own cache holds the rest of the file: more here would only grow with the source.
+# The cache of the operating system holds the rest of the file.
 _CACHE_KIB = 8 * 1024
-# Rows of one statement: other threads run while SQLite works on it. It allows 999 parameters or more. A statement has
-# always as many, padded with NULL, and so is compiled once.
+# Rows per statement: other threads run while SQLite executes it. SQLite allows at least 999 parameters. Every statement
+# has the same number, padded with NULL, and so is compiled once.
 _ROWS = 128
 _KEYS = ", ".join("?" * _ROWS)
-# A row with NULL as its key is left out, like one whose key is there already.
+# Rows whose key is NULL or exists already are ignored.
 _INSERT = f"INSERT OR IGNORE INTO records VALUES {', '.join(['(?, ?, ?, ?, ?, 0)'] * _ROWS)}"
 _FIND = f"SELECT * FROM records WHERE id IN ({_KEYS})"
 _ACKNOWLEDGE = f"UPDATE records SET acknowledged = 1 WHERE id IN ({_KEYS})"
 
-# key, number of the meeting that entered it, content, source, line, acknowledged
+# key, number of the record, content, source, line, acknowledged
 _Row = tuple[bytes, int, bytes, int, int, int]
 
 
@@ -72,9 +72,9 @@ class SeenRecordTable:
     """Not thread-safe.
 
     Args:
-        path: The file; one that is there is overwritten.
-        rereads: Whether a part of a source may be read twice, because the worker that read it was lost: a record that
-            comes from the same place again is then no duplicate.
+        path: The file; an existing one is overwritten.
+        rereads: Whether a part of a source may be read twice, because the worker that read it was lost: a record from
+            the same place is then not a duplicate.
 
     Raises:
         sqlite3.Error, OSError: the file cannot be written. So do all methods.
@@ -83,7 +83,7 @@ class SeenRecordTable:
     def __init__(self, path: Path, *, rereads: bool) -> None:
         self._path = path
         self._rereads = rereads
-        self._meetings = 0
+        self._records_seen = 0
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
         path.unlink(missing_ok=True)
@@ -99,20 +99,20 @@ class SeenRecordTable:
             "CREATE TABLE records (id BLOB PRIMARY KEY, meeting INTEGER, content BLOB, source INTEGER, line INTEGER, "
             "acknowledged INTEGER) WITHOUT ROWID"
         )
-        # One transaction for all: without a journal it costs nothing to keep open.
+        # A single transaction: without a journal it costs nothing to keep it open.
         self._db.execute("BEGIN")
 
     def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
         """See `LoadCheckpoint.record_seen`."""
-        first_number = self._meetings
-        self._meetings += len(records)
+        first_number = self._records_seen
+        self._records_seen += len(records)
         rows = [
-            (_key(meeting.id), number, bytes.fromhex(meeting.content), *self._place(meeting.origin))
-            for number, meeting in enumerate(records, first_number)
+            (_key(record.id), number, bytes.fromhex(record.content), *self._place(record.origin))
+            for number, record in enumerate(records, first_number)
         ]
-        # Neighbours of the table are entered together; of one key, the first that was met wins.
+        # In key order, so that neighbours in the table are inserted together; of one key, the first record wins.
         rows.sort()
-        answers = [(SeenStatus.NEW, meeting.origin) for meeting in records]
+        statuses = [(SeenStatus.NEW, record.origin) for record in records]
         for some in batched(rows, _ROWS):
             padding = [None] * (len(some[0]) * (_ROWS - len(some)))
             if self._db.execute(_INSERT, [*chain.from_iterable(some), *padding]).rowcount == len(some):
@@ -121,8 +121,8 @@ class SeenRecordTable:
             for key, number, content, *_ in some:
                 if found[key][1] != number:
                     place = number - first_number
-                    answers[place] = self._seen_before(found[key], content, records[place].origin)
-        return answers
+                    statuses[place] = self._seen_before(found[key], content, records[place].origin)
+        return statuses
 
     def record_acknowledged(self, document_ids: Sequence[str]) -> None:
         """See `LoadCheckpoint.record_acknowledged`."""
@@ -189,10 +189,10 @@ def _key(document_id: str) -> bytes:
 
 @dataclass(frozen=True)
 class LoadIdentity:
-    """What must be the same for a load to go on where another one ended.
+    """What must be the same for a load to resume another one.
 
     Attributes:
-        index_uuid: The index's own; another one of the same name has another.
+        index_uuid: Distinguishes the index from another one of the same name.
         fingerprint: The model.
         fields: Vector fields that it fills: name, template of the embedded text, rules for passages.
         id_field: Field of the id; None for hashes of the content.
@@ -205,13 +205,13 @@ class LoadIdentity:
 
 
 class LoadCheckpoint(Protocol):
-    """What was met and acknowledged. Thread-safe.
+    """The records that a load has seen and the engine has acknowledged. Thread-safe.
 
     Attributes:
         path: The file that holds it.
-        run: When the load was first started: tells its dead letters from others'.
-        resumed: Whether it goes on with an earlier process's work.
-        note: What must be said about an earlier file that is not gone on with; None where there is nothing.
+        run: When the load was first started; identifies its dead letters.
+        resumed: Whether the load resumes that of an earlier process.
+        note: A note for the user about an earlier file that cannot be resumed; None for nothing.
     """
 
     path: Path
@@ -220,38 +220,38 @@ class LoadCheckpoint(Protocol):
     note: str | None
 
     def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
-        """Enter documents in the order of the source: what is known of each, and where its id was met first.
+        """Record documents in the order of the source: the status of each, and where its id was read first.
 
         Raises:
             OutputError: the file cannot be written.
         """
 
     def record_acknowledged(self, document_ids: Sequence[str]) -> None:
-        """The engine holds these documents as they were met; on the disk when this returns, but for a power cut.
+        """The engine has acknowledged these documents.
 
         Raises:
             OutputError: the file cannot be written.
         """
 
     def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
-        """Those of the ids that were met in this pass over the source.
+        """Those of the ids that this load has read.
 
         Raises:
             OutputError: the file cannot be read.
         """
 
     def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
-        """How many documents of this pass over the source are acknowledged.
+        """How many documents that this load has read are acknowledged.
 
         Args:
-            documents: Of these alone: id and content of each, as in a `SeenRecord`; None for any content.
+            documents: Count only these: id and content of each, as in a `SeenRecord`; a content of None matches any.
 
         Raises:
             OutputError: the file cannot be read.
         """
 
     def mark_untrusted(self) -> None:
-        """The engine has altered documents of this load: vectors that the index holds may not be those that were sent.
+        """The engine has altered documents of this load: vectors of the index may differ from what was sent.
 
         Raises:
             OutputError: the file cannot be written.
@@ -261,7 +261,7 @@ class LoadCheckpoint(Protocol):
         """Whether an earlier process of this load has called `mark_untrusted`."""
 
     def record_dead_letters(self, keys: Iterable[bytes]) -> None:
-        """Dead letters that this load has written already.
+        """Record dead letters that this load has written already.
 
         Raises:
             OutputError: the file cannot be written.
@@ -275,32 +275,32 @@ class LoadCheckpoint(Protocol):
         """
 
     def close(self) -> None:
-        """Close the file; it stays for a load that goes on. Does nothing after `finish`.
+        """Close the file; it is kept for a load that resumes. Does nothing after `finish`.
 
         Raises:
-            OutputError: what is pending cannot be written.
+            OutputError: pending changes cannot be written.
         """
 
     def finish(self) -> None:
-        """The load has come to its end: nothing is left to go on with."""
+        """The load is complete: remove the file."""
 
 
 _FORMAT = 2
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 _SEEN = "-seen"
+_RESTARTED = "the load starts from the beginning"
 
 
 def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Path:
-    """`<source>.<index>.load-state` beside the first file of a load that this user may write beside.
+    """`<source>.<index>.load-state` next to the first file in a writable folder.
 
-    A load from elsewhere (standard input, an address, a query), or from where nothing may be written, keeps it in the
-    working folder.
+    A load without such a file (standard input, an address, a query) keeps it in the working folder.
     """
     for source in sources:
         if source.path is not None:
-            beside = source.path.with_name(f"{source.path.name}.{safe_file_name(index)}.load-state")
-            if os.access(beside.parent, os.W_OK):
-                return beside
+            path = source.path.with_name(f"{source.path.name}.{safe_file_name(index)}.load-state")
+            if os.access(path.parent, os.W_OK):
+                return path
     return Path(f"{safe_file_name(index)}.load-state")
 
 
@@ -308,11 +308,11 @@ class CheckpointFile:
     """The state file of a load, open: a `LoadCheckpoint`. Locked against other processes while it is open."""
 
     def __init__(self, path: Path, identity: LoadIdentity, *, rereads: bool = False) -> None:
-        """Open the state of a load, or begin one.
+        """Open the checkpoint of a load, or start one.
 
         Args:
-            rereads: Whether a part of a source may be read twice, because who read it was lost: a record that comes
-                from the same place again is then no repetition.
+            rereads: Whether a part of a source may be read twice, because the worker that read it was lost: a record
+                from the same place is then not a duplicate.
 
         Raises:
             UsageError: another process is loading with this state.
@@ -330,14 +330,14 @@ class CheckpointFile:
             self._db.execute("REPLACE INTO load VALUES (?, ?, ?)", (_FORMAT, _packed(identity), self.run))
             self._commit()
             try:
-                # Now that the lock is held, no other process has such a file open.
+                # The lock is held: no other process has this file open.
                 self._records = SeenRecordTable(self.path.with_name(f"{self.path.name}{_SEEN}"), rereads=rereads)
             except BaseException:
                 self._db.close()
                 raise
 
     def _opened(self, identity: LoadIdentity) -> tuple[sqlite3.Connection, str | None]:
-        """The database in a transaction, and when the load that it resumes was first started."""
+        """The database in a transaction, and the start of the load that is resumed; None for a new load."""
         try:
             db = _connect(self.path)
             row = _load_row(db)
@@ -348,12 +348,12 @@ class CheckpointFile:
             os.replace(self.path, broken)
             for suffix in _SUFFIXES[1:]:
                 Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-            self.note = f"The state file {self.path} was broken ({error}) and is {broken.name} now: begun anew"
+            self.note = f"The state file {self.path} was broken ({error}) and is {broken.name} now: {_RESTARTED}"
             db, row = _connect(self.path), None
         if row is not None and row[:2] == (_FORMAT, _packed(identity)):
             return db, row[2]
         if row is not None:
-            self.note = f"The state file {self.path} was of another index, model, text or id field: begun anew"
+            self.note = f"The state file {self.path} was of another index, model, text or id field: {_RESTARTED}"
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
         db.execute("PRAGMA user_version = 0")
@@ -379,7 +379,7 @@ class CheckpointFile:
 
     def mark_untrusted(self) -> None:
         with self._explained():
-            # Kept with the file: the process that resumes this load must know.
+            # Stored in the file, for the process that resumes this load.
             self._db.execute("PRAGMA user_version = 1")
             self._commit()
             self._records.forget_acknowledged()
@@ -409,12 +409,12 @@ class CheckpointFile:
             self._finished = True
             self._records.close()
             if os.name == "nt":
-                # Windows removes no open file. One that another load has opened by now is that load's, and stays.
+                # Windows cannot remove an open file. If another load has opened it by now, it is kept.
                 self._db.close()
                 with suppress(PermissionError):
                     self._remove()
             else:
-                self._remove()  # while it is locked: afterwards it may be another load's
+                self._remove()  # while it is locked: afterwards another load may use it
                 self._db.close()
 
     def _remove(self) -> None:
@@ -427,7 +427,7 @@ class CheckpointFile:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """The lock is held; errors of SQLite become ours."""
+        """Hold the lock, and convert errors of SQLite."""
         with self._lock:
             try:
                 yield
@@ -435,12 +435,12 @@ class CheckpointFile:
                 if isinstance(error, sqlite3.Error) and "locked" in str(error):
                     raise UsageError(
                         f"another load is running with the state file {self.path}",
-                        "Wait for its end, or give this load a --state of its own.",
+                        "Wait until it ends, or use another file with --state.",
                     ) from error
                 raise OutputError(
                     f"the state file {self.path} cannot be written: {error}",
-                    "Free space or name another file with --state, then run the same command again: it goes on where "
-                    "it was.",
+                    "Free space or name another file with --state, then run the same command again: it resumes "
+                    "the load.",
                 ) from error
 
 
@@ -450,26 +450,26 @@ def _connect(path: Path) -> sqlite3.Connection:
         path.touch()
         before = _file_id(path)
         db = _open_locked(path)
-        # Another load may have come to its end and removed what was opened before it was locked: such a file
-        # keeps nobody out. The number of a file that is open is not given to another one.
+        # Another load may have finished and removed the file between opening and locking: the lock of a removed file
+        # is useless. The inode of an open file is not reused.
         if before is not None and _file_id(path) == before:
             return db
         db.close()
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:
-    """What tells a file from any other that stood or will stand at its path; None where there is none."""
+    """Identifies a file, also if another one replaces it at its path; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _open_locked(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     try:
-        # A write-ahead log: a commit is one write, and a cut anywhere leaves the commits before it.
+        # A write-ahead log: a commit is one write, and a crash keeps the commits before it.
         for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
             db.execute(f"PRAGMA {pragma}")
         db.execute("BEGIN IMMEDIATE")
@@ -483,7 +483,7 @@ def _open_locked(path: Path) -> sqlite3.Connection:
 
 
 def _load_row(db: sqlite3.Connection) -> tuple[int, bytes, str] | None:
-    """(format, identity, run) of the load that the file is of; None where it is of none, or of another version."""
+    """(format, identity, run) of the load of this file; None if it has none, or is of another version."""
     columns = [row[1] for row in db.execute("PRAGMA table_info(load)")]
     if columns != ["format", "identity", "run"]:
         return None

@@ -46,9 +46,9 @@ def default_dead_letters_path(index: str) -> Path:
 
 
 def safe_file_name(index: str) -> str:
-    """An index's name as part of a file's name, another one for each index.
+    """The name of an index as part of a file name, unique per index.
 
-    What a file name may not hold, and a dot in front, is percent-encoded.
+    Characters that a file name may not have, and a leading dot, are percent-encoded.
     """
     return re.sub(r"[^\w.-]|^\.", _percent_encoded, index) or "%"
 
@@ -58,10 +58,10 @@ def _percent_encoded(match: re.Match[str]) -> str:
 
 
 def check_dead_letters_writable(path: Path) -> None:
-    """Find out before a load whether the file could be written.
+    """Check before a load that the file can be written.
 
     Raises:
-        OutputError: the folder is missing or closed to this user, or the path is a folder.
+        OutputError: the folder is missing or not writable, or the path is a folder.
     """
     target = path if path.exists() else path.parent
     if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
@@ -72,9 +72,9 @@ def check_dead_letters_writable(path: Path) -> None:
 
 
 def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
-    """Keys of the letters that a load has written; none where there is no file.
+    """Keys of the dead letters that a load has written; none if there is no file.
 
-    A line that is no letter of ours, or was cut off, is passed over.
+    Truncated lines, and lines that are not dead letters, are skipped.
     """
     if not path.is_file():
         return
@@ -86,7 +86,7 @@ def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
 
 
 def last_dead_letter_time(path: Path) -> str | None:
-    """When the last letter of a file was written; None where there is none, or none that can be read."""
+    """When the last dead letter of a file was written; None if there is none that can be read."""
     if not path.is_file():
         return None
     with open(path, "rb") as file:
@@ -100,7 +100,7 @@ def last_dead_letter_time(path: Path) -> str | None:
 
 
 def dead_letter_key(letter: dict[str, Any]) -> bytes:
-    """16 bytes that stand for what a letter is about: the place and the content, not the reason."""
+    """A 16-byte key of a dead letter: of its origin and content, not of the reason."""
     about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
     return hashlib.blake2b(orjson.dumps(about, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
@@ -123,16 +123,16 @@ class DeadLetterSink(Protocol):
 
 
 class DeadLetters:
-    """Appends one line a document; thread-safe. The file is created with the first letter.
+    """Appends one line per document; thread-safe. The file is created with the first dead letter.
 
-    Letters of earlier loads stay in front: a file of them may be the only copy of a document. Each line carries
-    the load's start in `run`, which tells one load's letters from another's.
+    Dead letters of earlier loads are kept: the file may be the only copy of a document. The start of the load, in
+    `run`, identifies the dead letters of a load.
 
     Args:
         path: The file.
         run: When the load was first started.
-        written: Whether a letter with this key was written before the load was killed; it is not written twice.
-        clock: Gives the letters their times.
+        written: Whether a dead letter with this key was written before the load was killed; it is not written twice.
+        clock: Gives the dead letters their times.
         index: Index or alias that the documents were meant for.
     """
 
@@ -150,7 +150,7 @@ class DeadLetters:
         self._clock = clock or Clock()
         self._index = index
         self._lock = threading.Lock()
-        # Unbuffered: a letter is with the operating system when `write` returns, and closing cannot fail late.
+        # Unbuffered: `write` hands each line to the operating system, and closing cannot fail later.
         self._file: FileIO | None = None
 
     def write(
@@ -164,12 +164,12 @@ class DeadLetters:
         size: int = 0,
         partial: bool = False,
     ) -> None:
-        """Append a letter and hand it to the operating system.
+        """Append a dead letter.
 
         Args:
-            document: The document as JSON, where there is one.
-            raw: The first bytes of input that is no JSON object, of `size` bytes in all.
-            partial: Whether `document` is only a part of the document, which must not take the place of the whole.
+            document: The document as JSON, if it could be parsed.
+            raw: The first bytes of input that is not a JSON object, of `size` bytes in total.
+            partial: Whether `document` has only some fields; a retry must not replace the whole document by it.
 
         Raises:
             OutputError: the file cannot be written.
@@ -196,7 +196,7 @@ class DeadLetters:
             try:
                 if self._file is None:
                     self._file = _open_to_append(self.path)
-                    # The first of many, it may be: whoever looks now may still stop the load and mend the cause.
+                    # It may be the first of many: the user can still stop the load and fix the cause.
                     message = f"{origin} cannot be loaded: {reason} (this one and others: {self.path})"
                     log_event(
                         "first_dead_letter",
@@ -217,7 +217,7 @@ class DeadLetters:
                 ) from error
 
     def _append(self, file: FileIO, line: bytes) -> bool:
-        """Write a letter; False where a retry has taken the file aside, which would throw it away with the others."""
+        """Write a line; False if a retry has moved the file, and would delete the line with the others."""
         with append_lock(file, self.path) as still_there:
             rest = memoryview(line if still_there else b"")
             while rest:
@@ -233,12 +233,12 @@ class DeadLetters:
 
 
 def _open_to_append(path: Path) -> FileIO:
-    """The file, positioned behind its last whole line."""
+    """The file, positioned after its last complete line."""
     file = open(path, "a+b", buffering=0)  # noqa: SIM115 (stays open for the whole load)
     if file.tell():
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
-            # A disk that ran full cut the last letter off; the next one must not be glued to it.
+            # A full disk has truncated the last line; the next one must not be appended to it.
             file.write(b"\n")
     return file
 

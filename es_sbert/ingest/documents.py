@@ -31,15 +31,13 @@ from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource,
 
 
 class RecordStream:
-    """Records of all sources, read once: a pipe or a query gives them only once.
+    """The records of all sources, read once: a pipe or a query yields them only once.
 
     Args:
-        sources: What is read.
-        settings: How.
-        control: Says when to stop, and is told of a source that does not answer any more.
+        control: Stops the reading; the stream truncates the load if a source fails.
 
     Attributes:
-        counter: How much of the sources was read.
+        counter: Bytes read from the sources.
     """
 
     def __init__(self, sources: Sequence[DocumentSource], settings: ReadSettings, control: LoadControl) -> None:
@@ -51,11 +49,11 @@ class RecordStream:
 
     @property
     def peeked(self) -> list[dict[str, Any]]:
-        """The objects among the first records that were looked at; none once the stream is read."""
+        """The objects among the first records; none once the stream is read."""
         return [record.fields for record in self._peeked if isinstance(record, Record)]
 
     def peek(self) -> Iterator[Record | RejectedRecord]:
-        """The first records, as many as are taken; iterating over the stream gives them again."""
+        """The first records, as many as the caller reads; iterating over the stream yields them again."""
         yield from self._peeked
         for record in self._records:
             self._peeked.append(record)
@@ -66,28 +64,28 @@ class RecordStream:
         return chain(peeked, self._records)
 
     def close(self) -> None:
-        """Let go of the source: its file, or its connection to a database."""
+        """Close the source: its file, or its database connection."""
         self._records.close()
 
 
-# Documents that the load's memory is asked about at a time: where it stands on another machine, each question travels.
+# Documents recorded in the checkpoint at a time: in a distributed load, each call goes to another machine.
 _LOOKUP_DOCUMENTS = 1024
 _LOOKUP_BYTES = 1 << 20
 
 
 class Document(NamedTuple):
-    """A document on its way to the engine.
+    """A document to be embedded and written.
 
     Attributes:
-        origin: Where it stands in the source.
+        origin: Its place in the source.
         id: Its id.
-        texts: The text of each of the load's targets; empty where there is none.
-        source: The document as JSON in one line (of a document of the index: the part that was read).
-        document_hash: Hash of the whole document; None for documents embedded where they stand.
+        texts: The text of each target; empty if there is none.
+        source: The document as one line of JSON; of a document of the index, the fields that were read.
+        document_hash: Hash of the whole document; None for documents of the index.
         version: `_seq_no` and `_primary_term` of the version that was read; None for documents of files.
-        written: When it was the document's last word; a later one in the index stays. None: now.
-        stale: Of a document of the index: the targets, by number, whose vector is not the one that belongs there.
-        routing: What chooses its shard, where that is not the id.
+        written: Of a dead letter: when it was written; a newer version in the index wins. None for now.
+        stale: Of a document of the index: the targets, by number, that have no current vector.
+        routing: The custom routing value.
     """
 
     origin: Origin
@@ -102,7 +100,7 @@ class Document(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it holds in memory, roughly: the texts are part of the source."""
+        """Approximate bytes in memory: the texts are part of the source."""
         return 2 * len(self.source) + 512
 
     def rejected(self, reason: str) -> RejectedRecord:
@@ -112,13 +110,13 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentRules:
-    """How documents are taken from records.
+    """How records become documents.
 
     Attributes:
-        targets: Whose texts are taken.
-        id_field: Field of the id; None takes the hash of the content.
-        reserved: Fields that the load writes itself and that a source may therefore not hold.
-        routing: Of all documents: that of the alias which is loaded.
+        targets: The targets whose texts are read.
+        id_field: Field of the id; None uses the hash of the content.
+        reserved: Fields that the load writes itself, and that records may not have.
+        routing: The routing of all documents: that of the alias.
     """
 
     targets: EmbeddingTargets
@@ -141,7 +139,7 @@ class DocumentRules:
 def to_document(record: Record, rules: DocumentRules) -> Document | RejectedRecord:
     """The document of a record; its texts may be empty.
 
-    A document that cannot be loaded becomes a reject with the reason.
+    A record that cannot be loaded is rejected with the reason.
     """
     content = document_hash(record.fields)
     identity = record.id or content
@@ -222,7 +220,7 @@ def document_windows(documents: Iterable[Document], count: int, max_bytes: int) 
 
 
 def cleared_fields(document: Document, targets: EmbeddingTargets) -> list[str]:
-    """Vector fields that a document of the index loses, because it lost their text."""
+    """Vector fields to remove from a document of the index, because it lost their text."""
     return [targets[number].field for number in document.stale if not document.texts[number]]
 
 
@@ -231,11 +229,11 @@ class DocumentAction:
     """One action of a bulk request.
 
     Attributes:
-        document: What it writes.
-        body: The action's line and the line of its document, each with a line feed.
-        outcome: How the document ends when the engine takes the action.
+        document: The document that it writes.
+        body: The line of the action and the line of the document, each with a line feed.
+        outcome: The outcome of the document if the engine takes the action.
         lost_tokens: Tokens of its text that the model does not read.
-        embedded_at: `embedded_at` of its vector; empty where it gets none.
+        embedded_at: `embedded_at` of its vector; empty if it gets none.
         fields: The vector fields that it writes.
         passages: Passages among the new vectors.
     """
@@ -250,16 +248,16 @@ class DocumentAction:
 
 
 def index_action(document: Document, fields: Sequence[VectorFieldValue]) -> bytes:
-    """Write the whole document: its own bytes, the vectors and the objects beside them put at the end."""
+    """Index the whole document: its own bytes, with the vectors and their metadata appended."""
     head = orjson.dumps({"index": _action_metadata(document)})
     return b"".join((head, b"\n", append_members(document.source, vector_members(fields)), b"\n"))
 
 
 def update_action(document: Document, fields: Sequence[VectorFieldValue], cleared: Sequence[str]) -> bytes:
-    """Change vectors of a document of the index, unless it was written since it was read.
+    """Update the vectors of a document of the index, unless it was written since it was read.
 
     Args:
-        cleared: Vector fields whose text the document has lost; they and the objects beside them are taken away.
+        cleared: Vector fields whose text the document has lost; they and their metadata are removed.
 
     Raises:
         ValueError: the document was not read from an index.

@@ -86,7 +86,7 @@ class DryRun(BaseModel):
         max_tokens: What it reads of a text.
         prompt: What it puts in front of each text; empty for none.
         creates_index: Whether the load would create the index.
-        mapping: Body of the request that would create the index or change its mapping; None where it stays as it is.
+        mapping: Body of the request that would create the index or change its mapping; None if it does not change.
         documents: The first documents.
     """
 
@@ -114,7 +114,7 @@ class DryRun(BaseModel):
             lines += [f"  {line}" for line in _document_lines(document)]
         lines.append("")
         if self.mapping is None:
-            lines.append(f"The mapping of {self.index} would stay as it is.")
+            lines.append(f"The mapping of {self.index} would not change.")
         else:
             what = f"{self.index} would be created with:" if self.creates_index else "This would change the mapping:"
             lines.append(what)
@@ -145,7 +145,7 @@ def dry_run(engine: Engine, encoder: Encoder, wanted: LoadPlan, count: int) -> D
 
     Raises:
         SourceError: the load would be refused by its first documents.
-        IndexMismatch, IndexMissing, UsageError: the index could not be loaded in this way.
+        IndexMismatch, IndexMissing, UsageError: the index cannot take the documents.
         EngineError: the engine failed.
     """
     control, info = LoadControl(), encoder.info

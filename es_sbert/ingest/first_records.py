@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -32,7 +33,7 @@ from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import DocumentSource, FileSource
+from es_sbert.ingest.sources.document_source import FileSource
 from es_sbert.io.text_formats import json_type_name
 
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
@@ -41,16 +42,17 @@ _BULK_PARAMETERS = frozenset({
     "list_executed_pipelines", "op_type", "parent", "pipeline", "require_alias", "require_data_stream",
     "retry_on_conflict", "routing", "version", "version_type",
 })  # fmt: skip
-# Documents whose fields are looked at for a message.
+_HAVE = "The documents have"
+# Documents whose fields are read for a message.
 _NAMED_DOCUMENTS = 100
 
 
 @dataclass
 class FirstRecords:
-    """The first records of a source, examined as a load examines them.
+    """The first records of a source, and the documents that a load would make of them.
 
     Attributes:
-        rules: How documents are taken from records.
+        rules: How records become documents.
         records: The records.
         documents: Those that can be loaded, or have no text.
         rejects: Those that cannot be loaded, with the reason.
@@ -68,7 +70,7 @@ class FirstRecords:
         if isinstance(record, RejectedRecord):
             self.rejects.append(record)
             return
-        self._present |= {name for name in self.absent if find_field(record.fields, name) is not MISSING}
+        self._present |= {name for name in self.missing if find_field(record.fields, name) is not MISSING}
         document = to_document(record, self.rules)
         if isinstance(document, RejectedRecord):
             self.rejects.append(document)
@@ -76,8 +78,8 @@ class FirstRecords:
             self.documents.append(document)
 
     @property
-    def absent(self) -> list[str]:
-        """Fields of the texts that no record has; null counts as there."""
+    def missing(self) -> list[str]:
+        """Fields of the texts that no record has; null counts as present."""
         return [name for name in self.rules.text_fields if name not in self._present]
 
     @property
@@ -90,14 +92,14 @@ class FirstRecords:
             if target.filled
         )
 
-    def objects(self) -> Iterator[dict[str, Any]]:
+    def documents_as_json(self) -> Iterator[dict[str, Any]]:
         """The fields of the records that are objects."""
         return (record.fields for record in self.records if isinstance(record, Record))
 
     def field_names(self) -> list[str]:
         """Names of the fields that the first documents have, in their order."""
         found: dict[str, None] = {}
-        for _, fields in zip(range(_NAMED_DOCUMENTS), self.objects(), strict=False):
+        for _, fields in zip(range(_NAMED_DOCUMENTS), self.documents_as_json(), strict=False):
             found |= dict.fromkeys(document_field_names(fields))
         return list(found)
 
@@ -110,94 +112,92 @@ def is_bulk_action(fields: Mapping[str, Any]) -> bool:
     return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
 
 
-def diagnose_format(window: FirstRecords) -> tuple[str, str] | None:
-    """What a source is in place of documents, and what to do; None where its records may be documents.
+def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
+    """The problem and the remedy if a source has a known wrong format; None if its records may be documents.
 
-    These formats are refused even if some of their lines could be loaded.
+    These formats are rejected even if some of their lines could be loaded.
     """
-    first = window.records[0] if window.records else None
-    if first is None:
+    record = first.records[0] if first.records else None
+    if record is None:
         return None
-    name = _shell_name(first)
-    if isinstance(first, RejectedRecord):
-        # Files are refused for this before they are read; pipes are not.
-        if first.raw.lstrip().startswith(b"[") and _is_json(first):
-            return f"{first.origin.source} holds a JSON array, not one object a line", f"Use: jq -c '.[]' {name}"
+    name = _shell_name(record)
+    if isinstance(record, RejectedRecord):
+        # Files are checked for this before they are read; pipes are not.
+        if record.raw.lstrip().startswith(b"[") and _is_json(record):
+            return f"{record.origin.source} holds a JSON array, not one object a line", f"Use: jq -c '.[]' {name}"
         return None
-    if is_bulk_action(first.fields):
-        actions = {action for fields in window.objects() if is_bulk_action(fields) for action in fields}
+    if is_bulk_action(record.fields):
+        actions = {action for fields in first.documents_as_json() if is_bulk_action(fields) for action in fields}
         # An action alone may be a strange document; followed by another line it is a bulk body.
-        if len(window.records) > 1:
-            return f"{first.origin.source} looks like a _bulk body: each document comes after a line with its action", (
-                _bulk_body_remedy(first.fields, actions, name)
+        if len(first.records) > 1:
+            return (
+                f"{record.origin.source} looks like a _bulk body: each document comes after a line with its action",
+                (_bulk_body_remedy(record.fields, actions, name)),
             )
-    if _is_response(first.fields):
+    if _is_response(record.fields):
         return (
-            f"{first.origin.source} looks like the response to a search, not like one document a line",
+            f"{record.origin.source} looks like the response to a search, not like one document a line",
             f"Write its documents one a line: jq -c '.hits.hits[] | ._source + {{id: ._id}}' {name}, and load them "
             "with --id-field id.",
         )
-    if _is_hit(first.fields):
+    if _is_hit(record.fields):
         return (
-            f"{first.origin.source} holds the hits of a search: the documents are in _source",
+            f"{record.origin.source} holds the hits of a search: the documents are in _source",
             f"Write them one a line: jq -c '._source + {{id: ._id}}' {name}, and load them with --id-field id.",
         )
     return None
 
 
-def diagnose_unloadable(window: FirstRecords) -> tuple[str, str]:
-    """Why no record of the window can be loaded, and what to do.
+def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
+    """Why none of the first records can be loaded, and the remedy.
 
     Args:
-        window: At least one record, and none with a text.
+        first: At least one record, and none with a text.
     """
-    source = _shell_name(window.records[0])
-    shown = window.records[0].origin.source
-    names = window.field_names()
-    objects = list(window.objects())
-    first_raw = next((reject.raw for reject in window.rejects if reject.raw), b"")
+    source = _shell_name(first.records[0])
+    shown = first.records[0].origin.source
+    names = first.field_names()
+    objects = list(first.documents_as_json())
+    first_raw = next((reject.raw for reject in first.rejects if reject.raw), b"")
     if not objects:
-        return _no_objects(window, shown, source, first_raw)
-    count = f"{shown}: none of the first {len(window.records):,} records can be loaded"
-    taken = [name for name in window.rules.reserved if all(name in fields for fields in objects)]
+        return _no_objects(first, shown, source, first_raw)
+    count = f"{shown}: none of the first {len(first.records):,} records can be loaded"
+    taken = [name for name in first.rules.reserved if all(name in fields for fields in objects)]
     if taken:
         filtered = ", ".join(f".{name}" for name in taken)
         return (
             f"{count}, since the documents already have the field {taken[0]}, into which this load would write",
             f"Give --vector-field another name, or leave the fields out: jq -c 'del({filtered})' {source}",
         )
-    id_field = window.rules.id_field
+    id_field = first.rules.id_field
     if id_field is not None and all(find_field(fields, id_field) is MISSING for fields in objects):
         return f"{count}, since no document has the id field {id_field}", (
-            f"{fields_hint([id_field], names, 'The documents have')} Correct --id-field, or leave it out: ids are then "
+            f"{fields_hint([id_field], names, _HAVE)} Correct --id-field, or leave it out: ids are then "
             "hashes of the content."
         )
-    texts = window.rules.text_fields
+    texts = first.rules.text_fields
     for name in texts:
         types = {
             json_type_name(value) for fields in objects if (value := find_field(fields, name)) not in (MISSING, None)
         }
         if types and "string" not in types:
             return f"{count}, since the text field {name} is a JSON {' or '.join(sorted(types))}, not a string", (
-                f"{fields_hint([], names, 'The documents have')} Name a field of text with --text-field or "
-                "--text-template."
+                f"{fields_hint([], names, _HAVE)} Name a field of text with --text-field or --text-template."
             )
-    if window.rejects and not window.documents:
-        return f"{count}: {_frequent_reasons(window)}", "Correct the source and run the command again."
-    if window.absent == list(texts):
+    if first.rejects and not first.documents:
+        return f"{count}: {_frequent_reasons(first)}", "Correct the source and run the command again."
+    if first.missing == list(texts):
         return f"{count}, since no document has the text field {' or '.join(texts)}", (
-            f"{fields_hint(texts, names, 'The documents have')} Name the fields of the text with --text-field or "
-            "--text-template."
+            f"{fields_hint(texts, names, _HAVE)} Name the fields of the text with --text-field or --text-template."
         )
     return f"{count}, since the text field {' and '.join(texts)} is empty in all of them", (
-        f"{fields_hint([], names, 'The documents have')} Name the fields of the text with --text-field or "
-        "--text-template."
+        f"{fields_hint([], names, _HAVE)} Name the fields of the text with --text-field or --text-template."
     )
 
 
-def _no_objects(window: FirstRecords, shown: str, file: str, first_raw: bytes) -> tuple[str, str]:
-    lines = [reject.raw.strip() for reject in window.rejects if reject.raw.strip()]
-    all_json = all(map(_is_json, window.rejects))
+def _no_objects(first: FirstRecords, shown: str, file: str, first_raw: bytes) -> tuple[str, str]:
+    lines = [reject.raw.strip() for reject in first.rejects if reject.raw.strip()]
+    all_json = all(map(_is_json, first.rejects))
     if all_json and first_raw.strip() == b"{":
         text = b"\n".join(lines)
         picked = ".hits.hits[] | ._source + {id: ._id}" if b'"hits"' in text and b'"_source"' in text else "."
@@ -214,18 +214,18 @@ def _no_objects(window: FirstRecords, shown: str, file: str, first_raw: bytes) -
             f"Add --format {kind}, or name the file .{kind}.",
         )
     return (
-        f"{shown}: none of the first {len(window.records):,} records can be loaded: {_frequent_reasons(window)}",
+        f"{shown}: none of the first {len(first.records):,} records can be loaded: {_frequent_reasons(first)}",
         "Check that the file holds what its name or --format says.",
     )
 
 
 def _is_json(reject: RejectedRecord) -> bool:
-    """Whether a line was read as JSON, and was no object."""
+    """Whether a line was read as JSON, but is not an object."""
     return reject.reason.startswith(("malformed JSON", "the line is a JSON"))
 
 
 def _delimiter(lines: Sequence[bytes]) -> bytes | None:
-    """What separates the columns of a table; None where the lines are none."""
+    """The delimiter of the columns if the lines look like a table, else None."""
     for delimiter in (b"\t", b","):
         # Quoted values may hold more of them.
         head, *rows = [line.count(delimiter) for line in lines[:5]]
@@ -234,9 +234,9 @@ def _delimiter(lines: Sequence[bytes]) -> bytes | None:
     return None
 
 
-def _frequent_reasons(window: FirstRecords) -> str:
+def _frequent_reasons(first: FirstRecords) -> str:
     reasons = ErrorReasons()
-    for reject in window.rejects:
+    for reject in first.rejects:
         reasons.add(reject.reason)
     return "; ".join(reason for _, reason in reasons.most_frequent())
 
@@ -280,50 +280,50 @@ _SAMPLE = 100
 _LISTED = 10
 
 
-def check_first_records(engine: Engine, wanted: LoadPlan, control: LoadControl) -> RecordStream | None:
-    """Make sure that the first documents can be loaded and that the fields of their text exist.
+def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) -> RecordStream | None:
+    """Check that the first documents can be loaded and that the fields of their text exist.
 
     Args:
         control: Stops the load from outside.
 
     Returns:
-        The records of the sources, for the load; None for documents of the index, and for letters, which are only
-        taken aside later.
+        The records of the sources, for the load; None for documents of the index, and for dead letters, which are
+        quarantined later.
 
     Raises:
         SourceError: no document can be loaded, or a field of the text is neither in a document nor in the mapping.
         EngineError: the engine failed.
     """
-    if wanted.settings.only_lacking:
+    if plan.settings.only_lacking:
         return None  # a migration: what is wrong with the index must not stop it
-    if not wanted.sources:
-        _check_with_retries(wanted, control, lambda: _check_index(engine, wanted))
+    if not plan.sources:
+        _check_with_retries(plan, control, lambda: _check_index(engine, plan))
         return None
-    if wanted.settings.retry is not None:
-        _check_with_retries(wanted, control, lambda: _check_dead_letters(engine, wanted))
+    if plan.settings.retry is not None:
+        _check_with_retries(plan, control, lambda: _check_dead_letters(engine, plan))
         return None
-    stream = RecordStream(wanted.sources, wanted.reading, control)
+    stream = RecordStream(plan.sources, plan.reading, control)
     try:
-        window = read_first_records(wanted, stream.peek(), control)
+        first = read_first_records(plan, stream.peek(), control)
         if not control.stop.is_set():
-            _check_with_retries(wanted, control, lambda: check_records(engine, wanted, window))
+            _check_with_retries(plan, control, lambda: check_records(engine, plan, first))
     except BaseException:
         stream.close()
         raise
     return stream
 
 
-def _check_with_retries(wanted: LoadPlan, control: LoadControl, check: Callable[[], None]) -> None:
-    """Run a check, again where the engine fails in a way that passes."""
-    policy = RetryPolicy(wanted.settings.retry_seconds)
+def _check_with_retries(plan: LoadPlan, control: LoadControl, check: Callable[[], None]) -> None:
+    """Run a check; transient failures of the engine are retried."""
+    policy = RetryPolicy(plan.settings.retry_seconds)
     with_retries(check, policy, control.stop, lambda error: control.set_backoff(error.message))
     control.clear_backoff()
 
 
-def planned_document_rules(wanted: LoadPlan) -> DocumentRules:
-    """How documents are taken from records, as known before a model is loaded."""
-    state, settings = wanted.state, wanted.settings
-    own = tuple(EmbeddingTarget(field.field, field.template, _provisional_meta(field)) for field in wanted.fields)
+def planned_document_rules(plan: LoadPlan) -> DocumentRules:
+    """How records become documents, as known before a model is loaded."""
+    state, settings = plan.state, plan.settings
+    own = tuple(EmbeddingTarget(field.field, field.template, _provisional_meta(field)) for field in plan.fields)
     kept: EmbeddingTargets = ()
     if state is not None:
         kept = kept_targets(vector_fields(state.mappings, state.name), [target.field for target in own])
@@ -338,94 +338,87 @@ def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
 
 
 def read_first_records(
-    wanted: LoadPlan, records: Iterator[Any], control: LoadControl, documents: int = 1
+    plan: LoadPlan, records: Iterator[Record | RejectedRecord], control: LoadControl
 ) -> FirstRecords:
-    """The first records, up to where enough is known of them.
-
-    Args:
-        documents: How many documents must be known.
-    """
-    window = FirstRecords(planned_document_rules(wanted))
+    """The first records: until one has a text, and every field of the text was found."""
+    first = FirstRecords(planned_document_rules(plan))
     size = 0
     for record in records:
-        window.add(record)
-        size += len(getattr(record, "source", b""))
-        if len(window.records) >= max(MOST_RECORDS, documents) or size >= MOST_BYTES or control.stop.is_set():
+        first.add(record)
+        size += len(record.source) if isinstance(record, Record) else 0
+        if len(first.records) >= MOST_RECORDS or size >= MOST_BYTES or control.stop.is_set():
             break
-        first = window.records[0]
-        is_action = len(window.records) == 1 and is_bulk_action(getattr(first, "fields", {}))
-        if window.has_text and not window.absent and len(window.documents) >= documents and not is_action:
+        is_action = len(first.records) == 1 and isinstance(record, Record) and is_bulk_action(record.fields)
+        if first.has_text and not first.missing and not is_action:
             break
-    return window
+    return first
 
 
-def check_records(engine: Engine, wanted: LoadPlan, window: FirstRecords) -> None:
-    """Refuse a source by its first records.
+def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
+    """Check the first records of a source.
 
     Raises:
         SourceError: they hold no document that can be loaded, or lack a field of the text.
         VectorIndexError: the mapping is strict and refuses them.
         EngineError: the engine failed.
     """
-    if not window.records:
+    if not first.records:
         return
-    format_problem = diagnose_format(window)
+    format_problem = diagnose_format(first)
     if format_problem is not None:
         raise SourceError(*format_problem)
-    if wanted.state is not None:
-        check_strict_mapping(wanted.state, list(window.objects()))
-    if not window.has_text and not _clears_documents(engine, wanted, window):
-        _raise_unknown_fields(engine, wanted, window.absent, window.field_names(), "The documents have", window)
-        raise SourceError(*diagnose_unloadable(window))
-    if window.absent:
+    if plan.state is not None:
+        check_strict_mapping(plan.state, list(first.documents_as_json()))
+    if not first.has_text and not _clears_documents(engine, plan, first):
+        _raise_unknown_fields(engine, plan, first.missing, first.field_names(), first)
+        raise SourceError(*diagnose_unloadable(first))
+    if first.missing:
         further = {
             name
-            for fields in _further_documents(wanted.sources, wanted)
-            for name in window.absent
+            for fields in _further_documents(plan)
+            for name in first.missing
             if find_field(fields, name) is not MISSING
         }
-        absent = [name for name in window.absent if name not in further]
-        _raise_unknown_fields(engine, wanted, absent, window.field_names(), "The documents have", window)
+        missing = [name for name in first.missing if name not in further]
+        _raise_unknown_fields(engine, plan, missing, first.field_names(), first)
 
 
-def _clears_documents(engine: Engine, wanted: LoadPlan, window: FirstRecords) -> bool:
-    """Whether the index holds documents of a window without text: a load takes away the vectors of those."""
-    texts = {name for target in window.rules.targets if target.filled for name in target.template.fields}
-    if wanted.state is None or not window.documents or set(window.absent) == texts:
+def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bool:
+    """Whether the index holds documents that have lost their text: a load removes their vectors."""
+    texts = {name for target in first.rules.targets if target.filled for name in target.template.fields}
+    if plan.state is None or not first.documents or set(first.missing) == texts:
         return False
-    ids = [document.id for document in window.documents]
-    return bool(engine.mget_sources(wanted.state.name, ids, source_includes=[]))
+    ids = [document.id for document in first.documents]
+    return bool(engine.mget_sources(plan.state.name, ids, source_includes=[]))
 
 
 def _raise_unknown_fields(
     engine: Engine,
-    wanted: LoadPlan,
-    absent: Sequence[str],
+    plan: LoadPlan,
+    missing: Sequence[str],
     names: Sequence[str],
-    owner: str,
-    window: FirstRecords | None = None,
+    first: FirstRecords | None = None,
 ) -> None:
-    """Refuse the fields of the text that neither documents nor the mapping have.
+    """Reject fields of the text that neither the documents nor the mapping have.
 
     Args:
-        absent: Fields of texts that no document has which was looked at.
-        names: Fields that there are.
-        owner: What has them, for the message.
-        window: What was read of a source; None for documents of the index.
+        missing: Fields of texts that none of the checked documents has.
+        names: Existing fields.
+        first: The first records of a source; None for documents of the index.
     """
-    mapped = [] if wanted.state is None else mapping_field_names(wanted.state.mappings.get("properties", {}))
-    for planned in wanted.fields:
-        unknown = [name for name in planned.template.fields if name in absent and name not in mapped]
-        if not unknown or (names == [] and window is not None) or _has_vectors_of_text(engine, wanted.state, planned):
+    mapped = [] if plan.state is None else mapping_field_names(plan.state.mappings.get("properties", {}))
+    for planned in plan.fields:
+        unknown = [name for name in planned.template.fields if name in missing and name not in mapped]
+        if not unknown or (names == [] and first is not None) or _has_vectors_of_text(engine, plan.state, planned):
             continue
         several = "fields" if len(unknown) > 1 else "field"
-        looked_at = "the documents of the index" if window is None else f"the first {len(window.records):,} records"
-        mapping = "" if wanted.state is None else f", and the mapping of {wanted.state.name} lacks it"
+        looked_at = "the documents of the index" if first is None else f"the first {len(first.records):,} records"
+        mapping = "" if plan.state is None else f", and the mapping of {plan.state.name} lacks it"
         text = planned.text_options or f"the text {planned.template.template!r}"
-        hint = fields_hint(unknown, names, owner)
+        hint = fields_hint(unknown, names, _HAVE)
         later = (
             ""
-            if window is None
+            if first is None
             else " A field that only later documents have must be in the mapping before the load begins."
         )
         raise SourceError(
@@ -434,60 +427,54 @@ def _raise_unknown_fields(
 
 
 def _has_vectors_of_text(engine: Engine, state: IndexState | None, field: PlannedField) -> bool:
-    """Whether the index holds vectors of this very text already: then a later load need not have all of its fields."""
+    """Whether the index holds vectors of this text already: a later load may then lack some of its fields."""
     if state is None or field.stored is None or field.stored.text != field.template.template:
         return False
     return engine.count(state.name, has_vector_query(field.field, field.stored)) > 0
 
 
-def _further_documents(sources: Sequence[DocumentSource], wanted: LoadPlan) -> Iterator[dict[str, Any]]:
-    """The beginnings of the files behind the first one, where they can be read twice."""
-    again = [source for source in sources[1:] if isinstance(source, FileSource) and source.input.is_rereadable]
+def _further_documents(plan: LoadPlan) -> Iterator[dict[str, Any]]:
+    """The first documents of the other files, if these can be read twice."""
+    again = [source for source in plan.sources[1:] if isinstance(source, FileSource) and source.input.is_rereadable]
     for source in again[:_FURTHER_FILES]:
-        stream = RecordStream([source], replace(wanted.reading, retry_seconds=0), LoadControl())
-        try:
+        with closing(RecordStream([source], replace(plan.reading, retry_seconds=0), LoadControl())) as stream:
             for record in islice(stream, _FURTHER_RECORDS):
                 yield getattr(record, "fields", {})
-        finally:
-            stream.close()
 
 
-def _check_dead_letters(engine: Engine, wanted: LoadPlan) -> None:
-    """Refuse fields that no dead letter has. Letters are only read here: they stay where they are.
+def _check_dead_letters(engine: Engine, plan: LoadPlan) -> None:
+    """Reject fields that no dead letter has; the file is only read.
 
-    Letters that fail again are letters again, so nothing else is refused.
+    Dead letters that fail again become dead letters again, so nothing else is checked.
     """
-    assert wanted.settings.retry is not None
+    assert plan.settings.retry is not None
     control = LoadControl()
-    stream = RecordStream([pending_dead_letters(wanted.settings.retry)], wanted.reading, control)
-    try:
-        window = read_first_records(wanted, stream.peek(), control)
-    finally:
-        stream.close()
-    if any(window.objects()):
-        _raise_unknown_fields(engine, wanted, window.absent, window.field_names(), "The documents have", window)
+    with closing(RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)) as stream:
+        first = read_first_records(plan, stream.peek(), control)
+    if any(first.documents_as_json()):
+        _raise_unknown_fields(engine, plan, first.missing, first.field_names(), first)
 
 
-def _check_index(engine: Engine, wanted: LoadPlan) -> None:
-    """Refuse fields that neither the mapping nor a sample of the documents has."""
-    state = wanted.state
+def _check_index(engine: Engine, plan: LoadPlan) -> None:
+    """Reject fields that neither the mapping nor a sample of the documents has."""
+    state = plan.state
     assert state is not None, "documents of an index that exists"
-    fields = [field for field in wanted.fields if not _has_vectors_of_text(engine, state, field)]
+    fields = [field for field in plan.fields if not _has_vectors_of_text(engine, state, field)]
     if not fields:
         return
-    rules = planned_document_rules(replace(wanted, fields=tuple(fields)))
+    rules = planned_document_rules(replace(plan, fields=tuple(fields)))
     texts = list(dict.fromkeys(name for field in fields for name in field.template.fields))
-    documents = [hit.get("_source") or {} for hit in sample_hits(engine, wanted, _SAMPLE, texts)]
+    documents = [hit.get("_source") or {} for hit in sample_hits(engine, plan, _SAMPLE, texts)]
     if not documents:
         return
-    names = _index_names(engine, wanted)
-    absent = [name for name in texts if all(find_field(document, name) is MISSING for document in documents)]
-    _raise_unknown_fields(engine, wanted, absent, names, "The documents have")
-    _check_sample_has_text(engine, wanted, rules, documents, names)
+    names = _index_names(engine, plan)
+    missing = [name for name in texts if all(find_field(document, name) is MISSING for document in documents)]
+    _raise_unknown_fields(engine, plan, missing, names)
+    _check_sample_has_text(engine, plan, rules, documents, names)
 
 
 def _check_sample_has_text(
-    engine: Engine, wanted: LoadPlan, rules: DocumentRules, documents: Sequence[dict[str, Any]], names: Sequence[str]
+    engine: Engine, plan: LoadPlan, rules: DocumentRules, documents: Sequence[dict[str, Any]], names: Sequence[str]
 ) -> None:
     reasons: list[str] = []
     for document in documents:
@@ -498,8 +485,8 @@ def _check_sample_has_text(
             continue
         if any(texts):
             return
-    hint = f"{fields_hint([], names, 'The documents have')} Name a field of text with --text-field or --text-template."
-    name = wanted.settings.index
+    hint = f"{fields_hint([], names, _HAVE)} Name a field of text with --text-field or --text-template."
+    name = plan.settings.index
     if len(reasons) == len(documents):
         raise SourceError(f"no document of {name} can be embedded: {reasons[0]}", hint)
     fields = rules.text_fields
@@ -508,30 +495,30 @@ def _check_sample_has_text(
         raise SourceError(f"no document of {name} has the text field {' or '.join(fields)}", hint)
 
 
-def _index_names(engine: Engine, wanted: LoadPlan) -> list[str]:
-    """Names of the fields of an index: by its mapping, and by some documents, since a mapping may leave fields out."""
-    assert wanted.state is not None, "documents of an index that exists"
-    found = dict.fromkeys(mapping_field_names(wanted.state.mappings.get("properties", {})))
-    for hit in sample_hits(engine, wanted, _LISTED):
+def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:
+    """Names of the fields of an index: from its mapping, and from some documents, because a mapping may omit fields."""
+    assert plan.state is not None, "documents of an index that exists"
+    found = dict.fromkeys(mapping_field_names(plan.state.mappings.get("properties", {})))
+    for hit in sample_hits(engine, plan, _LISTED):
         found |= dict.fromkeys(document_field_names(hit.get("_source") or {}))
-    own = {name for target in planned_document_rules(wanted).targets for name in (target.field, target.meta_field)}
+    own = {name for target in planned_document_rules(plan).targets for name in (target.field, target.meta_field)}
     return [name for name in found if name.partition(".")[0] not in own]
 
 
-def sample_hits(engine: Engine, wanted: LoadPlan, count: int, includes: Sequence[str] = ()) -> list[dict[str, Any]]:
+def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Some documents of the index, as a search by its name sees them.
 
     Args:
-        includes: Fields that are needed; none for all but the vectors.
+        includes: Fields to return; none for all but the vectors.
     """
-    name = wanted.settings.index
-    vectors = [target.field for target in planned_document_rules(wanted).targets]
+    name = plan.settings.index
+    vectors = [target.field for target in planned_document_rules(plan).targets]
     source = {"includes": list(includes)} if includes else {"excludes": vectors}
     try:
-        # What was written a moment ago is to be seen.
+        # Include documents that were written a moment ago.
         engine.refresh(name)
     except AccessDenied:
-        if wanted.settings.dry_run is None:
+        if plan.settings.dry_run is None:
             raise
     body = {"query": {"match_all": {}}, "size": count, "_source": source}
     hits: list[dict[str, Any]] = engine.search(name, body)["hits"]["hits"]

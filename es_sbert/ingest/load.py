@@ -332,7 +332,7 @@ class _Load:
         plan, name = self._plan, self._settings.index
         self._notes += [
             f"{count:,} documents lost their vector in {field}, since its text changed or _source leaves it out: "
-            f"`es-sbert ingest --index {name} --vector-field {field}` embeds it anew"
+            f"`es-sbert ingest --index {name} --vector-field {field}` embeds it again"
             for field, count in sorted(context.outcomes.dropped.items())
         ]
         return LoadReport.of(
@@ -361,8 +361,12 @@ class _Load:
         reason = reason or ("interrupted" if self._interrupted() else None)
         if reason is None:
             return None
-        where = f" where it was ({checkpoint.path})" if checkpoint is not None else ", leaving alone what has a vector"
-        return f"{reason}; the same command goes on{where}"
+        where = (
+            f" where it stopped ({checkpoint.path})"
+            if checkpoint is not None
+            else ", skipping documents that have a vector"
+        )
+        return f"{reason}; the same command resumes{where}"
 
 
 def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) -> EmbeddingTargets:

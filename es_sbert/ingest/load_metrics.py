@@ -29,7 +29,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 @dataclass(frozen=True)
 class ObservedLoad:
-    """What is read when somebody asks."""
+    """What a scrape reads."""
 
     labels: dict[str, str]
     ledger: Ledger
@@ -154,7 +154,7 @@ def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str]:
     except OSError as error:
         raise UsageError(
             f"metrics cannot be served at {host}:{port}: {error.strerror or error}",
-            "Give --metrics another port: one load needs one of its own.",
+            "Give --metrics another port: every load needs a different one.",
         ) from error
     shown = f"[{host}]" if ":" in host else host
     try:

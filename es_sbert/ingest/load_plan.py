@@ -75,14 +75,14 @@ class IngestSettings(BaseModel):
         dead_letters: File of documents that cannot be loaded; None names it after the index.
         load_settings: Whether to switch refreshes and replicas off while loading.
         prune: Remove documents that an earlier load wrote and that the files no longer have.
-        retry: Dead-letter file whose documents are tried once more, in place of `files`.
+        retry: Dead-letter file whose documents are loaded again, instead of `files`.
         watch_seconds: With no files: go on with what other writers add or change, looking every so many seconds.
-        sql: Query whose rows are loaded, in place of `files`.
+        sql: Query whose rows are loaded, instead of `files`.
         database: Address of the database that is asked; may hold a password.
         only_lacking: Of documents of the index, read those alone that lack a vector; the vectors of all others are
             known to be current.
         only_ids: Of documents of the index, read those alone that have one of these ids; None reads all. At most 8,000.
-        state: File that a killed load goes on from; None puts it beside the first source.
+        state: Checkpoint from which a killed load resumes; None puts it next to the first source.
         max_errors: How many documents may fail before the load stops; None for the default of this kind of load.
         replace_text_template: With no files: embed the documents anew from another text than their vectors were made
             from.
@@ -140,10 +140,9 @@ class PlannedField:
     Attributes:
         field: Its name.
         template: The text of its vectors.
-        passages: Rules that were asked for; None leaves them to the index.
-        stored: What the mapping says of it; None where it is new.
-        text_options: The options by which the text was given, for messages; None where the index or the default says
-            it.
+        passages: The rules of `--passages`; None leaves them to the index.
+        stored: Its metadata in the mapping; None if it is new.
+        text_options: The options that gave the text, for messages; None if it is that of the index or the default.
     """
 
     field: str
@@ -154,10 +153,10 @@ class PlannedField:
 
 
 def plan_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> tuple[PlannedField, ...]:
-    """The vector fields that the settings ask for.
+    """The vector fields of the settings.
 
     Args:
-        stored: The index's own.
+        stored: Those that the index has.
 
     Raises:
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
@@ -185,7 +184,9 @@ def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> d
         field = settings.vector_field
         return {field: _template(settings, stored.get(field))}
     if settings.text_fields or settings.text_template is not None:
-        raise UsageError("--vector says itself which text it stands for", "Leave --text-field and --text-template out.")
+        raise UsageError(
+            "--vector includes the text of its vector field", "Leave --text-field and --text-template out."
+        )
     texts: dict[str, TextTemplate] = {}
     for given in settings.vectors:
         field, equals, template = given.partition("=")
@@ -198,9 +199,7 @@ def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> d
         elif known is not None and known.text is not None:
             texts[field] = TextTemplate.parse(known.text)
         else:
-            raise UsageError(
-                f"the index does not say which text {field} stands for", f"Write --vector '{field}={{FIELD}}'."
-            )
+            raise UsageError(f"the mapping does not name the text of {field}", f"Write --vector '{field}={{FIELD}}'.")
     return texts
 
 
@@ -235,15 +234,14 @@ def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, Chu
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A load whose input and index were looked at, before a model is loaded.
+    """A load whose input and index were checked, before a model is loaded.
 
     Attributes:
-        settings: What was asked for.
-        sources: What to load; none for documents of the index.
+        sources: The sources to load; none for documents of the index.
         fields: The vector fields to fill; at least one.
-        state: The index as it stands; None where it does not exist yet.
+        state: The index now; None if it does not exist yet.
         dead_letters: The dead-letter file.
-        state_file: Where a killed load goes on from; None for documents of the index, which is its own state.
+        state_file: The checkpoint; None for documents of the index, which needs none.
     """
 
     settings: IngestSettings
@@ -255,7 +253,7 @@ class LoadPlan:
 
     @property
     def stored(self) -> VectorFieldMeta | None:
-        """What the mapping says of the first field that is filled already; None where all of them are new."""
+        """The metadata of the first field that exists already; None if all are new."""
         return next((field.stored for field in self.fields if field.stored is not None), None)
 
     @property
@@ -283,10 +281,10 @@ class LoadPlan:
 
 
 def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[DocumentSource] | None = None) -> LoadPlan:
-    """Check everything that can be checked before a model is loaded and a document written.
+    """Check everything that can be checked before a model is loaded and a document is written.
 
     Args:
-        sources: What `resolve_sources` has found, where it was called already.
+        sources: The result of `resolve_sources`, if it was called already.
 
     Raises:
         AccessDenied: the user lacks a privilege that the load needs.
@@ -295,7 +293,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         OutputError: the dead-letter file could not be written.
         IndexMissing: documents of an index that does not exist.
         IndexMismatch: the mapping's `_meta` is damaged, or an alias points to several indices.
-        VectorIndexError: the index does not take documents in this way.
+        VectorIndexError: the index cannot take the documents.
         EngineError: the engine failed.
     """
     sources = resolve_sources(settings) if sources is None else sources
@@ -304,10 +302,12 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if settings.watch_seconds is not None and sources:
         raise UsageError(
             "--watch looks at documents that are written to the index",
-            "Leave FILE out; load it by a command of its own.",
+            "Leave FILE out, and load it with a separate command.",
         )
     if settings.watch_seconds is not None and settings.load_settings is BulkLoadSettings.FAST:
-        raise UsageError("--watch goes on for ever, so the settings of a load would stay", "Leave out --load-settings.")
+        raise UsageError(
+            "--watch never ends, so bulk load settings would never be restored", "Leave out --load-settings."
+        )
     if not sources and settings.id_field is not None:
         raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
     if settings.replace_text_template:
@@ -327,7 +327,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         lost = fields_missing_from_source(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
         if lost is not None:
             raise VectorIndexError(
-                f"the index {state.name} keeps no {lost}: documents that get a vector where they stand would lose it",
+                f"the index {state.name} keeps no {lost}: documents that are embedded in place would lose it",
                 "Load the documents from files.",
             )
     elif state is not None:
@@ -351,10 +351,10 @@ def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexSt
 
 
 def check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
-    """Refuse options that do not go with --replace-text-template.
+    """Check the options of --replace-text-template.
 
     Raises:
-        UsageError: documents from elsewhere, or no text.
+        UsageError: there are sources, or there is no text.
     """
     if sources:
         raise UsageError(
@@ -368,14 +368,14 @@ def check_replace_text_options(settings: IngestSettings, sources: Sequence[Docum
 
 
 def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
-    """What is to be loaded; none for documents of the index. Found without the engine, which may be waited for.
+    """The sources to load; none for documents of the index. Needs no engine, which may still be starting.
 
     Raises:
         UsageError: options that contradict each other.
         SourceError: there is no such file.
     """
-    ways = {"FILE": settings.files, "--retry": settings.retry, "--sql": settings.sql}
-    given = [way for way, value in ways.items() if value]
+    options = {"FILE": settings.files, "--retry": settings.retry, "--sql": settings.sql}
+    given = [option for option, value in options.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} exclude each other", "Give one of them.")
     if settings.retry is not None:

@@ -13,10 +13,12 @@ from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import EsSbertError, RequestFailed
 from es_sbert.index.document_vectors import targets_to_fill
-from es_sbert.ingest.ledger import DocumentOutcome, Ledger
+from es_sbert.ingest.ledger import Ledger
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.mappings import read_body
 from es_sbert.messages import escape_unprintable, log_event, pluralize
+
+_ENCODER_FIELDS = ("model", "fingerprint", "variant", "precision", "provider", "device", "threads", "warnings")
 
 
 class SkippedCounts(BaseModel):
@@ -24,8 +26,8 @@ class SkippedCounts(BaseModel):
 
     Attributes:
         empty: Without text, so without a vector.
-        duplicate: Repetitions of a document met before in the same load.
-        superseded: Dead letters of which the index holds a later version.
+        duplicate: Documents that were read before in the same load.
+        superseded: Dead letters of which the index holds a newer version.
         deleted: Removed from the index while they were being embedded.
     """
 
@@ -43,28 +45,28 @@ class LoadReport(BaseModel):
     Attributes:
         index, engine: Where the documents went.
         source: `files`, `sql` or `index`.
-        read: Documents (or what stands where one should) met in the source.
+        read: Records read from the source.
         indexed: Embedded and written.
         updated: Written with the vector they had, since only other fields changed.
-        unchanged: Left alone: in the index as they are.
+        unchanged: Left alone: unchanged in the index.
         skipped: Left out on purpose.
         dead: In the dead-letter file.
-        left: Read but not sent, because the engine was lost or the user stopped the load: the same command goes on with
+        left: Read but not sent, because the engine was unreachable or the user stopped the load: the same command loads
             them.
-        dead_letters: That file; None where nothing was written to it.
+        dead_letters: That file; None if nothing was written to it.
         truncated: Of the indexed, documents whose text is longer than the model reads.
         lost_tokens: Tokens cut off in them, estimated for texts of more than 100,000 characters.
-        passages: Passages that got vectors, where texts are cut into passages.
+        passages: Passages that got vectors, if texts are cut into passages.
         missing_fields: Field of a text → documents read that lack it, or have null in it.
         retries: Requests and documents sent again.
         seconds: Time of the load, model loading left out.
-        documents_per_second: Documents that came to an end over `seconds`; those left for the next run do not count.
-        model, fingerprint, variant, precision, provider, device, threads: What embedded, as it really ran.
-        warnings: What the encoder wants said.
+        documents_per_second: Documents with an outcome per second; those left for the next run do not count.
+        model, fingerprint, variant, precision, provider, device, threads: Of the encoder, as it really ran.
+        warnings: Warnings of the encoder.
         interrupted: Whether the user stopped it.
-        stopped: Why it stopped before the end of the source, and how it goes on; None where it did not.
-        resumed: Whether it went on where another process ended.
-        notes: What else must be said.
+        stopped: Why it stopped before the end of the source, and how to resume; None if it did not.
+        resumed: Whether it resumed the load of another process.
+        notes: Further notes.
         pruned: Documents removed from the index, because the source no longer has them.
         missing: Documents that the engine acknowledged and that the index does not hold at the end as they were
             written: it lost writes, or other writers deleted or replaced them.
@@ -106,66 +108,29 @@ class LoadReport(BaseModel):
     missing: int = 0
 
     @classmethod
-    def of(
-        cls,
-        ledger: Ledger,
-        info: EncoderInfo,
-        *,
-        index: str,
-        engine: str,
-        source: str,
-        dead_letters: str,
-        seconds: float,
-        interrupted: bool,
-        stopped: str | None,
-        resumed: bool,
-        notes: tuple[str, ...],
-        pruned: int,
-        missing: int = 0,
-    ) -> LoadReport:
-        """The summary of a ledger that adds up.
+    def of(cls, ledger: Ledger, info: EncoderInfo, *, seconds: float, dead_letters: str, **facts: Any) -> LoadReport:
+        """The report of a ledger that adds up.
+
+        Args:
+            dead_letters: The dead-letter file.
+            facts: The fields that neither the ledger nor the encoder has.
 
         Raises:
-            LedgerError: it does not.
+            LedgerError: the ledger does not add up.
         """
         ledger.verify()
-        counts = ledger.counts()
-        encoder: dict[str, Any] = {
-            name: getattr(info, name)
-            for name in ("model", "fingerprint", "variant", "precision", "provider", "device", "threads", "warnings")
-        }
-        ended = ledger.read - counts[DocumentOutcome.LEFT]
+        counts: dict[str, Any] = {outcome.value: count for outcome, count in ledger.counts().items()}
         return cls(
-            index=index,
-            engine=engine,
-            source=source,
             read=ledger.read,
-            indexed=counts[DocumentOutcome.INDEXED],
-            updated=counts[DocumentOutcome.UPDATED],
-            unchanged=counts[DocumentOutcome.UNCHANGED],
-            skipped=SkippedCounts(
-                empty=counts[DocumentOutcome.EMPTY],
-                duplicate=counts[DocumentOutcome.DUPLICATE],
-                superseded=counts[DocumentOutcome.SUPERSEDED],
-                deleted=counts[DocumentOutcome.DELETED],
-            ),
-            dead=counts[DocumentOutcome.DEAD],
-            left=counts[DocumentOutcome.LEFT],
-            dead_letters=dead_letters if counts[DocumentOutcome.DEAD] else None,
-            truncated=ledger.truncated,
-            lost_tokens=ledger.lost_tokens,
-            passages=ledger.passages,
+            **{name: counts[name] for name in ("indexed", "updated", "unchanged", "dead", "left")},
+            skipped=SkippedCounts(**{name: counts[name] for name in SkippedCounts.model_fields}),
+            dead_letters=dead_letters if counts["dead"] else None,
+            **{name: getattr(ledger, name) for name in ("truncated", "lost_tokens", "passages", "retries")},
             missing_fields=dict(sorted(ledger.missing_fields.items())),
-            retries=ledger.retries,
             seconds=round(seconds, 3),
-            documents_per_second=round(ended / seconds, 1) if seconds > 0 else 0.0,
-            interrupted=interrupted,
-            stopped=stopped,
-            resumed=resumed,
-            notes=notes,
-            pruned=pruned,
-            missing=missing,
-            **encoder,
+            documents_per_second=round((ledger.read - counts["left"]) / seconds, 1) if seconds > 0 else 0.0,
+            **{name: getattr(info, name) for name in _ENCODER_FIELDS},
+            **facts,
         )
 
     @property
@@ -178,7 +143,7 @@ class LoadReport(BaseModel):
         return 1 if self.dead or self.missing or self.stopped is not None else 0
 
     def lines(self) -> list[str]:
-        """The summary in words, one fact a line."""
+        """The summary for people, one fact per line."""
         went_on = " (went on where another run ended)" if self.resumed else ""
         lines = [f"{self.index} on {self.engine}: {self.read:,} documents read{went_on}"]
         facts = (
@@ -229,11 +194,11 @@ _MAPPING = "common/loads"
 
 
 def prepare_report_index(engine: Engine, name: str) -> None:
-    """Make the index of reports, before a load of hours finds out that it may not.
+    """Create the index of reports before the load starts, so that a missing privilege is found at once.
 
     Raises:
-        UsageError: a name that is none.
-        AccessDenied: it is missing and this user may not make it.
+        UsageError: the name is invalid.
+        AccessDenied: it is missing and this user may not create it.
         EngineError: the engine failed.
     """
     if engine.get_index(name) is not None:
@@ -247,7 +212,7 @@ def prepare_report_index(engine: Engine, name: str) -> None:
 
 
 def report_document(summary: LoadReport, at: datetime) -> Json:
-    """What the index's mapping has fields for.
+    """The document of the report: those fields that the mapping of the report index has.
 
     Args:
         at: The end of the load.
@@ -262,7 +227,7 @@ def report_document(summary: LoadReport, at: datetime) -> Json:
 
 
 def write_report(engine: Engine, name: str, summary: LoadReport) -> None:
-    """Write the report. The load is over by then: where this fails, it is said and changes nothing."""
+    """Write the report. The load is over: a failure is only logged."""
     document = report_document(summary, datetime.now(UTC))
     try:
         [result] = engine.bulk(name, b'{"create":{}}\n' + orjson.dumps(document) + b"\n")
@@ -274,7 +239,7 @@ def write_report(engine: Engine, name: str, summary: LoadReport) -> None:
 
 
 def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
-    """Tell whoever observes the load what is loaded where, and by what."""
+    """Tell the observer and the log that the load starts."""
     plan, engine = context.plan, context.engine.info
     context.observer.load_started(plan.settings.index, engine, encoder, context.outcomes.ledger, context.throttle)
     settings = plan.settings.model_dump(
@@ -289,12 +254,7 @@ def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
         url=engine.url,
         sources=[source.name for source in plan.sources],
         texts=texts,
-        model=encoder.model,
-        fingerprint=encoder.fingerprint,
-        precision=encoder.precision,
-        provider=encoder.provider,
-        device=encoder.device,
-        threads=encoder.threads,
+        **{name: getattr(encoder, name) for name in _ENCODER_FIELDS if name not in ("variant", "warnings")},
         state=None if context.checkpoint is None else str(context.checkpoint.path),
         resumed=context.checkpoint is not None and context.checkpoint.resumed,
         dead_letters=str(plan.dead_letters),
@@ -303,7 +263,7 @@ def record_start(context: LoadContext, encoder: EncoderInfo) -> None:
 
 
 def record_watch(context: LoadContext, seconds: float) -> None:
-    """The documents that were there have vectors; from now on changes are embedded."""
+    """Log that the existing documents have vectors, and that changes are embedded from now on."""
     index = context.plan.settings.index
     message = f"Watching {escape_unprintable(index)} for changes every {seconds:g} s; Ctrl-C ends the command."
     log_event("watching", message, text=message, index=index, seconds=seconds)

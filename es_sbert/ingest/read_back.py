@@ -100,10 +100,10 @@ class ReadBackCheck:
 
     @contextmanager
     def exclusive_first_request(self) -> Iterator[None]:
-        """Let no second request go until documents of the first one were read back.
+        """Hold back the second request until documents of the first one were read back.
 
         Raises:
-            Aborted: they differ, which another thread has told.
+            LoadAborted: they differ; another thread has raised the error.
         """
         if self._first_checked:
             yield
@@ -212,9 +212,9 @@ class ReadBackCheck:
             f"{name} stores documents that differ from what was sent: in the document {document.id!r}, "
             f"{'; '.join(differences)}"
         )
-        again = "run the same command again: it embeds anew what it wrote"
+        again = "run the same command again: it embeds again what it wrote"
         if not context.plan.sources and self._first_checked:
-            # Which other documents of the index are concerned is known to nobody.
+            # Other documents of the index may be altered too; there is no record of them.
             again = "embed the documents into another --vector-field"
         pipelines = {} if index is None else _pipelines(index)
         if pipelines:

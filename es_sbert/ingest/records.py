@@ -12,11 +12,11 @@ from es_sbert.io.text_formats import SAMPLE_BYTES, json_type_name
 
 # Named tuples: one of each is made per record, and a frozen dataclass takes three times as long to make.
 class Origin(NamedTuple):
-    """Where a record stands, for messages.
+    """The place of a record in its source, for messages.
 
     Attributes:
         source: The file as it was named on the command line, `-` for standard input, or `index NAME`.
-        line: First line of the record, from 1; 0 where there are no lines.
+        line: First line of the record, from 1; 0 if the source has no lines.
     """
 
     source: str
@@ -30,13 +30,13 @@ class Record(NamedTuple):
     """One object of a source.
 
     Attributes:
-        origin: Where it stands.
+        origin: Its place in the source.
         fields: The object, parsed.
-        source: The object as JSON in one line. For JSON Lines these are the source's own bytes, so that
-            numbers and spacing reach the engine exactly as they were written.
-        id: Its id, where the source names it apart from the fields.
-        superseded: Whether a later record of the same source takes its place.
-        written: When it was the document's last word, in UTC, ISO 8601, where the source says so (a dead letter).
+        source: The object as one line of JSON. For JSON Lines these are the bytes of the source, so that numbers and
+            spacing reach the engine unchanged.
+        id: Its id, if the source has it outside the fields.
+        superseded: Whether a later record of the same source replaces it.
+        written: Of a dead letter: when it was written, in UTC, ISO 8601.
     """
 
     origin: Origin
@@ -49,15 +49,15 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """Input that is not a document.
+    """Input that cannot become a document.
 
     Attributes:
-        origin: Where it stands.
+        origin: Its place in the source.
         reason: Why it cannot be loaded.
         raw: Its first bytes, at most `SAMPLE_BYTES`.
-        size: Its full size in bytes, where known.
-        document: The object as JSON in one line, where it could be parsed.
-        id: Its id, where it has one.
+        size: Its full size in bytes, if known.
+        document: The object as one line of JSON, if it could be parsed.
+        id: Its id, if it has one.
         partial: Whether `document` is only a part of it.
     """
 
@@ -75,16 +75,16 @@ class RejectedRecord:
         return cls(origin, reason, data[:SAMPLE_BYTES], len(data))
 
 
-# Both engines refuse longer ids.
+# Both engines reject longer ids.
 MAX_ID_BYTES = 512
 
 
 class InvalidId(Exception):
-    """A document whose id cannot be used; the message says why."""
+    """The id of a document cannot be used; the message tells why."""
 
 
 def document_id(fields: Mapping[str, Any], id_field: str) -> str:
-    """The id that stands in a field: a string, or an integer written out.
+    """The id in a field: a string or an integer.
 
     Raises:
         InvalidId: missing, null, empty, longer than 512 bytes in UTF-8, or of another type.

@@ -149,7 +149,7 @@ def test_a_signal_leaves_what_is_not_embedded_and_sums_up(
     summary = orjson.loads(out)
     assert (summary["read"], summary["left"], summary["dead"], summary["interrupted"]) == (5, 5, 0, True)
     assert "Stopping: vectors that are finished are sent" in err
-    assert "the same command goes on where it was" in err
+    assert "the same command resumes where it stopped" in err
     assert "Traceback" not in err
     assert not contents(es9_url, index)
 
@@ -182,7 +182,7 @@ def test_a_second_signal_ends_the_process_even_where_the_engine_hangs(
             released.set()
     assert process.returncode == 130
     last = err.decode().splitlines()[-1]
-    assert last.startswith("Stopped at once: the same command goes on where it was. Refreshes and replicas of ")
+    assert last.startswith("Stopped at once: the same command resumes where it stopped. Refreshes and replicas of ")
     assert "`es-sbert index repair " in last
     assert "Traceback" not in err.decode()
 

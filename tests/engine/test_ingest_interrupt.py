@@ -1,4 +1,4 @@
-"""An interrupt: vectors that exist are sent, everything else is left, and the same command goes on exactly."""
+"""An interrupt: vectors that exist are sent, everything else is left, and the same command resumes exactly."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_no_batch_is_begun_after_an_interrupt_and_no_document_is_sent_without_al
     summary = load(es9_url, small, index, docs, control=control, **options)
     assert begun == [False] * 7
     assert (summary.interrupted, summary.exit_code, summary.dead) == (True, 130, 0)
-    assert "the same command goes on" in str(summary.stopped)
+    assert "the same command resumes" in str(summary.stopped)
     assert 0 < summary.indexed < 40
     assert summary.left == summary.read - summary.indexed > 0
     stored = contents(es9_url, index)
@@ -171,7 +171,7 @@ def test_an_interrupt_ends_the_wait_for_an_engine_that_refuses(
     with FaultyProxy(es9_url, always=answer(503), paths=paths) as proxy:
         summary = load(proxy.url, small, index, docs, control=control, meter=Impatient(), retry_seconds=3600, **options)
     # It ends as interrupted: the budget of an hour was not waited for, nor is the engine called lost.
-    assert str(summary.stopped).startswith("interrupted; the same command goes on")
+    assert str(summary.stopped).startswith("interrupted; the same command resumes")
     assert (summary.exit_code, summary.indexed, summary.dead) == (130, 0, 0)
     assert summary.left == summary.read > 0
     again = load(es9_url, small, index, docs, **options)

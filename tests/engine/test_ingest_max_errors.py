@@ -40,7 +40,7 @@ def test_a_load_stops_and_goes_on_with_the_same_command(
     assert "more than --max-errors 10% allows" in summary.stopped
     assert str(dead) in summary.stopped
     assert "--max-errors off" in summary.stopped
-    assert "the same command goes on where it was" in summary.stopped
+    assert "the same command resumes where it stopped" in summary.stopped
     reason = "is a JSON array, not a string" if kind == "rejected by us" else "price"
     assert reason in summary.stopped
     assert (summary.exit_code, summary.left) == (1, 0)

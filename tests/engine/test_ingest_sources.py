@@ -208,7 +208,7 @@ def test_a_store_that_is_gone_half_way_stops_the_load_and_the_same_command_goes_
         summary = remotely(address, batch_window=16, bulk_bytes=20_000, retry_seconds=1)
     assert summary.stopped is not None
     assert f"{address} could not be read after the record of line {summary.read}: " in summary.stopped
-    assert "the same command goes on where it was" in summary.stopped
+    assert "the same command resumes where it stopped" in summary.stopped
     assert (summary.exit_code, summary.dead, summary.left) == (1, 0, 0)
     assert HALF <= summary.indexed < MANY
     use_s3(monkeypatch, s3.environment)

@@ -57,7 +57,7 @@ def test_documents_go_where_the_routing_of_their_alias_sends_them(
     alias = f"{index_name}-alias"
     engine.create_index(index_name, {"settings": {"number_of_shards": 3}, "mappings": {"_routing": {"required": True}}})
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(12))
-    with pytest.raises(VectorIndexError, match="wants a routing"):
+    with pytest.raises(VectorIndexError, match="requires a routing"):
         load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
     engine.update_aliases([{"add": {"index": index_name, "alias": alias, "routing": "one"}}])
     summary = load(engine_url, encoder, alias, path, dead=tmp_path / "dead", id_field="id")
@@ -123,7 +123,7 @@ def test_a_routing_that_a_template_requires_is_refused_and_no_index_is_left(
 ) -> None:
     template({"mappings": {"_routing": {"required": True}}}, legacy=legacy)
     path, dead = write_jsonl(tmp_path / "docs.jsonl", sentences(3)), tmp_path / "dead"
-    with pytest.raises(VectorIndexError, match="wants a routing") as told:
+    with pytest.raises(VectorIndexError, match="requires a routing") as told:
         load(engine_url, encoder, index_name, path, dead=dead, id_field="id")
     assert "template" in told.value.message
     assert engine.get_index(index_name) is None

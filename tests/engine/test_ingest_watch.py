@@ -202,7 +202,7 @@ def test_an_alias_that_goes_over_to_another_index_ends_the_watch(
 
 @pytest.mark.parametrize(
     ("files", "options", "message"),
-    [(("docs.jsonl",), {}, "--watch looks at documents"), ((), {"load_settings": "fast"}, "--watch goes on for ever")],
+    [(("docs.jsonl",), {}, "--watch looks at documents"), ((), {"load_settings": "fast"}, "--watch never ends")],
 )
 def test_a_watch_goes_without_files_and_load_settings(
     es9_url: str,

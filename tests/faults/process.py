@@ -32,7 +32,7 @@ def killed_ten_times(bench: Bench) -> dict[str, Any]:
 def terminated(bench: Bench) -> dict[str, Any]:
     """SIGTERM: the vectors that are finished are sent, and the next command goes on behind them."""
     load = bench.terminate_in_the_middle()
-    if "the same command goes on where it was" not in load.messages:
+    if "the same command resumes where it stopped" not in load.messages:
         raise WrongEnd(f"it does not say how to go on: {load.messages}")
     before = load.summary
     summary = bench.finish()

@@ -51,9 +51,9 @@ def test_fields(options: dict[str, Any], fields: list[tuple[str, str, ChunkRules
     ("options", "message"),
     [
         ({"vectors": ("a={x}", "a={y}")}, "named twice"),
-        ({"vectors": ("a",)}, "does not say which text a stands for"),
-        ({"vectors": ("unfilled",)}, "does not say which text unfilled stands for"),
-        ({"vectors": ("a={x}",), "text_fields": ("y",)}, "says itself which text"),
+        ({"vectors": ("a",)}, "does not name the text of a"),
+        ({"vectors": ("unfilled",)}, "does not name the text of unfilled"),
+        ({"vectors": ("a={x}",), "text_fields": ("y",)}, "includes the text of its vector field"),
         ({"vectors": ("_a={x}",)}, "no name for a vector field"),
         ({"vectors": ("a=x",)}, "names no field"),
         ({"text_fields": ("a",), "text_template": "{a}"}, "exclude each other"),

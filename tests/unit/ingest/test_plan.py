@@ -24,7 +24,7 @@ def test_a_routing_that_is_wanted_must_be_the_alias_own() -> None:
     index = IndexState("docs", ROUTED, {}, aliases)
     check_can_load_files(index, "one")
     for name in ("docs", "plain"):
-        with pytest.raises(VectorIndexError, match="wants a routing"):
+        with pytest.raises(VectorIndexError, match="requires a routing"):
             check_can_load_files(index, name)
     check_can_load_files(IndexState("docs", {}, {}, aliases), "docs")
 

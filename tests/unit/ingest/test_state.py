@@ -206,7 +206,7 @@ def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[
         state.record_acknowledged(["x"])
     with opened(tmp_path / "state", replace(IDENTITY, **change)) as state:
         assert not state.resumed
-        assert "begun anew" in (state.note or "")
+        assert "starts from the beginning" in (state.note or "")
         assert record_seen(state, "x") is SeenStatus.NEW
 
 
