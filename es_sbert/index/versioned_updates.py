@@ -30,13 +30,12 @@ def is_deleted(result: BulkItemResult) -> bool:
 
 
 class VersionedUpdates:
-    """Sends updates to one index. Overloads and broken connections are waited out.
+    """Sends updates to one index. Overloads and broken connections are retried.
 
     Args:
-        engine: Where.
-        state: The index as it was read; one that has taken its name since gets no update.
-        policy: How long transient failures are waited out.
-        on_wait: Told why a request is sent again.
+        state: The index as it was read; an index that replaced it gets no update.
+        policy: How long transient failures are retried.
+        on_wait: Called with the reason of each retry.
     """
 
     def __init__(self, engine: Engine, state: IndexState, policy: RetryPolicy, on_wait: Callable[[str], None]) -> None:
@@ -47,12 +46,11 @@ class VersionedUpdates:
         self._retrying = make_retrier(policy, on_wait)
 
     def send(self, actions: Iterable[A]) -> Iterator[tuple[A, BulkItemResult]]:
-        """Each action with the engine's last word on it, in no order. No two actions are of one document.
+        """Yield each action with its final result, in any order. No two actions may be for the same document.
 
         Raises:
             IndexMismatch: the index was deleted or replaced.
-            EngineError: the engine has not taken an update within the policy's budget. What was acknowledged until then
-                stays.
+            EngineError: the engine did not take an update within the policy's budget. Acknowledged updates are kept.
         """
         for group in bulk_bodies(actions, BODY_BYTES):
             yield from self._send_group(group)
@@ -97,7 +95,7 @@ class VersionedUpdates:
                     )
 
     def _check_index(self) -> None:
-        """Make sure that the index is the one that was read: a request would create a missing one."""
+        """Check that the index is the one that was read: a request would create a missing one."""
         uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
         if uuids.get(self._state.name) != self._state.settings["index.uuid"]:
             raise IndexMismatch(

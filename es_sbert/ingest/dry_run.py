@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -61,11 +62,11 @@ class DocumentPreview(BaseModel):
     """A document as it would be loaded.
 
     Attributes:
-        id: Its id; None where it could not be taken.
+        id: Its id; None if it is unknown.
         origin: Where it is in the source.
-        texts: Its texts; none where it has none, or cannot be loaded.
+        texts: Its texts; empty if it has none, or cannot be loaded.
         missing_fields: Fields of the texts that it lacks, or in which it has null.
-        problem: Why it would be a dead letter; None where it would not.
+        problem: Why it would be a dead letter; None if it would not.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -78,13 +79,13 @@ class DocumentPreview(BaseModel):
 
 
 class DryRun(BaseModel):
-    """What a load would do.
+    """A preview of a load.
 
     Attributes:
-        index, engine: Where.
-        model, fingerprint: What would embed.
-        max_tokens: What it reads of a text.
-        prompt: What it puts in front of each text; empty for none.
+        index, engine: The target of the load.
+        model, fingerprint: Of the model.
+        max_tokens: Tokens of a text that it reads.
+        prompt: The prompt that it prepends to each text; empty for none.
         creates_index: Whether the load would create the index.
         mapping: Body of the request that would create the index or change its mapping; None if it does not change.
         documents: The first documents.
@@ -103,7 +104,7 @@ class DryRun(BaseModel):
     documents: tuple[DocumentPreview, ...]
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The preview for people."""
         prompt = f"puts the prompt {self.prompt!r} in front of each text" if self.prompt else "has no prompt"
         lines = [
             f"{self.index} on {self.engine}: a dry run of {len(self.documents):,} documents",
@@ -137,39 +138,37 @@ def _document_lines(document: DocumentPreview) -> Iterator[str]:
         yield f"missing or null: {', '.join(map(escape_unprintable, document.missing_fields))}"
 
 
-def dry_run(engine: Engine, encoder: Encoder, wanted: LoadPlan, count: int) -> DryRun:
+def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> DryRun:
     """The first documents of a load and the mapping that it would need. Nothing is written.
 
     Args:
         count: How many documents.
 
     Raises:
-        SourceError: the load would be refused by its first documents.
+        SourceError: the first documents cannot be loaded.
         IndexMismatch, IndexMissing, UsageError: the index cannot take the documents.
         EngineError: the engine failed.
     """
     control, info = LoadControl(), encoder.info
-    stream = check_first_records(engine, wanted, control)
+    stream = check_first_records(engine, plan, control)
     try:
-        found = (
-            _first_of_sources(wanted, control, stream, count)
-            if wanted.sources
-            else _sample_of_index(engine, wanted, count)
+        documents = (
+            _first_of_sources(plan, control, stream, count) if plan.sources else _sample_of_index(engine, plan, count)
         )
     finally:
         if stream is not None:
             stream.close()
-    targets, body = _mapping(engine, encoder, wanted)
+    targets, body = _mapping(engine, encoder, plan)
     return DryRun(
-        index=wanted.settings.index,
+        index=plan.settings.index,
         engine=engine.info.label,
         model=info.model,
         fingerprint=info.fingerprint,
         max_tokens=info.max_tokens,
         prompt=encoder.prompt("document"),
-        creates_index=wanted.state is None,
+        creates_index=plan.state is None,
         mapping=body,
-        documents=tuple(_previews(encoder, targets, found)),
+        documents=tuple(_previews(encoder, targets, documents)),
     )
 
 
@@ -177,44 +176,42 @@ def dry_run(engine: Engine, encoder: Encoder, wanted: LoadPlan, count: int) -> D
 _Previewed = list[tuple[Document | RejectedRecord, Json]]
 
 
-def _first_of_sources(wanted: LoadPlan, control: LoadControl, stream: RecordStream | None, count: int) -> _Previewed:
+def _first_of_sources(plan: LoadPlan, control: LoadControl, stream: RecordStream | None, count: int) -> _Previewed:
     """The first documents of the sources, those that cannot be loaded among them."""
     if stream is None:
-        assert wanted.settings.retry is not None, "only letters have no stream"
-        stream = RecordStream([pending_dead_letters(wanted.settings.retry)], wanted.reading, control)
-    rules = planned_document_rules(wanted)
-    try:
+        assert plan.settings.retry is not None, "only letters have no stream"
+        stream = RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)
+    rules = planned_document_rules(plan)
+    with closing(stream):
         return [
             (record, {}) if isinstance(record, RejectedRecord) else (to_document(record, rules), record.fields)
             for record in islice(stream, count)
         ]
-    finally:
-        stream.close()
 
 
-def _sample_of_index(engine: Engine, wanted: LoadPlan, count: int) -> _Previewed:
+def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
     """Some documents of the index."""
-    targets = planned_document_rules(wanted).targets
-    found: _Previewed = []
-    origin = Origin(f"index {wanted.settings.index}")
-    for hit in sample_hits(engine, wanted, count):
+    targets = planned_document_rules(plan).targets
+    documents: _Previewed = []
+    origin = Origin(f"index {plan.settings.index}")
+    for hit in sample_hits(engine, plan, count):
         fields = hit.get("_source") or {}
         try:
             texts = target_texts(fields, targets)
         except TextFieldError as error:
-            found.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
+            documents.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
             continue
-        found.append((Document(origin, hit["_id"], texts, dump_object(fields), None), fields))
-    return found
+        documents.append((Document(origin, hit["_id"], texts, dump_object(fields), None), fields))
+    return documents
 
 
-def _mapping(engine: Engine, encoder: Encoder, wanted: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
+def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
     """The vector fields as they would be, and the body that makes them."""
-    settings, info, state = wanted.settings, encoder.info, wanted.state
+    settings, info, state = plan.settings, encoder.info, plan.state
     targets: list[EmbeddingTarget] = []
     created: Json | None = None
     addition: Json = {}
-    for field in wanted.fields:
+    for field in plan.fields:
         if field.passages is not None:
             encoder.splitter(field.passages.tokens, field.passages.overlap, "document")
         request = FieldRequest(
@@ -257,9 +254,9 @@ def _merge_mapping(mapping: Json, addition: Json) -> Json:
     return joined | {"properties": properties} if properties else joined
 
 
-def _previews(encoder: Encoder, targets: EmbeddingTargets, found: _Previewed) -> Iterator[DocumentPreview]:
+def _previews(encoder: Encoder, targets: EmbeddingTargets, documents: _Previewed) -> Iterator[DocumentPreview]:
     chunker = DocumentChunker(encoder, targets)
-    for document, fields in found:
+    for document, fields in documents:
         missing = tuple(absent_fields(fields, target_text_fields(targets))) if fields else ()
         origin = str(document.origin)
         if isinstance(document, RejectedRecord):

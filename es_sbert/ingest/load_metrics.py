@@ -84,7 +84,7 @@ class LoadMetrics(LoadObserver, Collector):
             yield
 
     def collect(self) -> Iterator[Metric]:
-        """All that the load itself counts; nothing before it began."""
+        """What the load counts; nothing before it has started."""
         if self._load is not None:
             yield InfoMetricFamily("es_sbert_load", "What is loaded where, and by what.", value=self._load.labels)
             yield from _counts(self._load.ledger)

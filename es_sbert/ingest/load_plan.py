@@ -312,9 +312,9 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
     if settings.replace_text_template:
         check_replace_text_options(settings, sources)
-    letters = settings.dead_letters or default_dead_letters_path(settings.index)
+    dead_letters = settings.dead_letters or default_dead_letters_path(settings.index)
     if settings.dry_run is None:
-        check_dead_letters_writable(letters)
+        check_dead_letters_writable(dead_letters)
     state = read_target_index(engine, settings.index, files=bool(sources))
     fields = plan_fields(settings, vector_fields(state.mappings, state.name) if state else {})
     if settings.retry is not None:
@@ -334,10 +334,10 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         check_can_load_files(state, settings.index, [document_meta_field(field.field) for field in fields])
     _require_privileges(engine, settings, state)
     state_file = (settings.state or default_checkpoint_path(settings.index, sources)) if sources else None
-    wanted = LoadPlan(settings, sources, fields, state, letters, state_file)
+    plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file)
     if settings.retry is None:
-        check_sources(sources, settings.max_document_bytes, wanted.text_fields, settings.id_field)
-    return wanted
+        check_sources(sources, settings.max_document_bytes, plan.text_fields, settings.id_field)
+    return plan
 
 
 def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexState | None) -> None:

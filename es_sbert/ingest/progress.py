@@ -22,12 +22,12 @@ from es_sbert.messages import escape_unprintable, log_event, pluralize
 from es_sbert.progress_bar import SingleLineProgress
 
 _LINE_SECONDS = 5.0
-# The time left follows the speed of this long: shorter, it would jump; longer, a resumed load, whose first documents
-# need no embedding, would promise far too little.
+# Seconds over which the speed is measured for the time left: a shorter span makes it jump; with a longer one a resumed
+# load, whose first documents need no embedding, would estimate far too little.
 _SPEED_SECONDS = 30.0
-# An estimate before this would rest on a few batches.
+# An earlier estimate would be based on a few batches.
 _FIRST_ESTIMATE_SECONDS = 2.0
-# A new estimate this near to the old one, counted down, does not replace it.
+# A new estimate this close to the old one does not replace it.
 _ESTIMATE_TOLERANCE = 0.15
 
 
@@ -36,12 +36,12 @@ class ProgressSnapshot:
     """A moment of a load.
 
     Attributes:
-        read: Documents met in the source.
+        read: Documents read from the source.
         processed: Documents that are embedded, or that needed no vector.
-        fraction: Part of the source that is processed, 0 to 1; None where its size is not known (a pipe).
+        fraction: Part of the source that is processed, 0 to 1; None if its size is unknown (a pipe).
         seconds: Since the load began.
         seconds_left: Estimate; None before there is one.
-        waiting: Why requests are being tried again; None while they go through.
+        waiting: Why requests are being retried; None while they succeed.
         watching: Whether everything is processed and the load waits for changes of the index.
     """
 
@@ -208,7 +208,7 @@ class BarMeter:
             line=progress_line(snapshot),
             elapsed=format_duration(snapshot.seconds),
         )
-        # Starting hides the cursor, so it waits until there is a load to show; twice does no harm.
+        # Starting hides the cursor, so it is not done before there is something to show.
         self._progress.start()
 
     def close(self) -> None:
@@ -216,11 +216,11 @@ class BarMeter:
 
 
 def choose_meter(stream: TextIO, *, quiet: bool, events: bool = False) -> ProgressMeter:
-    """The meter that suits a stream.
+    """The meter for a stream.
 
     Args:
         quiet: Show nothing.
-        events: Whether machines read the stream.
+        events: Whether the stream is read by machines.
     """
     if quiet:
         return SilentMeter()

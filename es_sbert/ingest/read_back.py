@@ -37,12 +37,12 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.pipeline import LoadAborted
 from es_sbert.messages import log_event
 
-# Documents that are read back of the first bulk request, and at the end of a load.
+# Documents read back after the first bulk request, and at the end of a load.
 FIRST_REQUEST_DOCUMENTS = 8
 SAMPLE_DOCUMENTS = 32
-# Larger documents are read back only where there is no other: an answer with a thousand passages takes megabytes.
+# Larger documents are read back only if there are no others: an answer with a thousand passages takes megabytes.
 _MOST_BYTES = 64 << 10
-# Quantised storage and the engine's own normalisation stay far above it.
+# Quantized storage and the normalization of the engine stay far above it.
 _LEAST_COSINE = 0.999
 
 PIPELINE_SETTINGS = ("index.default_pipeline", "index.final_pipeline")
@@ -53,10 +53,10 @@ class SentDocument:
     """A document as it was sent.
 
     Attributes:
-        id, routing: Its own.
+        id, routing: Of the document.
         version: `_seq_no` and `_primary_term` of the write.
-        texts: One a target.
-        fields: Vector field → its vectors and the object next to them.
+        texts: One per target.
+        fields: Vector field → its vectors and their metadata.
         absent: Vector fields that the document must not have.
     """
 
@@ -75,7 +75,7 @@ class SentDocument:
             field.field: (tuple(vector.copy() for _, _, vector in read_stored_vectors(field.value, 0)), field.meta)
             for field in action.fields
         }
-        # A partial update leaves the vectors that it does not name.
+        # A partial update keeps the vectors that it does not name.
         whole = document.version is None
         absent = tuple(target.field for target in targets if whole and target.field not in fields)
         return cls(document.id, document.routing, version, document.texts, fields, absent)
