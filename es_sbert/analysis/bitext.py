@@ -135,7 +135,7 @@ def _best_by_margin(
         Position of the text, of its neighbor, margin and cosine. *Shape:* ``(texts, 4)``.
     """
     means = (own_mean[:, None] + other_mean[places]) / 2  # (texts, neighbors)
-    # Texts that are not near to anything have no margin to speak of.
+    # If the mean cosine is not positive, the margin is 0.
     margins = np.where(means > 0, cosines / np.where(means > 0, means, 1), 0.0)
     margins = np.round(margins, DECIMALS)
     # Of equal margins the lower position.

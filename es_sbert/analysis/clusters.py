@@ -175,7 +175,7 @@ def check_options(
         if value is not None and method not in methods:
             raise UsageError(f"{name} does not apply to {method}", f"Leave it out, or use {' or '.join(methods)}.")
     if k is not None and k != "auto" and k < 1:
-        raise UsageError(f"{k} clusters are asked for", "Ask for one at least, or for auto.")
+        raise UsageError(f"the number of clusters is {k}", "Give at least 1, or auto.")
     if min_cosine is not None:
         check_cosine(min_cosine)
     if min_size is not None and min_size < 2:

@@ -133,9 +133,8 @@ class DuplicateSearch:
         index: Index or alias.
         vector_field: Field that holds the vectors.
         settings: What is searched for.
-        policy: How long transient failures are waited out.
-        on_progress: Told the number of documents compared, and that of all documents.
-        on_wait: Told why a request is tried again.
+        policy: How long transient failures are retried.
+        on_wait: Called with the reason when a request is retried.
 
     Raises:
         IndexMissing: no such index.
@@ -151,12 +150,11 @@ class DuplicateSearch:
         settings: DuplicateSearchSettings,
         *,
         policy: RetryPolicy,
-        on_progress: OnProgress = lambda done, total: None,
         on_wait: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self.on_progress = on_progress
+        self._on_progress: OnProgress = lambda done, total: None
         self._retrying = make_retrier(policy, on_wait)
         state = self._retrying(partial(engine.get_index, index))
         if state is None:
@@ -188,42 +186,49 @@ class DuplicateSearch:
         return orjson.dumps(parts).decode()
 
     def run(
-        self, found: DuplicateSearchState, *, fields: Sequence[str] = (), priority: Priority = lambda texts: None
+        self,
+        state: DuplicateSearchState,
+        *,
+        fields: Sequence[str] = (),
+        priority: Priority = lambda texts: None,
+        on_progress: OnProgress = lambda done, total: None,
     ) -> DuplicateSearchResult:
         """Search to the end.
 
         Args:
-            found: Opened with `identity`.
+            state: Opened with `identity`.
             fields: Further fields of the documents to keep.
             priority: Gives each document's priority: the one with the greatest is kept, of several the first.
+            on_progress: Called with the number of documents compared, and that of all documents.
 
         Raises:
             OutputError: the state cannot be written.
         """
-        if not found.resumed:
-            found.start([-1] * self._shards, self._sample())
-        sample = found.sample(self._vector.meta.dimensions)
+        self._on_progress = on_progress
+        if not state.resumed:
+            state.start([-1] * self._shards, self._sample())
+        sample = state.sample(self._vector.meta.dimensions)
         for number in range(_ROUNDS):
             ends = [self._latest_seq_no(shard) for shard in range(self._shards)]
             # The second round comes always, for the overlap with the first.
-            if number > 1 and ends == found.positions:
+            if number > 1 and ends == state.positions:
                 break
-            self._total = found.compared + self._count_after(found.positions)
+            self._total = state.compared + self._count_after(state.positions)
             for shard, end in enumerate(ends):
-                self._compare_shard(shard, end, found, sample)
-        texts, pairs, lost = self._confirm_pairs(found, fields)
+                self._compare_shard(shard, end, state, sample)
+        texts, pairs, lost = self._confirm_pairs(state, fields)
         if lost:
             # Documents that were a copy of one that is gone or another by now have not been searched for themselves.
-            self._search_again(lost, found)
-            texts, pairs, _ = self._confirm_pairs(found, fields)
+            self._search_again(lost, state)
+            texts, pairs, _ = self._confirm_pairs(state, fields)
         groups = groups_of_pairs(texts.vectors, *pairs, starts=texts.starts, priority=priority(texts))
         return DuplicateSearchResult(
             texts,
             groups,
-            found.compared,
-            self._recall(texts, groups, found, sample),
-            found.resumed,
-            self._count_after(found.positions),
+            state.compared,
+            self._recall(texts, groups, state, sample),
+            state.resumed,
+            self._count_after(state.positions),
         )
 
     @property
@@ -292,10 +297,10 @@ class DuplicateSearch:
         return count
 
     def _compare_shard(
-        self, shard: int, end: int, found: DuplicateSearchState, sample: list[RecallSampleDocument]
+        self, shard: int, end: int, state: DuplicateSearchState, sample: list[RecallSampleDocument]
     ) -> None:
-        """Search for the documents of a shard whose last write lies between the position and `end`."""
-        position = max(-1, found.positions[shard] - _OVERLAP)
+        """Search for the documents of a shard whose last write is between the position and `end`."""
+        position = max(-1, state.positions[shard] - _OVERLAP)
         while position < end:
             reader = TextCollectionBuilder(self._vector)
             read = partial(
@@ -315,16 +320,16 @@ class DuplicateSearch:
                 return
             reader.add(hits)
             documents = reader.collection()
-            pairs, compared = self._new_candidates(documents, found, found.positions[shard])
+            pairs, compared = self._new_candidates(documents, state, state.positions[shard])
             exact = _sample_pairs(sample, documents, self._settings.min_cosine)
             position = hits[-1]["_seq_no"]
-            positions = list(found.positions)
+            positions = list(state.positions)
             positions[shard] = max(positions[shard], position)
-            found.add(pairs, exact, positions, found.compared + compared)
-            self.on_progress(found.compared, max(self._total, found.compared))
+            state.add(pairs, exact, positions, state.compared + compared)
+            self._on_progress(state.compared, max(self._total, state.compared))
 
     def _new_candidates(
-        self, documents: TextCollection, found: DuplicateSearchState, position: int
+        self, documents: TextCollection, state: DuplicateSearchState, position: int
     ) -> tuple[list[KeyPair], int]:
         """Near-duplicates of documents that were not compared yet, by the engine's scores or by equal vectors.
 
@@ -335,7 +340,7 @@ class DuplicateSearch:
             The pairs, and the number of documents that were compared now.
         """
         owned = list(_vectors_by_key(documents))
-        firsts = found.first_with_vectors([_vectors_digest(vectors) for _, vectors in owned], [key for key, _ in owned])
+        firsts = state.first_with_vectors([_vectors_digest(vectors) for _, vectors in owned], [key for key, _ in owned])
         pairs = [(first, key) for (first, _), (key, _) in zip(firsts, owned, strict=True) if first != key]
         new = [
             is_new or version.sequence > position
@@ -388,7 +393,7 @@ class DuplicateSearch:
         return [[document_key(hit) for hit in answer["hits"]["hits"]] for answer in answers]
 
     def _confirm_pairs(
-        self, found: DuplicateSearchState, fields: Sequence[str]
+        self, state: DuplicateSearchState, fields: Sequence[str]
     ) -> tuple[TextCollection, tuple[Int64Array, Int64Array], set[DocumentKey]]:
         """The pairs that reach the threshold by the vectors that the documents have now.
 
@@ -402,8 +407,8 @@ class DuplicateSearch:
         values: list[Json] = []
         versions: list[DocumentVersion] = []
         counts: list[int] = []
-        with tempfile.TemporaryFile(dir=found.path.parent) as file:
-            for page in found.documents():
+        with tempfile.TemporaryFile(dir=state.path.parent) as file:
+            for page in state.documents():
                 for some in batched(page, self._page):
                     part = self._look_up([key for _, key in some], fields)
                     places = {key: len(ids) + place for place, key in enumerate(part.keys)}
@@ -420,12 +425,12 @@ class DuplicateSearch:
         documents = TextCollection(ids, texts, vectors, starts, self._count_skipped(), values, versions, model)
         pairs = np.hstack(
             [np.empty((2, 0), np.int64)]
-            + [np.array([[positions.get(n, -1) for n in side.tolist()] for side in page]) for page in found.pairs()]
+            + [np.array([[positions.get(n, -1) for n in side.tolist()] for side in page]) for page in state.pairs()]
         )  # (2, pairs)
         gone = (pairs < 0).any(axis=0)
         there = pairs[:, ~gone]
         cosines = pair_cosines(vectors, there[0], there[1], starts)
-        # Only a document that was changed since is so far from what the engine told.
+        # Only a document that was changed since is so far from the engine's score.
         changed = cosines < self._settings.min_cosine - 2 * _SLACK
         lost = np.concatenate([pairs[:, gone].max(axis=0, initial=-1), there[:, changed].ravel()])
         keys = documents.keys
@@ -436,14 +441,14 @@ class DuplicateSearch:
         self,
         texts: TextCollection,
         groups: Sequence[DuplicateGroup],
-        found: DuplicateSearchState,
+        state: DuplicateSearchState,
         sample: Sequence[RecallSampleDocument],
     ) -> DuplicateRecall:
         """How many of the sample's near-duplicates are in one group."""
         keys = texts.keys
         group_of = {keys[member]: number for number, group in enumerate(groups) for member in group.members}
         together = {
-            pair: pair[0] in group_of and group_of[pair[0]] == group_of.get(pair[1]) for pair in found.sample_pairs()
+            pair: pair[0] in group_of and group_of[pair[0]] == group_of.get(pair[1]) for pair in state.sample_pairs()
         }
         # Documents that are gone or changed since they were compared were not missed.
         missed = [pair for pair, hit in together.items() if not hit]
@@ -466,13 +471,13 @@ class DuplicateSearch:
             cosines = pair_cosines(documents.vectors, first, second, documents.starts)
             yield from itertools.compress(there, cosines >= self._settings.min_cosine)
 
-    def _search_again(self, keys: set[DocumentKey], found: DuplicateSearchState) -> None:
+    def _search_again(self, keys: set[DocumentKey], state: DuplicateSearchState) -> None:
         for part in batched(sorted(keys, key=str), self._page):
             pairs = self._candidates(list(_vectors_by_key(self._look_up(part))))
-            found.add(pairs, [], found.positions, found.compared)
+            state.add(pairs, [], state.positions, state.compared)
 
     def _look_up(self, keys: Sequence[DocumentKey], fields: Sequence[str] = ()) -> TextCollection:
-        """Documents in the order of these keys, as they are now; those that are gone or match no more are left out."""
+        """The current documents in the order of these keys, without those that were deleted or no longer match."""
         reader = TextCollectionBuilder(self._vector, fields)
         find = partial(
             multi_get,

@@ -52,7 +52,7 @@ class DuplicateSearchSettings:
         check_cosine(self.min_cosine)
         if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
             raise UsageError(
-                f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are asked for",
+                f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are requested",
                 f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}.",
             )
 
@@ -277,7 +277,7 @@ def _group_members(labels: Int64Array) -> list[Int64Array]:
     return sorted(groups, key=lambda members: int(members[0]))
 
 
-# Tells our files from others of SQLite: "esbd".
+# SQLite's application id of these files: "esbd".
 _APPLICATION_ID = 0x65736264
 _VERSION = 1
 _SCHEMA = """
@@ -296,7 +296,7 @@ class RecallSampleDocument(NamedTuple):
     """A document whose near-duplicates are also found exactly.
 
     Attributes:
-        key: What tells it apart.
+        key: Its id and routing.
         vectors: *Shape:* ``(vectors, dimensions)``.
     """
 
@@ -305,7 +305,7 @@ class RecallSampleDocument(NamedTuple):
 
 
 class DuplicateSearchState:
-    """Pairs of documents that are near-duplicates as far as the engine's scores tell, and how far the search is.
+    """Pairs of documents that are near-duplicates by the engine's scores, and the progress of the search.
 
     Not thread-safe. Use as a context manager.
 

@@ -35,7 +35,7 @@ class FieldUpdate(NamedTuple):
 
     Attributes:
         id: Of the document.
-        text: What was analysed; a document that has another text by now is left alone.
+        text: What was analysed; a document whose text has changed is skipped.
         version: The version that was analysed.
         value: What the field gets; None removes it.
     """
@@ -74,6 +74,22 @@ class FieldUpdateCounts:
         ended = (self.changed, self.deleted, self.refused)
         return self.written + self.removed + sum(map(len, ended))
 
+    def add_written(self, update: FieldUpdate) -> None:
+        if update.value is None:
+            self.removed += 1
+        else:
+            self.written += 1
+
+    def add(self, update: FieldUpdate, result: BulkItemResult) -> bool:
+        """Count an update; False if it conflicted, which is no end."""
+        if result.ok:
+            self.add_written(update)
+        elif is_deleted(result):
+            self.deleted.append(update.id)
+        elif result.status != CONFLICT:
+            self.refused[update.key] = f"({result.status}) {result.reason}"
+        return result.status != CONFLICT
+
 
 def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -> list[FieldUpdate]:
     """An update for each document that does not have its value yet.
@@ -98,8 +114,8 @@ class FieldWriter:
         index: Index or alias.
         vector_field: Field whose vectors were analysed.
         name: The field to write, of type keyword.
-        policy: How long transient failures are waited out.
-        on_wait: Told why a request is tried again.
+        policy: How long transient failures are retried.
+        on_wait: Called with the reason when a request is retried.
 
     Raises:
         UsageError: the field is one that es-sbert or the text needs.
@@ -131,7 +147,7 @@ class FieldWriter:
         self._missing = _check_field(state, self._vector, name)
 
     def check_owner(self) -> None:
-        """Make sure that nobody else's values would be overwritten.
+        """Make sure that no values of other writers would be overwritten.
 
         Raises:
             IndexMismatch: documents have the field, and no analysis has written it.
@@ -160,7 +176,7 @@ class FieldWriter:
         for part in reversed(self.name.split(".")):
             mapping = {"properties": {part: mapping}}
         body = mapping if self._missing else {}
-        # As it is now: an update replaces `_meta` whole.
+        # Read again: an update replaces `_meta` as a whole.
         state = self._retrying(partial(self._engine.get_index, self._state.name))
         meta: Json = {} if state is None else state.mappings.get("_meta", {})
         body["_meta"] = with_meta_entry(meta, _WRITTEN, sorted({*written, self.name}))
@@ -172,7 +188,7 @@ class FieldWriter:
 
         Args:
             assigned: The documents that keep it, by id and routing.
-            filter: Query of the documents that were analysed; others are left alone.
+            filter: Query of the documents that were analysed; others are skipped.
 
         Raises:
             EngineError: the engine failed.
@@ -205,9 +221,8 @@ class FieldWriter:
         counts = FieldUpdateCounts()
         waiting = list(updates)
         for _ in range(_MAX_ATTEMPTS):
-            conflicts: list[FieldUpdate] = []
-            for action, result in self._updates.send(_UpdateAction.of(update, self.name) for update in waiting):
-                _record_outcome(action.update, result, counts, conflicts)
+            sent = self._updates.send(_update_action(update, self.name) for update in waiting)
+            conflicts = [action.update for action, result in sent if not counts.add(action.update, result)]
             waiting = list(self._retry_conflicts(conflicts, counts))
             if not waiting:
                 break
@@ -242,59 +257,38 @@ class FieldWriter:
                 if hit is None:
                     counts.deleted.append(update.id)
                 elif not reader.text_fields or reader.text_of(hit) != update.text:
-                    # Where the index does not tell which text was embedded, any change may be one of the text.
+                    # If the mapping does not say which text was embedded, any change may be one of the text.
                     counts.changed.append(update.id)
                 elif _field_value(hit, self.name) == update.value:
-                    # Written by a request whose answer got lost.
-                    _count_written(update, counts)
+                    # Written by a request whose response was lost.
+                    counts.add_written(update)
                 else:
                     yield update._replace(version=document_version(hit))
 
 
-@dataclass(frozen=True)
-class _UpdateAction:
+class _UpdateAction(NamedTuple):
     """An update as lines of a bulk request."""
 
     update: FieldUpdate
     body: bytes
 
-    @classmethod
-    def of(cls, update: FieldUpdate, name: str) -> _UpdateAction:
-        version = update.version
-        head: Json = {"_id": update.id, "if_seq_no": version.sequence, "if_primary_term": version.term}
-        if version.routing is not None:
-            head["routing"] = version.routing
-        partial_document: Any = update.value
-        for part in reversed(name.split(".")):
-            partial_document = {part: partial_document}
-        lines = ({"update": head}, {"doc": partial_document})
-        return cls(update, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+
+def _update_action(update: FieldUpdate, name: str) -> _UpdateAction:
+    version = update.version
+    head: Json = {"_id": update.id, "if_seq_no": version.sequence, "if_primary_term": version.term}
+    if version.routing is not None:
+        head["routing"] = version.routing
+    document: Any = update.value
+    for part in reversed(name.split(".")):
+        document = {part: document}
+    lines = ({"update": head}, {"doc": document})
+    return _UpdateAction(update, b"".join(orjson.dumps(line) + b"\n" for line in lines))
 
 
 def _written_fields(state: IndexState) -> list[str]:
     """The fields that analyses write, as the mapping says."""
     written = state.mappings.get("_meta", {}).get(META_KEY, {}).get(_WRITTEN)
     return written if isinstance(written, list) else []
-
-
-def _record_outcome(
-    update: FieldUpdate, result: BulkItemResult, counts: FieldUpdateCounts, conflicts: list[FieldUpdate]
-) -> None:
-    if result.ok:
-        _count_written(update, counts)
-    elif result.status == CONFLICT:
-        conflicts.append(update)
-    elif is_deleted(result):
-        counts.deleted.append(update.id)
-    else:
-        counts.refused[update.key] = f"({result.status}) {result.reason}"
-
-
-def _count_written(update: FieldUpdate, counts: FieldUpdateCounts) -> None:
-    if update.value is None:
-        counts.removed += 1
-    else:
-        counts.written += 1
 
 
 def _field_value(hit: Json, name: str) -> Any:

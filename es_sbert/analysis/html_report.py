@@ -260,15 +260,15 @@ def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> N
     chosen = np.zeros(len(report.ids), bool)  # (texts,)
     clusters = report.kind is ReportKind.CLUSTERS
     # Half of a map of clusters is a random sample, so that it shows how large each is.
-    room = max_texts // 2 if clusters else max_texts
+    free = max_texts // 2 if clusters else max_texts
     for group in report.groups[:max_groups]:
         members = np.asarray(group.members[:_FIRST_MEMBERS] if clusters else group.members)
         if group.kept is not None:
             members = np.concatenate([[group.kept], members[members != group.kept]])
-        new = members[~chosen[members]][:room]
+        new = members[~chosen[members]][:free]
         chosen[new] = True
-        room -= len(new)
-        if not room:
+        free -= len(new)
+        if not free:
             break
     return chosen
 

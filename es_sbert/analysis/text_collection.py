@@ -83,7 +83,7 @@ class TextCollection:
         vectors: Embeddings, those of a text one after another. *Shape:* ``(vectors, dimensions)``.
         starts: Row of each text's first vector. *Shape:* ``(texts,)``.
         skipped: What was left out.
-        values: Of each text: what its record or document holds in the further fields that were asked for.
+        values: Of each text: what its record or document holds in the further fields that were requested.
         versions: Of each document of an index; empty where the texts come from files.
         model: Name of the model that made the vectors.
     """
@@ -102,7 +102,7 @@ class TextCollection:
 
     @property
     def keys(self) -> list[DocumentKey]:
-        """Of each document of an index: what tells it apart."""
+        """Of each document of an index: id and routing."""
         return [(name, version.routing) for name, version in zip(self.ids, self.versions, strict=True)]
 
     def distinct(self) -> TextCollection:
@@ -178,9 +178,9 @@ def read_files(
         encoder: What embeds, with its prompt for documents.
         template: Which text of a record is embedded.
         id_field: Field of the id; None names texts by file and line.
-        format: Format of all files; None tells it from their names.
+        format: Format of all files; None detects it by their names.
         fields: Further fields of each record to keep.
-        on_progress: Told the number of texts embedded, and that of all texts.
+        on_progress: Called with the number of texts embedded, and that of all texts.
 
     Raises:
         SourceError: a file cannot be read, or no record has the fields of the text.
@@ -263,7 +263,7 @@ def read_index(
         vector_field: Field that holds the vectors.
         filter: Query that every document must match; None reads all.
         fields: Further fields of each document to keep.
-        on_progress: Told the number of documents read, and that of all documents.
+        on_progress: Called with the number of documents read, and that of all documents.
 
     Raises:
         IndexMissing: no such index.
@@ -290,7 +290,7 @@ class TextCollectionBuilder:
         fields: Further fields of each document to keep.
 
     Attributes:
-        text_fields: Fields of the text that was embedded; none where the index does not tell.
+        text_fields: Fields of the text that was embedded; none if the mapping does not say.
         includes: Parts of `_source` that hits must bring.
         skipped: Documents that were left out so far.
     """
@@ -312,7 +312,7 @@ class TextCollectionBuilder:
         self._vectors: list[Vectors] = []
 
     def query(self, filter: Json | None = None) -> Json:
-        """All documents that match a query; `matched_queries` of a hit tells whether it has a vector."""
+        """All documents that match a query; `matched_queries` of a hit says whether it has a vector."""
         query: Json = named_vectors_query([(self._vector.name, self._vector.meta)])
         if filter is not None:
             query["bool"]["filter"] = [filter]
@@ -343,7 +343,7 @@ class TextCollectionBuilder:
             self._vectors.append(vectors)
 
     def text_of(self, hit: Json) -> str:
-        """The text of a hit that was embedded; empty where the index does not tell."""
+        """The text of a hit that was embedded; empty if the mapping does not say."""
         try:
             return "" if self._template is None else self._template.text_of(hit.get("_source") or {}) or ""
         except TextFieldError:

@@ -286,8 +286,7 @@ def _search_by_knn(
             log_message(f"resumed from {path}: {candidates.compared:,} documents were compared already")
         try:
             with progress_meter(candidates.compared) as show:
-                search.on_progress = show
-                return search.run(candidates, fields=fields, priority=priority)
+                return search.run(candidates, fields=fields, priority=priority, on_progress=show)
         except KeyboardInterrupt:
             log_message(
                 f"Interrupted after {candidates.compared:,} documents; run the same command again to resume ({path})."

@@ -24,7 +24,7 @@ class CalibrationReport:
     Attributes:
         index, field, model: What is searched, and by which model.
         documents: Documents with a vector.
-        sample: Documents that stand in for unrelated ones.
+        sample: Documents that are used as unrelated ones.
         queries: Number of queries.
         labelled, kinds, left_out: See `CalibrationQueries`.
         k: Hits of a search.
@@ -254,7 +254,7 @@ def count_unrelated(
 
     Args:
         queries, vectors, starts: See `document_cosines`.
-        relevant: Of each query, places of the documents that are left out since they are relevant to it.
+        relevant: Of each query, places of the documents that are left out because they are relevant to it.
 
     Returns:
         `passed` and `compared` of `CosineSample`.

@@ -111,7 +111,7 @@ def _encoder_findings(
     length = float(np.linalg.norm(vectors[0]))
     if abs(length - 1) > 1e-3:
         yield failure(
-            "model", f"{info.model} gives a vector of length {length:.4f}, not 1", "Export it anew: `es-sbert export`."
+            "model", f"{info.model} gives a vector of length {length:.4f}, not 1", "Export it again: `es-sbert export`."
         )
     else:
         yield ok(
@@ -154,7 +154,7 @@ def check_cuda(device: str) -> list[Finding]:
     """What is there of CUDA, and what is missing.
 
     Args:
-        device: `auto`, `cpu`, `cuda` or `cuda:N`, as the user asks for it.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`, as the user gave it.
     """
     installed = tuple(name for name in _ONNXRUNTIME_PACKAGES if _is_installed(name))
     state = CudaState(installed, onnxruntime.__version__, cuda_major(), cuda_driver())
@@ -166,25 +166,25 @@ def check_cuda(device: str) -> list[Finding]:
 
 
 def cuda_findings(state: CudaState, libraries: CudaLibraryStatus, device: str) -> Iterator[Finding]:
-    """The findings; one line suffices where there is no card and none is asked for.
+    """The findings; one line if there is no GPU and none is requested.
 
     Args:
         state: What there is.
         libraries: Which of CUDA's libraries were found.
         device: As for `check_cuda`.
     """
-    asked = device.startswith("cuda")
+    requested = device.startswith("cuda")
     package = " and ".join(state.packages) or "onnxruntime"
     built = "without CUDA" if state.major is None else f"for CUDA {state.major}"
     if len(state.packages) > 1:
         yield warning(
             "cuda", f"{package} are both installed, and have overwritten each other's files", f"{INSTALL_CUDA_COMMAND}."
         )
-    if not state.cards and not asked:
+    if not state.cards and not requested:
         yield ok("cuda", f"no NVIDIA GPU; {package} {state.version}, built {built}, runs on the CPU")
         return
-    # What stops a GPU that was asked for is an error; under `auto` the CPU does its work.
-    level = Severity.ERROR if asked else Severity.WARNING
+    # A problem of a requested GPU is an error; under `auto` the CPU is used instead.
+    level = Severity.ERROR if requested else Severity.WARNING
     if state.major is None:
         yield Finding(level, "cuda", f"{package} {state.version} was built {built}", f"{INSTALL_CUDA_COMMAND}.")
     else:
@@ -267,7 +267,7 @@ def check_engine(engine: Engine) -> list[Finding]:
 
 
 def check_permissions(engine: Engine, index: str) -> list[Finding]:
-    """What the user may do with the index; nothing on engines that do not tell."""
+    """What the user may do with the index."""
     return list(_report_errors("permissions", engine, lambda engine: _check_permissions(engine, index)))
 
 
@@ -275,7 +275,7 @@ def _report_errors(about: str, engine: Engine, check: Callable[[Engine], Iterato
     try:
         yield from check(engine)
     except AccessDenied as error:
-        yield warning(about, f"this user may not look: {error.message}", error.remedy)
+        yield warning(about, f"this user is not allowed to read this: {error.message}", error.remedy)
     except EsSbertError as error:
         yield Finding.of(about, error)
 
@@ -283,7 +283,7 @@ def _report_errors(about: str, engine: Engine, check: Callable[[Engine], Iterato
 def _check_health(engine: Engine) -> Iterator[Finding]:
     answer = engine.request_api("/_cluster/health")
     if answer is None:
-        yield warning("health", "this engine does not tell its health", "Look at it where the engine is managed.")
+        yield warning("health", "this engine does not report its health", "Check it in the console of the service.")
         return
     status, nodes = str(answer.get("status")), answer.get("number_of_nodes")
     if status == "red":
@@ -306,7 +306,7 @@ def _check_licence(engine: Engine) -> Iterator[Finding]:
             "licence", f"the licence {licence.get('type')} is {licence.get('status')}", "`POST _license/start_basic`."
         )
     else:
-        yield ok("licence", f"{licence.get('type', 'not told')}; the free one is enough for all that es-sbert does")
+        yield ok("licence", f"{licence.get('type', 'unknown')}; the free one is enough for all that es-sbert does")
 
 
 def _check_disks(engine: Engine) -> Iterator[Finding]:
@@ -334,10 +334,12 @@ def disk_findings(disks: list[NodeDisk], settings: Json, *, guarded: bool) -> It
     Args:
         disks: Of all nodes.
         settings: Flat cluster settings; watermarks that they lack have their default.
-        guarded: Whether the engine minds its watermarks at all.
+        guarded: Whether disk watermarks are enabled.
     """
     if not disks:
-        yield warning("disk", "the nodes do not tell how full they are", "Give the user the cluster privilege monitor.")
+        yield warning(
+            "disk", "the nodes do not report their disk usage", "Give the user the cluster privilege monitor."
+        )
         return
     fullest = max(disks, key=lambda disk: disk.used)
     state = f"{fullest.node} has {fullest.free / 1e9:,.1f} GB free of {fullest.total / 1e9:,.1f}"
@@ -374,7 +376,10 @@ def _exceeds_watermark(disk: NodeDisk, settings: Json, name: str) -> bool:
 
 def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
     if engine.info.engine_type is EngineType.OPENSEARCH:
-        yield ok("permissions", "OpenSearch does not tell a user what it may do; what it refuses names the permission")
+        yield ok(
+            "permissions",
+            "OpenSearch does not report permissions; the error of a rejected request names the missing one",
+        )
         return
     has = granted_privileges(engine, index, {name for task in INDEX_TASKS for name in task.privileges})
     if has is None:
@@ -404,12 +409,12 @@ _BLOCK_REMEDIES = {
 
 @dataclass(frozen=True)
 class IndexInspection:
-    """The indices behind a name, as far as they could be read.
+    """The indices behind a name, those that could be read.
 
     Attributes:
         states: The index, or all that an alias points to.
         fields: The vector fields of each that can be loaded and searched, by the index's name.
-        findings: What was wrong on the way.
+        findings: Problems that were found.
     """
 
     states: tuple[IndexState, ...]
@@ -426,7 +431,7 @@ class IndexInspection:
 
 
 def inspect_index(engine: Engine, name: str) -> IndexInspection:
-    """Read the mappings behind a name, and whether their vector fields are what they say.
+    """Read the mappings behind a name, and check their vector fields.
 
     Args:
         name: Index or alias.
@@ -546,8 +551,8 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
     if model is not None and field.meta.fingerprint != model.fingerprint and field.meta.model == model.model:
         yield failure(
             about,
-            f"holds vectors of {field.meta.model} as it was ({field.meta.fingerprint[:12]}); what opens here by "
-            f"that name is another model ({model.fingerprint[:12]})",
+            f"the index was embedded with another version of {field.meta.model} ({field.meta.fingerprint[:12]}) than "
+            f"the one installed ({model.fingerprint[:12]})",
             "Register the folder of the model that it was (es-sbert model add FOLDER), or embed with the new one into "
             "another --vector-field.",
         )
@@ -562,14 +567,14 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
         yield failure(
             about,
             f"{field.vectors - field.current:,} of {field.vectors:,} vectors are not known to be of the field's model",
-            f"Embed them anew: `es-sbert ingest --index {named}`. If another program wrote them with this model: "
+            f"Embed them again: `es-sbert ingest --index {named}`. If another program wrote them with this model: "
             f"`es-sbert index adopt {named}`.",
         )
     if field.vectors < documents:
         yield warning(
             about,
-            f"{documents - field.vectors:,} of {documents:,} documents have no vector, so no search by meaning "
-            "finds them",
+            f"semantic search does not find documents without an embedding: {documents - field.vectors:,} of "
+            f"{documents:,}",
             f"Embed them: `es-sbert ingest --index {index} --vector-field {field.name}`.",
         )
     else:

@@ -118,7 +118,7 @@ class PseudoQuery:
     Attributes:
         text: The query, never the whole text of the document.
         kind: What it is.
-        end: First character of the document's text behind it; 0 for a field, which may be anywhere in the text.
+        end: First character of the document's text after it; 0 for a field, which may be anywhere in the text.
         rest: The document's text without it; None of one sentence, whose halves mean nothing to each other: there the
             query is compared with the whole.
     """
@@ -154,7 +154,7 @@ def make_pseudo_query(template: TextTemplate, document: Mapping[str, Any], text:
 
 
 def first_sentence_end(text: str) -> int | None:
-    """First character behind the first sentence of at least three words; None where no text follows it."""
+    """Position after the first sentence of at least three words; None if no text follows it."""
     for end in _SENTENCE_END.finditer(text):
         sentence = text[: end.end()].strip()
         if not any(map(str.isalnum, text[end.end() :])):
@@ -188,8 +188,8 @@ class CalibrationDocument:
 
     Attributes:
         id: Its id.
-        source: What of `_source` was asked for.
-        spans: Of each vector, the first character in the document's text and the one behind the last; 0 and 0 where
+        source: The requested part of `_source`.
+        spans: Of each vector, the first character in the document's text and the one after the last; 0 and 0 where
             the vector is of all of it.
         vectors: One, or one a passage. *Shape:* ``(vectors, dimensions)``.
     """
@@ -227,7 +227,7 @@ class MeasuredCosines:
         queries: The queries.
         cosines: Theirs, in the same order.
         documents: Documents with a vector.
-        sample: Documents that stand in for unrelated ones.
+        sample: Documents that are used as unrelated ones.
     """
 
     queries: CalibrationQueries
@@ -270,7 +270,7 @@ class IndexCalibrator:
         keep: float = 0.95,
         report: Callable[[str], None] = lambda message: None,
     ) -> CalibrationReport:
-        """Measure, and recommend a minimum cosine. The index should be at rest meanwhile.
+        """Measure, and recommend a minimum cosine. The index should not be written to at the same time.
 
         Args:
             keep: Share of the relevant documents that the recommended value must keep.
@@ -315,7 +315,7 @@ class IndexCalibrator:
             sample: Documents to compare every query with.
             seed: Which documents those are.
             k: Hits of a search that are looked at.
-            report: Told what is being done.
+            report: Called with each step.
 
         Raises:
             IndexMismatch: another model; no vectors, no queries, or no unrelated documents.
@@ -363,9 +363,9 @@ class IndexCalibrator:
     def _read(self, bodies: Iterator[Json], left_out: Counter[str]) -> Iterator[CalibrationDocument]:
         """The hits of searches for documents with vectors, each once."""
         name, meta = self.field.name, self.field.meta
-        beside = document_meta_field(name)
+        meta_field = document_meta_field(name)
         texts = () if self._template is None else self._template.fields
-        source = self._engine.info.source_with_vectors([name, vector_path(name, meta), beside, *texts])
+        source = self._engine.info.source_with_vectors([name, vector_path(name, meta), meta_field, *texts])
         seen: set[tuple[str, str | None]] = set()
         for body in bodies:
             for hit in self._engine.search(self.field.index, body | {"_source": source})["hits"]["hits"]:
@@ -374,7 +374,7 @@ class IndexCalibrator:
                     continue
                 seen.add(key)
                 found: Json = hit["_source"]
-                made_by = (raw_document_meta(found, beside) or {}).get("fingerprint", meta.fingerprint)
+                made_by = (raw_document_meta(found, meta_field) or {}).get("fingerprint", meta.fingerprint)
                 if made_by != meta.fingerprint:
                     left_out["documents whose vector is of another model"] += 1
                     continue
@@ -489,8 +489,8 @@ class IndexCalibrator:
         """What the index's own search finds for each query, without a minimum."""
         info, field = self._engine.info, self.field
         searched = SearchScope((field,), {} if self._filter is None else {field.index: self._filter})
-        asked = SearchParams.of(k, {"source": False})
-        requests = [search_request(info.engine_type, searched, {field.name: vector}, asked) for vector in vectors]
+        params = SearchParams.of(k, {"source": False})
+        requests = [search_request(info.engine_type, searched, {field.name: vector}, params) for vector in vectors]
         found: list[NearestHits] = []
         for part in batched(list(zip(queries, requests, strict=True)), _SEARCHES_PER_REQUEST):
             answers = self._engine.multi_search(field.index, [request.bodies[0] for _, request in part])

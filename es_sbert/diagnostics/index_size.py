@@ -137,7 +137,7 @@ class MeasuredSize:
     Attributes:
         index: The concrete index.
         index_type: Of the field.
-        vectors: Bytes on disk in the primary shards; None where the engine does not tell.
+        vectors: Bytes on disk in the primary shards; None if the engine does not report it.
         store: Bytes on disk of the whole index, documents and all.
         segments: In all primary shards; documents that were deleted or replaced stay in them until they are merged.
     """
@@ -268,7 +268,7 @@ def size_lines(report: SizeReport) -> list[str]:
         lines.append(f"{size.index_type:12}{memory:>11}{disk:>11}   {shown}")
     real = report.real
     if real is not None:
-        measured = "not told by this engine" if real.vectors is None else size_text(real.vectors)
+        measured = "not reported by this engine" if real.vectors is None else size_text(real.vectors)
         off = "" if report.error is None else f"; the estimate of {real.index_type} is {100 * report.error:+.1f} % off"
         lines += [
             f"{real.index} in one copy: vectors and graph {measured} on disk ({real.segments} segments){off}",

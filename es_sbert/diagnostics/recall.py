@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,7 @@ class ExactNeighbors:
         kth: Cosine of each query's k-th neighbour (or of its last, where there are fewer), float64. *Shape:*
             ``(queries,)``.
         found: Neighbours there are for each query, at most k.
-        cosines: For each query, the exact cosine of every document asked for.
+        cosines: For each query, the exact cosine of every requested document.
         documents: Documents compared.
     """
 
@@ -161,7 +161,7 @@ class RecallQueries:
 
 @dataclass(frozen=True)
 class SearchSetting:
-    """One way to search.
+    """The parameters of a search.
 
     Attributes:
         num_candidates: Vectors that each shard looks at.
@@ -202,7 +202,7 @@ class RecallReport:
         documents: Documents with a vector.
         target: The recall to reach.
         rows: In the order of effort.
-        recommended: The least effort whose interval lies above the target; None where there is none.
+        recommended: The least effort whose interval is above the target; None if there is none.
     """
 
     index: str
@@ -235,7 +235,7 @@ def recall_settings(
         raise UsageError(f"--num-candidates must be between k ({k}) and {MAX_K:,}", "Give other values.")
     if any(not 1.0 <= value <= MAX_OVERSAMPLE for value in oversamples):
         raise UsageError(f"--oversample must be between 1 and {MAX_OVERSAMPLE:g}", "Give other values.")
-    # The graph alone is asked for k times oversample, so fewer candidates than that make no sense.
+    # The graph is searched for k times oversample, so fewer candidates than that make no sense.
     usual = [max(k, value) for value in DEFAULT_CANDIDATES if max(k, value) <= MAX_K]
     factors: Sequence[float | None] = (oversamples or DEFAULT_OVERSAMPLES) if index_type in OVERSAMPLE else (None,)
     found = {
@@ -275,7 +275,7 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
     # The vectors come with the hits: a look-up by id alone misses documents with a routing of their own.
     source = engine.info.source_with_vectors(_vector_paths(field))
     hits = engine.search(field.index, {"query": random, "size": count, "_source": source})["hits"]["hits"]
-    # Of a document with several passages, the first speaks for it.
+    # Use the first chunk of a document.
     vectors = {hit["_id"]: read_stored_vectors(hit["_source"][field.name], 0)[0][2] for hit in hits}
     if not vectors:
         raise IndexMismatch(
@@ -295,7 +295,7 @@ def measure_recall(
     target: float,
     report: Callable[[str], None] = lambda message: None,
 ) -> RecallReport:
-    """Search with every setting, then compare with exact search. The index should be at rest meanwhile.
+    """Search with every setting, then compare with exact search. The index should not be written to at the same time.
 
     Raises:
         IndexMismatch: the index type is exact anyway.
@@ -307,22 +307,21 @@ def measure_recall(
             f"{field.index}.{field.name} is of type flat: its search is exact already", "There is nothing to measure."
         )
     engine.refresh(field.index)
-    run = _QueryRunner(engine, field, queries, k)
     report(f"{len(queries.vectors):,} queries with each of {len(settings)} settings")
-    run.search(settings[0])  # the first look at an index reads it from disk
-    answers = [run.search(setting) for setting in settings]
+    _search_all(engine, field, queries, settings[0], k)  # the first search reads the index from disk
+    answers = [_search_all(engine, field, queries, setting, k) for setting in settings]
     report("exact search: one pass over all vectors")
     wanted: list[set[str]] = [set() for _ in queries.own]
     for answer in answers:
         for number, ids in enumerate(answer.ids):
             wanted[number].update(ids)
-    truth = find_exact_neighbors(queries.vectors, queries.own, wanted, k, _read_vector_pages(engine, field))
+    exact = find_exact_neighbors(queries.vectors, queries.own, wanted, k, _read_vector_pages(engine, field))
     rows = []
     for setting, answer in zip(settings, answers, strict=True):
         shares = [
-            truth.hits(number, ids) / truth.found[number]
+            exact.hits(number, ids) / exact.found[number]
             for number, ids in enumerate(answer.ids)
-            if truth.found[number]
+            if exact.found[number]
         ]
         if not shares:
             raise IndexMismatch(f"{field.index} holds no other document to find", "Measure on a larger index.")
@@ -336,7 +335,7 @@ def measure_recall(
         index_type=str(index_type),
         k=k,
         queries=len(queries.own),
-        documents=truth.documents,
+        documents=exact.documents,
         target=target,
         rows=tuple(rows),
         recommended=recommend_setting(rows, target),
@@ -354,32 +353,28 @@ class _QueryResults:
     seconds: list[float]
 
 
-class _QueryRunner:
-    """Runs all queries with one setting."""
-
-    def __init__(self, engine: Engine, field: VectorField, queries: RecallQueries, k: int) -> None:
-        self._engine, self._field, self._queries, self._k = engine, field, queries, k
-
-    def search(self, setting: SearchSetting) -> _QueryResults:
-        answers = _QueryResults([], [])
-        for vector, own in zip(self._queries.vectors, self._queries.own, strict=True):
-            # A document finds itself first, which says nothing about its neighbours.
-            k = self._k + (own is not None)
-            query = VectorQuery(
-                self._field.name,
-                vector,
-                k,
-                num_candidates=max(k, setting.num_candidates),
-                passages=self._field.meta.passages is not None,
-            )
-            if setting.oversample is not None:
-                query = replace(query, oversample=setting.oversample)
-            body = search_body(self._engine.info.engine_type, SearchMethod.KNN, query) | {"_source": False}
-            begin = time.perf_counter()
-            hits = self._engine.search(self._field.index, body)["hits"]["hits"]
-            answers.seconds.append(time.perf_counter() - begin)
-            answers.ids.append([hit["_id"] for hit in hits if hit["_id"] != own][: self._k])
-        return answers
+def _search_all(
+    engine: Engine, field: VectorField, queries: RecallQueries, setting: SearchSetting, k: int
+) -> _QueryResults:
+    """Search for all queries with one setting, one at a time."""
+    results = _QueryResults([], [])
+    for vector, own in zip(queries.vectors, queries.own, strict=True):
+        # A document finds itself first, which says nothing about its neighbours.
+        count = k + (own is not None)
+        query = VectorQuery(
+            field.name,
+            vector,
+            count,
+            num_candidates=max(count, setting.num_candidates),
+            oversample=setting.oversample,
+            passages=field.meta.passages is not None,
+        )
+        body = search_body(engine.info.engine_type, SearchMethod.KNN, query) | {"_source": False}
+        begin = time.perf_counter()
+        hits = engine.search(field.index, body)["hits"]["hits"]
+        results.seconds.append(time.perf_counter() - begin)
+        results.ids.append([hit["_id"] for hit in hits if hit["_id"] != own][:k])
+    return results
 
 
 def _vector_paths(field: VectorField) -> list[str]:

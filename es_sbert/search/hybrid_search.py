@@ -43,7 +43,7 @@ from es_sbert.search.vector_query import (
     search_body,
 )
 
-LEXICAL = "lexical"  # name of the clause of words; those of vector fields are `semantic_name`
+LEXICAL = "lexical"  # name of the keyword clause; those of vector fields are `semantic_name`
 RANK_CONSTANT = 60  # of the paper
 
 RankedKey = TypeVar("RankedKey", bound=Hashable)
@@ -75,7 +75,7 @@ def reciprocal_rank_fusion(
     Args:
         rankings: Name → documents, best first, each once.
         weights: By ranking; 1 where not given.
-        constant: The larger, the less the first ranks stand out.
+        constant: The larger, the less the first ranks count.
 
     Raises:
         UsageError: a constant below 1, or a weight that is not above 0.
@@ -124,7 +124,7 @@ class FusionWeights:
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise UsageError(
                     f"the {name} weight is {getattr(self, name):g}",
-                    "Give two numbers above 0, of meaning and of words; to leave one out, search by the other alone.",
+                    "Give two numbers above 0, semantic and keyword; to leave one out, use the other search alone.",
                 )
 
 
@@ -132,29 +132,31 @@ def lexical_fields(meta: VectorFieldMeta) -> list[str]:
     """The fields that the embedded text is made of.
 
     Raises:
-        UsageError: the mapping does not tell.
+        UsageError: the mapping does not say.
     """
     template = None if meta.text is None else TextTemplate.parse(meta.text)
     if template is None:
-        raise UsageError("the index does not tell which fields hold its text", "Name them: lexical_fields=['body'].")
+        raise UsageError(
+            "the mapping does not say which fields the embedded text is made of", "Name them: lexical_fields=['body']."
+        )
     return [name for _, name in template.parts if name is not None]
 
 
 def keyword_query(text: str, fields: Sequence[str]) -> Json:
-    """The words of a text in one field or several (the best of them counts).
+    """Keyword query for a text in one field, or in several (the best one counts).
 
     Raises:
         UsageError: no field.
     """
     if not fields:
-        raise UsageError("there is no field to look for words in", "Name at least one: lexical_fields=['body'].")
+        raise UsageError("no keyword fields are given", "Name at least one: lexical_fields=['body'].")
     if len(fields) == 1:
         return {"match": {fields[0]: text}}
     return {"multi_match": {"query": text, "fields": list(fields)}}
 
 
 def lexical_clause(query: Json, filter: Json | None, weight: float = 1.0) -> Json:
-    """A query for words as a named clause; its filter is the one of the vector search."""
+    """A keyword query as a named clause, with the filter of the vector search."""
     clause: Json = {"must": [query], "_name": LEXICAL}
     if filter is not None:
         clause["filter"] = [filter]
@@ -173,7 +175,7 @@ def weighted_query(
 
     Args:
         queries: One for each vector field, already `weighed`; all of one filter.
-        words: Query for the words.
+        words: Keyword query.
     """
     semantic = named_vector_clause(engine_type, method, queries)
     return {"bool": {"should": [semantic, lexical_clause(words, queries[0].filter, weights.lexical)]}}
@@ -218,13 +220,13 @@ DEFAULT_BOOSTS = {EngineType.ELASTICSEARCH: FusionWeights(400.0, 1.0), EngineTyp
 
 
 class HybridOptions(SearchOptions, total=False):
-    """Keyword arguments of a hybrid search, beside those of any search; all may be left out.
+    """Keyword arguments of a hybrid search, in addition to those of any search; all may be left out.
 
     Attributes:
         fusion: `rrf` (default), `weighted` or `normalized` (OpenSearch only).
-        weights: Of meaning and of words; the defaults are measured, see docs/search.md.
-        lexical_fields: Fields whose words count; the default are those of the embedded text.
-        lexical: Query in the engine's language in place of the words in these fields.
+        weights: Semantic and keyword weight; the defaults are measured, see docs/search.md.
+        lexical_fields: Fields of the keyword query; by default those of the embedded text.
+        lexical: Query in the engine's language in place of the keyword query.
         depth: Documents that each side brings in; at least k. Default: 100, or k.
         rank_constant: Of reciprocal rank fusion; default 60.
         pipeline: Name of a search pipeline in OpenSearch in place of one made of the weights.
@@ -255,7 +257,7 @@ class HybridParams:
 
 
 def default_weights(fusion: Fusion, engine_type: EngineType) -> FusionWeights:
-    """What each side counts where nobody says."""
+    """The default weights of a fusion."""
     return DEFAULT_BOOSTS[engine_type] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
 
 
@@ -281,7 +283,7 @@ def read_hybrid_params(
     if pipeline is not None and (fusion is not Fusion.NORMALIZED or weights is not None):
         raise UsageError(
             "a search pipeline is named together with weights or with another fusion than normalized",
-            "Leave one of the two out: the pipeline has weights of its own.",
+            "Leave one of the two out: the pipeline defines its own weights.",
         )
     depth = options.get("depth")
     depth = max(DEFAULT_DEPTH, k) if depth is None else depth
@@ -302,7 +304,7 @@ def _parse_weights(given: tuple[float, float]) -> FusionWeights:
         semantic, lexical = given
         return FusionWeights(semantic, lexical)
     except (TypeError, ValueError):
-        raise UsageError(f"the weights are {given!r}", "Give two numbers, of meaning and of words: (3, 1).") from None
+        raise UsageError(f"the weights are {given!r}", "Give two numbers, semantic and keyword: (3, 1).") from None
 
 
 def _lexical_query(scope: SearchScope, text: str, options: HybridOptions) -> Json:
@@ -323,7 +325,7 @@ class HybridReader(ResponseReader):
     """Reads the responses of a hybrid search."""
 
     def read_hybrid(self, answer: Json, lexical_weight: float) -> HybridResult:
-        """The answer to a search whose clauses bear names, the words among them."""
+        """The response to a search with named clauses, one of them the keyword query."""
         hits = []
         for hit in answer["hits"]["hits"]:
             cosines = self.named_cosines(hit)
@@ -338,7 +340,7 @@ class HybridReader(ResponseReader):
     def read_rrf(
         self, answers: Mapping[str, Json], *, weights: Mapping[str, float], constant: int, offset: int, size: int
     ) -> HybridResult:
-        """Answers to one search by words and one for each vector field, fused by their ranks.
+        """Responses to a keyword search and one search for each vector field, fused by their ranks.
 
         Args:
             answers: By `LEXICAL` and by vector field.
@@ -358,7 +360,7 @@ class HybridReader(ResponseReader):
             cosines = {name: self.cosine(name, raw[name]["_score"]) for name in raw if name != LEXICAL}
             words = raw[LEXICAL]["_score"] if LEXICAL in raw else None
             merged: Json = {}
-            for hit in raw.values():  # each may have what the others lack: inner hits of its own field, highlights
+            for hit in raw.values():  # each may have members that the others lack: inner hits of its field, highlights
                 merged |= hit | {"inner_hits": merged.get("inner_hits", {}) | hit.get("inner_hits", {})}
             hits.append(self._hybrid_hit(merged, document.score, cosines, words, document.ranks))
         return HybridResult(tuple(hits), max(answer["took"] for answer in answers.values()), self._method, len(fused))
@@ -402,7 +404,7 @@ class HybridSearch:
         return cls(text, SearchParams.of(k, shared), options)
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
-        scope = target.searched
+        scope = target.scope
         hybrid = read_hybrid_params(engine_type, scope, self.text, self.params.k, self.options)
         return hybrid_request(engine_type, scope, target.encode(self.text), self.params, hybrid, self.text)
 
@@ -415,13 +417,13 @@ def hybrid_request(
     hybrid: HybridParams,
     text: str,
 ) -> SearchRequest[HybridResult]:
-    """A search by words and meaning.
+    """A request for a hybrid search.
 
     Args:
         vectors: As for `search_request`.
 
     Raises:
-        UsageError: see `VectorQuery` and `Page`; what a fusion cannot do.
+        UsageError: see `VectorQuery` and `Page`; options that the fusion does not support.
     """
     method = scope.method(engine_type, params.exact)
     params = replace(params, filter=scope.combine_filter(params.filter))
@@ -436,7 +438,7 @@ def hybrid_request(
         lexical_weight = hybrid.weights.lexical
     else:
         if params.page.sort is not None:
-            raise UsageError("normalized scores are an order of their own", "Leave sort out, or use fusion weighted.")
+            raise UsageError("normalized does not support sort", "Leave sort out, or use fusion weighted.")
         pipeline = hybrid.pipeline or normalization_pipeline(hybrid.weights)
         body = {"query": hybrid_query(method, queries, hybrid.words, hybrid.depth), "search_pipeline": pipeline} | page
         lexical_weight = 1.0
@@ -454,13 +456,13 @@ def _rrf_request(
     hybrid: HybridParams,
     text: str,
 ) -> SearchRequest[HybridResult]:
-    if not params.page.plain:
+    if not params.page.is_fusable:
         raise UsageError(
-            "reciprocal rank fusion happens in the client, which cannot sort or aggregate what it does not see",
+            "rrf runs in the client and does not support sort or aggregations",
             "Leave aggregations and sort out, or use fusion weighted.",
         )
     method = scope.method(engine_type, params.exact)
-    offset, size = params.page.within(params.k)
+    offset, size = params.page.bounds(params.k)
     shown = replace(params.page, offset=0, size=hybrid.depth).body(engine_type, hybrid.depth, scope.names, text)
     bodies = {query.field: search_body(engine_type, method, query) | shown for query in queries}
     bodies[LEXICAL] = {"query": lexical_clause(hybrid.words, params.filter)} | shown

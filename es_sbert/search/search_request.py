@@ -6,7 +6,7 @@ Pure functions, except `read_document_vectors`. `SemanticIndex` and `AsyncSemant
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
 
 import numpy as np
@@ -38,7 +38,7 @@ def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: 
     return named[0] if len(named) == 1 else {"dis_max": {"queries": named}}
 
 
-# How much of a text is looked through for words to mark. Where nobody says, one longer document fails the whole search.
+# How much of a text is searched for words to highlight. Without a limit, one longer document fails the whole search.
 HIGHLIGHT_LIMITS: dict[EngineType, Json] = {
     EngineType.ELASTICSEARCH: {"max_analyzed_offset": 1_000_000},
     EngineType.OPENSEARCH: {"max_analyzer_offset": 1_000_000},
@@ -53,7 +53,7 @@ class ResultPage:
         size: Hits to show; None for all k.
         offset: Hits to leave out before them.
         source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
-        highlight: Fields whose words of the query are marked; or the engine's own `highlight`.
+        highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
         aggregations: The engine's own `aggs`, over the documents that the search matches (`queries` says which).
         sort: The engine's own `sort`, among the documents that are found; None for the nearest first.
     """
@@ -78,7 +78,7 @@ class ResultPage:
                 like = [given] if name == "sort" else ["title"]
                 raise UsageError(f"{name} is one object", f"Give a list: {like!r}.")
 
-    def within(self, k: int) -> tuple[int, int]:
+    def bounds(self, k: int) -> tuple[int, int]:
         """Offset and size among the k hits.
 
         Raises:
@@ -87,7 +87,7 @@ class ResultPage:
         size = max(0, k - self.offset) if self.size is None else self.size
         if self.offset + size > k or (self.offset >= k and size == 0 and self.offset > 0):
             raise UsageError(
-                f"hits {self.offset + 1} to {self.offset + (self.size or 1)} are asked for, of the {k} nearest",
+                f"hits {self.offset + 1} to {self.offset + (self.size or 1)} of the {k} nearest are requested",
                 "Raise k to at least the last of them: a vector search finds k documents and no more.",
             )
         return self.offset, size
@@ -101,7 +101,7 @@ class ResultPage:
         Raises:
             UsageError: the page goes beyond k, or there are no words to highlight.
         """
-        offset, size = self.within(k)
+        offset, size = self.bounds(k)
         body: Json = {"size": size, "_source": self._source(vector_fields)}
         if offset:
             body["from"] = offset
@@ -115,8 +115,8 @@ class ResultPage:
         return body
 
     @property
-    def plain(self) -> bool:
-        """Whether it asks for nothing that only the engine itself can do over all that it finds."""
+    def is_fusable(self) -> bool:
+        """Whether rankings can be fused in the client: aggregations and sort need the engine."""
         return self.aggregations is None and self.sort is None
 
     def _source(self, vector_fields: Sequence[str]) -> Json | bool:
@@ -135,9 +135,9 @@ class ResultPage:
                 "a search without a text has no words to highlight",
                 "Leave highlight out, or give the engine's own with a highlight_query.",
             )
-        # A vector search itself knows no words.
-        fields = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
-        return HIGHLIGHT_LIMITS[engine_type] | {"fields": fields}
+        # A kNN query has no words to highlight.
+        highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
+        return HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
 
 
 # Far beyond what any model reads of a text, and far below what would keep its tokenizer busy.
@@ -172,9 +172,9 @@ class SearchOptions(TypedDict, total=False):
         num_candidates: Vectors each shard looks at; more is slower and misses less. Default: twice k, at least 100.
         oversample: On a quantised index type: the nearest `oversample * k` are compared again by float32 vectors;
             the default suits the type (`es-sbert index recall` measures it).
-        min_cosine: Documents below it are no hits.
-        boosts: By vector field, where several are searched: what the score of each is multiplied by.
-        size, offset, source, highlight, aggregations, sort: What is shown of the k hits, see `Page`.
+        min_cosine: Drop hits whose cosine is below it.
+        boosts: Vector field → factor of its score, if several are searched.
+        size, offset, source, highlight, aggregations, sort: Which of the k hits to return, and how, see `ResultPage`.
     """
 
     filter: Json | None
@@ -220,24 +220,10 @@ class SearchParams:
             )
         if options.get("filter") is not None:
             check_query(options["filter"], "the filter")
-        page = ResultPage(
-            size=options.get("size"),
-            offset=options.get("offset", 0),
-            source=options.get("source"),
-            highlight=options.get("highlight"),
-            aggregations=options.get("aggregations"),
-            sort=options.get("sort"),
-        )
-        return cls(
-            k=k,
-            filter=options.get("filter"),
-            exact=options.get("exact", False),
-            num_candidates=options.get("num_candidates"),
-            oversample=options.get("oversample"),
-            min_cosine=options.get("min_cosine"),
-            boosts=options.get("boosts") or {},
-            page=page,
-        )
+        given: dict[str, Any] = dict(options)
+        page = ResultPage(**{item.name: given.pop(item.name) for item in fields(ResultPage) if item.name in given})
+        given["boosts"] = given.get("boosts") or {}
+        return cls(k=k, page=page, **given)
 
 
 def check_query_text(text: object) -> None:
@@ -268,7 +254,7 @@ class SearchRequest(Generic[Result]):
         indices: Where.
         bodies: One for `_search`, several for `_msearch`.
         method: How the nearest are found.
-        named_scores: Whether hits must tell the scores of named clauses.
+        named_scores: Whether hits must have the scores of named clauses.
         read: From the answers, in the order of the bodies, to the result.
     """
 
@@ -304,7 +290,7 @@ class TextSearch:
         return cls(text, SearchParams.of(k, options))
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[SearchResult]:
-        return search_request(engine_type, target.searched, target.encode(self.text), self.params, self.text)
+        return search_request(engine_type, target.scope, target.encode(self.text), self.params, self.text)
 
 
 @dataclass(frozen=True)
@@ -318,9 +304,9 @@ class SimilarSearch:
     embeds_text: ClassVar[bool] = False
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[SearchResult]:
-        index, vectors = read_document_vectors(self.engine, target.searched, self.id, self.index)
+        index, vectors = read_document_vectors(self.engine, target.scope, self.id, self.index)
         params = replace(self.params, filter=exclude_document(self.params.filter, index, self.id))
-        return search_request(engine_type, target.searched, vectors, params)
+        return search_request(engine_type, target.scope, vectors, params)
 
 
 def search_request(
@@ -334,7 +320,7 @@ def search_request(
 
     Args:
         vectors: By vector field, what is searched for, each of *shape* ``(dimensions,)``.
-        text: What they stand for, where it is a text.
+        text: The query text; None for a search by vectors.
 
     Raises:
         UsageError: see `VectorQuery` and `Page`; a sort over more than the nearest.
@@ -397,15 +383,15 @@ def build_vector_queries(
 
 
 def check_sort(method: SearchMethod, params: SearchParams) -> None:
-    """Refuse to sort what is more than the nearest.
+    """Reject a sort of all documents.
 
     Raises:
         UsageError: an exact search, which finds all documents, sorted by something else and without a minimum cosine.
     """
     if params.page.sort is not None and method is SearchMethod.EXACT and params.min_cosine is None:
         raise UsageError(
-            "an exact search finds every document, so the first by another order say nothing about the query",
-            "Give min_cosine as well, or leave sort out and sort the hits.",
+            "exact search matches every document, so a sort would ignore the query",
+            "Set min_cosine, or leave sort out and sort the hits.",
         )
 
 
@@ -425,7 +411,7 @@ def read_document_vectors(
         EngineError: the engine failed.
     """
     if not isinstance(id, str) or not id:
-        raise UsageError(f"{id!r} is no id of a document", "Give it as the engine tells it, a str: hit.id.")
+        raise UsageError(f"{id!r} is not a document id", "Give the engine's id, a str: hit.id.")
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
         raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(scope.indices)}.")

@@ -29,7 +29,7 @@ class Passage:
     the other.
 
     Attributes:
-        start, end: First character in the document's text (see `VectorFieldMeta.text`), and the one behind its last.
+        start, end: First character in the document's text (see `VectorFieldMeta.text`), and the one after its last.
         text: The passage itself; None where the hit's source lacks the fields that it is made of.
     """
 
@@ -49,8 +49,8 @@ class Hit:
         source: The document, without its vector.
         index: The concrete index it came from.
         passage: The nearest passage, where the index holds passages.
-        highlight: Field → its parts with the words of the query marked, where they were asked for.
-        rerank_score: What a cross-encoder gives it beside the query, in the model's own range, where one was asked to.
+        highlight: Field → its parts with the words of the query marked, if requested.
+        rerank_score: The cross-encoder's score for the query and the hit, in the model's own range, if it was reranked.
     """
 
     id: str
@@ -70,14 +70,14 @@ class Hit:
 
 @dataclass(frozen=True)
 class HybridHit:
-    """A document that was found by its words, its meaning or both.
+    """A document found by keyword search, semantic search or both.
 
     Attributes:
         id: The document's id.
         score: What hits are ordered by; its scale is that of the fusion.
         cosine: As in `Hit`; None where the document is not among the nearest that the fusion looked at.
-        lexical: Score of the words (BM25), before any weight; None where no word is in it, or, under reciprocal rank
-            fusion, where it is not among the first that the fusion looked at.
+        lexical: Keyword score (BM25), before any weight; None if the document has none of the words, or, under
+            reciprocal rank fusion, if it is not among the first that the fusion read.
         ranks: Under reciprocal rank fusion: its ranks, from 1, in the rankings that hold it: `lexical`, and that of
             each vector field by the field's name.
         source, index, passage, highlight, rerank_score: As in `Hit`.
@@ -108,7 +108,7 @@ class HybridHit:
 
 
 def _optional_fields(hit: Hit | HybridHit) -> Json:
-    """What a hit has only where it was asked for."""
+    """The optional members of a hit."""
     passage = {} if hit.passage is None else {"passage": asdict(hit.passage)}
     rerank = {} if hit.rerank_score is None else {"rerank_score": hit.rerank_score}
     return {**passage, **({"highlight": hit.highlight} if hit.highlight else {}), **rerank}
@@ -149,11 +149,11 @@ class RankedHits(Generic[AnyHit]):
     """Hits, best first.
 
     Attributes:
-        hits: At most as many as were asked for.
+        hits: At most k.
         took_ms: Milliseconds inside the engine.
         method: How the nearest were found.
         total: Documents that the search matched, see `queries`; None where the engine does not count them all.
-        aggregations: The engine's answer to the aggregations that were asked for.
+        aggregations: The engine's response to the requested aggregations.
         reranking: What a cross-encoder did that put the hits in order. Hits that it did not score follow in the
             order of the search: those of its window that have no text, then those beyond the window.
     """
@@ -174,12 +174,12 @@ class RankedHits(Generic[AnyHit]):
 
 @dataclass(frozen=True)
 class SearchResult(RankedHits[Hit]):
-    """What a search by meaning finds."""
+    """The result of a semantic search."""
 
 
 @dataclass(frozen=True)
 class HybridResult(RankedHits[HybridHit]):
-    """What a search by words and meaning finds."""
+    """The result of a hybrid search."""
 
 
 def semantic_name(field: str) -> str:
@@ -252,7 +252,7 @@ def _read_chunk(hit: Json, name: str, meta: VectorFieldMeta) -> Passage:
     [best] = hit["inner_hits"][name]["hits"]["hits"]
     place = best["_source"]
     if name in place:
-        place = place[name]  # engines differ in whether the nested object's own name stands around it
+        place = place[name]  # engines differ in whether the nested object's name is part of the path
     start, end = int(place[CHUNK_START]), int(place[CHUNK_END])
     try:
         text = None if meta.text is None else TextTemplate.parse(meta.text).render(hit.get("_source", {}))
@@ -263,14 +263,14 @@ def _read_chunk(hit: Json, name: str, meta: VectorFieldMeta) -> Passage:
 
 def total_hits(answer: Json) -> int | None:
     total = answer["hits"].get("total")
-    # Elasticsearch and OpenSearch stop counting at 10,000 unless asked to go on.
+    # Elasticsearch and OpenSearch stop counting at 10,000 unless told to continue.
     return int(total["value"]) if isinstance(total, dict) and total["relation"] == "eq" else None
 
 
 # What the cross-encoder reads of a hit; None where there is nothing to read.
 HitTextReader = Callable[[Hit | HybridHit], str | None]
 
-# A cross-encoder reads each pair anew: so many take a CPU of two cores seconds already.
+# A cross-encoder reads each pair: this many take seconds on a CPU of two cores.
 MAX_WINDOW = 1000
 DEFAULT_WINDOW = 50
 
@@ -279,7 +279,7 @@ Result = TypeVar("Result", bound=RankedHits[Any])
 
 
 def effective_window(k: int, window: int | None) -> int:
-    """How many hits are reranked so that k are shown: as asked for, else 50, or k if that is more.
+    """How many hits are reranked so that k are shown: `window`, else 50, or k if that is more.
 
     Raises:
         UsageError: none at all, or too many.
@@ -342,7 +342,7 @@ def check_rerank_options(reranker: Reranker | None, window: int | None, options:
 
 
 def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:
-    """Places of hits, best first: those with a score by it, equal ones as they stood, then the others as they stood.
+    """Positions of hits, best first. Ties and hits without a score keep their order.
 
     Args:
         hits: How many there are.

@@ -34,19 +34,19 @@ def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -
     return SearchMethod.EXACT if exact or flat else SearchMethod.KNN
 
 
-def choose_oversample(meta: VectorFieldMeta, asked: float | None = None) -> float | None:
-    """How much to oversample: as asked for, else as suits the index type; None where nothing is quantised.
+def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> float | None:
+    """How much to oversample: as requested, else as suits the index type; None where nothing is quantised.
 
     Raises:
-        UsageError: asked for on an index type that is not quantised.
+        UsageError: requested for an index type that is not quantised.
     """
     usual = OVERSAMPLE.get(IndexType(meta.index_type))
-    if asked is not None and usual is None:
+    if requested is not None and usual is None:
         raise UsageError(
             f"{meta.index_type} compares float32 vectors, so there is nothing to oversample",
             "Leave oversample out.",
         )
-    return usual if asked is None else asked
+    return usual if requested is None else requested
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,15 @@ class SearchScope:
         methods = {choose_method(engine_type, field.meta, exact) for field in self.fields}
         return SearchMethod.EXACT if SearchMethod.EXACT in methods else SearchMethod.KNN
 
-    def oversample(self, name: str, asked: float | None) -> float | None:
+    def oversample(self, name: str, requested: float | None) -> float | None:
         """As `choose_oversample`, the most that one of the indices needs.
 
         Raises:
-            UsageError: asked for where no index is quantised.
+            UsageError: requested where no index is quantised.
         """
         metas = [field.meta for field in self.fields if field.name == name]
         quantised = [meta for meta in metas if meta.index_type in OVERSAMPLE] or metas[:1]
-        return max((choose_oversample(meta, asked) for meta in quantised), key=lambda factor: factor or 0.0)
+        return max((choose_oversample(meta, requested) for meta in quantised), key=lambda factor: factor or 0.0)
 
 
 def read_search_scope(engine: Engine, indices: Sequence[str], vector_fields: Sequence[str]) -> SearchScope:
@@ -132,16 +132,20 @@ def read_search_scope(engine: Engine, indices: Sequence[str], vector_fields: Seq
     if not indices or not vector_fields:
         raise UsageError("there is nothing to search in", "Name an index and a vector field.")
     fields = []
-    ways: dict[str, list[Json | None]] = {}
+    alias_filters: dict[str, list[Json | None]] = {}
     for name in indices:
         states = engine.get_indices(name)
         if not states:
             raise index_not_found(name, engine)
         fields += [vector_field_from_state(engine, state, field) for state in states for field in vector_fields]
         for state in states:
-            ways.setdefault(state.name, []).append(state.alias_filter(name))
-    # By two aliases the documents of both are searched, and all where one way to the index has no filter.
-    filters = {index: _any_of([way for way in found if way]) for index, found in ways.items() if all(found)}
+            alias_filters.setdefault(state.name, []).append(state.alias_filter(name))
+    # Two aliases of an index are searched together; without a filter on one of them, all documents are searched.
+    filters = {
+        index: _any_of([query for query in queries if query])
+        for index, queries in alias_filters.items()
+        if all(queries)
+    }
     return SearchScope(tuple(fields), filters)
 
 
@@ -157,44 +161,44 @@ REFRESH_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class SearchTarget:
-    """What is searched and the encoder of its vectors; they belong together and are replaced together.
+    """The scope of a search and the encoder of its vectors; they are replaced together.
 
     Attributes:
-        searched: Vector fields of concrete indices.
+        scope: Vector fields of concrete indices.
         encoder: Of the fields' model; None until it is needed.
     """
 
-    searched: SearchScope
+    scope: SearchScope
     encoder: Encoder | None
 
     @property
     def field(self) -> VectorField:
-        """The first of the fields, which speaks for the model of all."""
-        return self.searched.fields[0]
+        """The first of the fields, which has the same model as all others."""
+        return self.scope.fields[0]
 
     @property
-    def loaded(self) -> Encoder:
+    def loaded_encoder(self) -> Encoder:
         """The encoder of a target that was taken by `AliasResolver.target`."""
         assert self.encoder is not None, "a target that was taken has its encoder"
         return self.encoder
 
     def encode(self, text: str) -> dict[str, Vectors]:
         """By vector field, the vector of a text to search for, *shape* ``(dimensions,)``."""
-        return dict.fromkeys(self.searched.names, self.loaded.encode(text, "query"))
+        return dict.fromkeys(self.scope.names, self.loaded_encoder.encode(text, "query"))
 
 
 class AliasResolver:
     """What an alias points to now. Thread-safe.
 
-    A search takes the target once and uses its index and its encoder: even where another thread replaces the target
-    meanwhile, the vectors of one model are never compared with those of another.
+    A search takes the target once and uses its index and its encoder: even if another thread replaces the target
+    at the same time, the vectors of one model are never compared with those of another.
 
     Args:
         engine: Where.
         indices: Indices or aliases.
         vector_fields: Their vector fields.
         load: Loads the model of a field.
-        is_chosen: Whether the caller has named the model that `load` loads, whatever the field's is.
+        is_chosen: Whether `load` loads a model that the caller named.
         encoder: An encoder that is there already, and that the caller closes.
 
     Raises:
@@ -226,7 +230,7 @@ class AliasResolver:
 
     @property
     def cached_target(self) -> SearchTarget:
-        """The target as it is, perhaps without its encoder."""
+        """The last known target, perhaps without its encoder."""
         return self._target
 
     def current(self) -> SearchTarget:
@@ -238,7 +242,7 @@ class AliasResolver:
         """The target with its encoder; now and then the alias is looked at again.
 
         While the model of the next index is being loaded, other threads go on with the index that they have. A caller
-        who has named a model or given an encoder stays with the old index as long as it stands.
+        who has named a model or given an encoder stays with the old index while it exists.
 
         Raises:
             IndexMismatch: the model that was named is not the field's.
@@ -256,35 +260,35 @@ class AliasResolver:
                 self._refresh_scope()
             except (EngineError, VectorIndexError) as error:
                 # The index that is in use still answers, or says by itself what is wrong with it.
-                still = ", ".join(self._target.searched.indices)
+                still = ", ".join(self._target.scope.indices)
                 logger.warning("%s still searches %s: %s", ", ".join(self._indices), still, error.message)
             finally:
                 self._refreshed_at = time.monotonic()
                 self._lock.release()
 
-    def after(self, gone: SearchTarget) -> SearchTarget:
-        """The target in place of one whose index is gone.
+    def resolve_again(self, stale: SearchTarget) -> SearchTarget:
+        """The target that replaces one whose index was deleted.
 
         Raises:
             IndexMissing, IndexMismatch: the alias is gone too, or the next index is another model's than the caller's.
             EngineError, ModelError, DeviceError: it cannot be looked at, or its model cannot be loaded.
         """
         with self._lock:
-            if self._target is gone:
+            if self._target is stale:
                 self._refresh_scope()
             return self._target
 
     def _refresh_scope(self) -> None:
         """The lock is held."""
-        searched = read_search_scope(self._engine, self._indices, self._vector_fields)
-        if searched == self._target.searched:
+        scope = read_search_scope(self._engine, self._indices, self._vector_fields)
+        if scope == self._target.scope:
             return
         if self._target.encoder is None:
-            self._target = SearchTarget(searched, None)
+            self._target = SearchTarget(scope, None)
             return
-        same = searched.fields[0].meta.fingerprint == self._target.field.meta.fingerprint
+        same = scope.fields[0].meta.fingerprint == self._target.field.meta.fingerprint
         keeps = same or self._model_given
-        self._target = self._attach_encoder(SearchTarget(searched, self._target.encoder if keeps else None))
+        self._target = self._attach_encoder(SearchTarget(scope, self._target.encoder if keeps else None))
 
     def _attach_encoder(self, target: SearchTarget) -> SearchTarget:
         encoder = target.encoder
@@ -298,7 +302,7 @@ class AliasResolver:
                 self._loaded.remove(encoder)
                 encoder.close()
             raise
-        return SearchTarget(target.searched, encoder)
+        return SearchTarget(target.scope, encoder)
 
     def close(self) -> None:
         """Close the encoders that were loaded here; those of earlier models may have been in use until now."""

@@ -195,7 +195,7 @@ class SemanticIndex:
             IndexMismatch: the model is not the one that made the vectors.
             ModelError, DeviceError: it cannot be loaded.
         """
-        return self._resolver.target().loaded
+        return self._resolver.target().loaded_encoder
 
     @property
     def _resolver(self) -> AliasResolver:
@@ -212,7 +212,7 @@ class SemanticIndex:
         window: int | None = None,
         **options: Unpack[SearchOptions],
     ) -> SearchResult:
-        """The k documents nearest in meaning to a text.
+        """Semantic search: the k documents nearest to a text.
 
         Args:
             rerank: A cross-encoder that puts the hits in order, see `Hit.rerank_score` and `RankedHits.reranking`.
@@ -236,7 +236,7 @@ class SemanticIndex:
             vector: *Shape:* ``(dimensions,)``, of the model in `field.meta`.
 
         Raises:
-            IndexMissing: the index is gone, though its alias may stand for another one: open it again.
+            IndexMissing: the index was deleted; its alias may point to another one: open it again.
         """
         scope = self._scope()
         vectors = dict.fromkeys(scope.names, vector)
@@ -267,7 +267,7 @@ class SemanticIndex:
         window: int | None = None,
         **options: Unpack[HybridOptions],
     ) -> HybridResult:
-        """The k best documents by meaning and words together.
+        """The k best documents of semantic and keyword search combined.
 
         Args:
             rerank, window: See `search`.
@@ -395,7 +395,7 @@ class SemanticIndex:
         )
 
     def _scope(self) -> SearchScope:
-        return self._resolver.cached_target.searched
+        return self._resolver.cached_target.scope
 
     def _rerank(self, text: str, result: Result, reranker: Reranker, k: int, window: int | None) -> Result:
         return rerank_hits(text, result, reranker, scope_text_reader(self._scope()), k=k, window=window)
@@ -412,7 +412,7 @@ class SemanticIndex:
             return self._send(search.request(self._engine.info.engine_type, target))
         except IndexMissing:
             # Its alias may point to another index by now, of another model (`es-sbert index migrate`).
-            target = self._resolver.after(target)
+            target = self._resolver.resolve_again(target)
             return self._send(search.request(self._engine.info.engine_type, target))
 
     def _send(self, request: SearchRequest[Result]) -> Result:

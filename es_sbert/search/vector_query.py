@@ -88,7 +88,7 @@ def check_query(value: object, what: str) -> None:
         UsageError: not an object, or an empty one.
     """
     if not isinstance(value, dict) or not value:
-        raise UsageError(f"{what} is no query but {str(value)[:80]!r}", _FILTER_EXAMPLE)
+        raise UsageError(f"{what} must be a JSON object with one query, got {str(value)[:80]!r}", _FILTER_EXAMPLE)
 
 
 # index.max_result_window, and Elasticsearch's own limit of k and num_candidates.
@@ -137,8 +137,8 @@ class VectorQuery:
 
     Attributes:
         field: The vector field.
-        vector: *Shape:* ``(dimensions,)`` float32. A list is not checked, and stands in the engine's query as the very
-            object that it is: it may be filled once the vector is there.
+        vector: *Shape:* ``(dimensions,)`` float32. A list is a placeholder: it is
+            inserted unchanged, and may be filled in later.
         k: How many hits.
         filter: Query in the engine's language that every hit must match, or None.
         num_candidates: Vectors that each shard looks at more closely; more is slower and misses less.
@@ -146,11 +146,11 @@ class VectorQuery:
         oversample: Set for a quantised index: the nearest `oversample * k` by quantised numbers are compared
             again by their float32 vectors, which makes the scores exact and the order better.
         passages: Whether the field holds one vector a passage; a document is then as near as its nearest passage.
-        min_cosine: Documents below it are no hits. Exact wherever the scores are: on a quantised index, with
+        min_cosine: Drop hits whose cosine is below it. Exact if the scores are: on a quantised index, with
             `oversample`.
         boost: What the score is multiplied by.
-        inner_hits: With passages: the name under which each hit tells its nearest passage; None for not at all, as
-            aggregations want it. Clauses of one request need names of their own.
+        inner_hits: With passages: the name of the inner hits that hold the nearest passage; None for no inner hits, as
+            aggregations need it. Clauses of one request need names of their own.
     """
 
     field: str
@@ -201,7 +201,7 @@ class VectorQuery:
 def search_body(engine_type: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
     """Body of `POST /index/_search` for the k nearest documents.
 
-    The filter applies during the search, not after it: k hits come back wherever k documents match. The
+    The filter applies during the search, not after it: it returns k hits if k documents match. The
     vector is left out of the hits' `_source`.
     """
     if method is SearchMethod.KNN and engine_type is EngineType.ELASTICSEARCH:
@@ -212,7 +212,7 @@ def search_body(engine_type: EngineType, method: SearchMethod, query: VectorQuer
 
 
 def vector_clause(engine_type: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
-    """The search as a clause that may stand anywhere inside `query`: alone, in a bool, in a filter, in an aggregation.
+    """The search as a clause for any place inside `query`: alone, in a bool, in a filter or in an aggregation.
 
     Its scores are those of `scores.cosine_from_score` times the boost. How many documents it matches, see the module.
 
@@ -225,7 +225,7 @@ def vector_clause(engine_type: EngineType, method: SearchMethod, query: VectorQu
 
 
 def _knn_section(query: VectorQuery) -> Json:
-    """A body's section `knn`, which finds k documents of the whole index, with no `query` beside it."""
+    """A body's section `knn`, which finds k documents of the whole index, without a `query`."""
     if not query.passages:
         return {"knn": _elasticsearch_knn(query) | _boost(query)}
     knn = _elasticsearch_knn(replace(query, min_cosine=None)) | _boost(query)
@@ -233,7 +233,7 @@ def _knn_section(query: VectorQuery) -> Json:
         knn["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)
     if query.min_cosine is None:
         return {"knn": knn}
-    # Not by `similarity`, which inner hits are compared with anew by quantised vectors: a hit might have no passage.
+    # Not by `similarity`, which inner hits are compared with again, by quantised vectors: a hit might have no passage.
     return {
         "knn": knn,
         "min_score": query.boost * score_from_cosine(query.min_cosine, EngineType.ELASTICSEARCH, SearchMethod.KNN),
@@ -301,7 +301,7 @@ def _exact_clause(engine_type: EngineType, query: VectorQuery) -> Json:
     filters = [_has_vector(query)]
     if query.passages:
         passages = _script_score(engine_type, query, filters[0])
-        # Passages know nothing of the fields of their document, so the filter stands outside; it costs no hits, since
+        # Passages know nothing of the fields of their document, so the filter is outside; it costs no hits, since
         # every passage is scored.
         return passages if query.filter is None else {"bool": {"must": [passages], "filter": [query.filter]}}
     if query.filter is not None:
@@ -318,7 +318,7 @@ def _script_score(engine_type: EngineType, query: VectorQuery, documents: Json) 
     """Documents, or those of passages, scored by the cosine of their float32 vectors, from the minimum up."""
     script = _script(engine_type, query)
     if query.min_cosine is not None:
-        # `min_score` is compared after all boosts, also those of outer queries, unless constant_score stands between.
+        # `min_score` is compared after all boosts, also those of outer queries, unless constant_score is between them.
         least = score_from_cosine(query.min_cosine, engine_type, SearchMethod.EXACT)
         near = {"script_score": {"query": documents, "script": script, "min_score": least}}
         documents = {"constant_score": {"filter": near}}

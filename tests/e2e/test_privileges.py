@@ -382,4 +382,4 @@ def test_the_doctor_tells_a_narrow_user_of_elasticsearch_9_what_it_may_do(
 
 def test_the_doctor_says_where_nobody_tells(cli: Cli, opensearch_url: str, model: Path) -> None:
     done = cli("doctor", "--index", "docs-none", "--url", opensearch_url, "--model", model, "--precision", "fp32")
-    assert (done.code, "OpenSearch does not tell a user what it may do" in done.out) == (0, True)
+    assert (done.code, "OpenSearch does not report permissions" in done.out) == (0, True)

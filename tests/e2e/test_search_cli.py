@@ -190,7 +190,7 @@ def test_words_and_meaning_together(site: Site, search: Search) -> None:
         (["x", "--min-cosine", "2"], "the minimum cosine is 2"),
         (["--like", "gone"], "no document 'gone'"),
         (["x", "--filter", "{"], "the filter is not JSON"),
-        (["x", "--filter", "[1]"], "the filter is no query"),
+        (["x", "--filter", "[1]"], "the filter must be a JSON object with one query"),
         (["x", "-k", "0"], "k is 0"),
         (["x", "-k", "10001"], "k is 10001"),
         (["x", "-k", "5", "--num-candidates", "4"], "num_candidates is 4"),

@@ -64,11 +64,9 @@ def search(
     engine: Engine, index: str, state: Path, on_progress: Callable[[int, int], None] = lambda *_: None, **settings: Any
 ) -> DuplicateSearchResult:
     chosen = DuplicateSearchSettings(**{"min_cosine": THRESHOLD} | EVERYTHING | settings)
-    searching = DuplicateSearch(
-        engine, index, "embedding", chosen, policy=RetryPolicy(30, first=0.01), on_progress=on_progress
-    )
+    searching = DuplicateSearch(engine, index, "embedding", chosen, policy=RetryPolicy(30, first=0.01))
     with DuplicateSearchState(state, searching.identity) as found:
-        return searching.run(found, fields=["even"])
+        return searching.run(found, fields=["even"], on_progress=on_progress)
 
 
 def named(found: DuplicateSearchResult) -> list[tuple[str, list[tuple[str, float]]]]:

@@ -183,7 +183,7 @@ def test_pages_of_the_nearest(site: Shelf, one: SemanticIndex) -> None:
     pages = [one.search(TEXT, 30, offset=offset, size=10) for offset in (0, 10, 20)]
     assert [hit.id for page in pages for hit in page] == [hit.id for hit in whole]
     assert [hit.id for hit in one.search(TEXT, 30, offset=25)] == [hit.id for hit in whole.hits[25:]]
-    with pytest.raises(UsageError, match="hits 26 to 35 are asked for, of the 30 nearest") as caught:
+    with pytest.raises(UsageError, match="hits 26 to 35 of the 30 nearest are requested") as caught:
         one.search(TEXT, 30, offset=25, size=10)
     assert "Raise k" in caught.value.remedy
 
@@ -234,7 +234,7 @@ def test_aggregations_and_another_order(site: Shelf, one: SemanticIndex) -> None
     assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
     counts = {bucket["key"]: bucket["doc_count"] for bucket in result.aggregations["groups"]["buckets"]}
     assert counts == {group: rows for group in range(10) if (rows := sum(row % 10 == group for row in near))}
-    with pytest.raises(UsageError, match="finds every document"):
+    with pytest.raises(UsageError, match="matches every document"):
         one.search(TEXT, 5, exact=True, sort=["number"])
 
 
@@ -352,8 +352,8 @@ def test_texts_that_cannot_be_searched_for(one: SemanticIndex, text: Any) -> Non
     [
         ({"k": 0}, "k is 0"),
         ({"k": 10_001}, "k is 10001"),
-        ({"filter": ["term"]}, "the filter is no query"),
-        ({"filter": {}}, "the filter is no query"),
+        ({"filter": ["term"]}, "the filter must be a JSON object with one query"),
+        ({"filter": {}}, "the filter must be a JSON object with one query"),
         ({"fliter": {"match_all": {}}}, "there is no option fliter"),
         ({"min_cosine": 1.5}, "minimum cosine is 1.5"),
         ({"oversample": 2.0}, "nothing to oversample"),
@@ -377,13 +377,13 @@ def test_options_that_make_no_sense(one: SemanticIndex, options: dict[str, Any],
         ({"depth": 5}, "depth is 5"),
         ({"depth": 20_000}, "depth is 20000"),
         ({"rank_constant": 0}, "the rank constant is 0"),
-        ({"lexical_fields": []}, "no field to look for words in"),
+        ({"lexical_fields": []}, "no keyword fields are given"),
         ({"lexical_fields": "text"}, "lexical_fields is a text"),
         ({"lexical_fields": ["text"], "lexical": {"match_all": {}}}, "both a lexical query and fields"),
-        ({"lexical": {}}, "the lexical query is no query"),
+        ({"lexical": {}}, "the lexical query must be a JSON object"),
         ({"pipeline": "p"}, "a search pipeline is named together"),
-        ({"sort": ["number"]}, "happens in the client"),
-        ({"aggregations": {"g": {"terms": {"field": "group"}}}}, "happens in the client"),
+        ({"sort": ["number"]}, "runs in the client"),
+        ({"aggregations": {"g": {"terms": {"field": "group"}}}}, "runs in the client"),
     ],
 )
 def test_hybrid_options_that_make_no_sense(one: SemanticIndex, options: dict[str, Any], message: str) -> None:

@@ -21,7 +21,7 @@ from es_sbert.errors import UsageError
         (["x", "--hybrid", "--weights", "a:b"], "not two numbers"),
         (["x", "--rerank-window", "3"], "is given without --rerank"),
         (["--like", "1", "--rerank", "model"], "--like gives none"),
-        (["x", "--filter", "[1]"], "the filter is no query"),
+        (["x", "--filter", "[1]"], "the filter must be a JSON object with one query"),
     ],
 )
 def test_options_that_do_not_go_together(args: list[str], message: str) -> None:

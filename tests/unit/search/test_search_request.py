@@ -159,7 +159,7 @@ def test_a_query_vector_whose_square_is_no_float32(length: float) -> None:
 
 @pytest.mark.parametrize("filter", [["term"], {}, "text"])
 def test_a_filter_is_looked_at_before_anything_is_put_around_it(filter: Any) -> None:
-    with pytest.raises(UsageError, match="the filter is no query"):
+    with pytest.raises(UsageError, match="the filter must be a JSON object with one query"):
         SearchParams.of(10, {"filter": filter})
 
 
@@ -185,13 +185,13 @@ def test_one_index_type_without_a_graph_makes_all_of_them_exact_on_opensearch() 
     [(0, None, 10, (0, 10)), (4, None, 10, (4, 6)), (4, 6, 10, (4, 6)), (0, 0, 10, (0, 0)), (9, 1, 10, (9, 1))],
 )
 def test_pages_within_k(offset: int, size: int | None, k: int, expected: tuple[int, int]) -> None:
-    assert ResultPage(size=size, offset=offset).within(k) == expected
+    assert ResultPage(size=size, offset=offset).bounds(k) == expected
 
 
 @pytest.mark.parametrize(("offset", "size", "k"), [(4, 7, 10), (10, None, 10), (11, None, 10), (0, 11, 10)])
 def test_pages_beyond_k(offset: int, size: int | None, k: int) -> None:
     with pytest.raises(UsageError, match=f"of the {k} nearest"):
-        ResultPage(size=size, offset=offset).within(k)
+        ResultPage(size=size, offset=offset).bounds(k)
 
 
 def test_weights_of_a_pipeline_add_up_to_one() -> None:
@@ -207,7 +207,7 @@ def test_words_in_one_field_or_several() -> None:
 
 
 def test_an_index_that_does_not_tell_its_text_fields() -> None:
-    with pytest.raises(UsageError, match="which fields hold its text"):
+    with pytest.raises(UsageError, match="which fields the embedded text is made of"):
         read_hybrid_params(EngineType.ELASTICSEARCH, SearchScope((field(text=None),)), TEXT, 10, {})
 
 
