@@ -265,8 +265,8 @@ def _send(client: httpx.Client, place: DashboardServer, method: str, path: str, 
     try:
         answer = client.request(method, place.url + path, **options)
     except httpx.HTTPError as error:
-        nobody = "Start Kibana or OpenSearch Dashboards, or give its address: --kibana-url (both use 5601)."
-        raise connection_error(place.address.url, error, place.address.timeout, nobody=nobody) from error
+        remedy = "Start Kibana or OpenSearch Dashboards, or give its address: --kibana-url (both use 5601)."
+        raise connection_error(place.address.url, error, place.address.timeout, refused_remedy=remedy) from error
     if answer.status_code in _REDIRECTS:
         raise AccessDenied(
             f"{place.url} sends {method} {path} on to {answer.headers.get('location', 'another page')}",

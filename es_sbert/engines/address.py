@@ -125,7 +125,7 @@ def _scheme(scheme: str, secret: SecretStr, what: str) -> str:
     value = secret.get_secret_value()
     if not re.fullmatch("[!-~]+", value):
         raise UsageError(
-            f"the {what} holds a blank, a line end or a letter that no HTTP header takes",
+            f"the {what} contains a space, a newline or a character that is not allowed in an HTTP header",
             f"Give the {what} as the engine encoded it, and nothing else.",
         )
     return f"{scheme} {value}"
@@ -146,8 +146,8 @@ def _fingerprint(settings: EngineSettings, scheme: str) -> str | None:
 def _ssl_context(settings: EngineSettings) -> ssl.SSLContext:
     """The system's authorities, or the given one; certificates and host names are always checked.
 
-    With a fingerprint the client compares the certificate with it, and nothing else: neither who signed it nor for
-    whom says more than that it is the very one.
+    With a fingerprint, the client checks only the hash of the certificate, not its
+    issuer or host name.
     """
     if settings.fingerprint is not None:
         context = ssl.create_default_context()

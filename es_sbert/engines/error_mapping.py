@@ -233,7 +233,7 @@ _GRANTED_BY = re.compile(r"granted by the (index|cluster) privileges? \[([^\]]+)
 _ON_INDICES = re.compile(r"on (?:restricted )?indices \[([^\]]+)\]")
 _NO_PERMISSIONS = re.compile(r"no permissions for \[([^\]]+)\]")
 _STATUS_REMEDIES = {
-    400: "The message above is the engine's own: mend what it names.",
+    400: "Fix what the engine's message names.",
     404: "Check the name of the index: `GET _cat/indices` lists them.",
     413: "The request is larger than the server takes (http.max_content_length): send smaller bulk requests.",
     429: "The server is overloaded: try again later, or with smaller bulk requests.",
@@ -254,15 +254,15 @@ _START_ENGINE_REMEDY = (
 
 
 def connection_error(
-    url: str, error: BaseException, timeout: float | None, *, nobody: str = _START_ENGINE_REMEDY
+    url: str, error: BaseException, timeout: float | None, *, refused_remedy: str = _START_ENGINE_REMEDY
 ) -> EngineUnreachable:
-    """A broken or refused connection in words.
+    """The error for a broken or refused connection.
 
     Args:
         url: Address without credentials.
         error: The client's exception; its causes are searched for the one that says most.
         timeout: Seconds that were allowed, for the message of a timeout; None where the client alone knows them.
-        nobody: What to do where nothing listens.
+        refused_remedy: What to do if the connection is refused.
     """
     causes = list(_exception_chain(error))
     text = " ".join(str(cause) for cause in causes).lower()
@@ -275,14 +275,14 @@ def connection_error(
             return TlsFailed(
                 f"the certificate of {url} is not the one with the fingerprint given",
                 "If the engine has a new certificate, take its fingerprint on the engine's own machine; if it has not, "
-                "somebody stands in between.",
+                "another program intercepts the connection.",
             )
         # A connection that breaks during the handshake may be a server that starts.
         kind = EngineUnreachable if any(isinstance(cause, ssl.SSLEOFError) for cause in causes) else TlsFailed
         return kind(
             f"the TLS connection to {url} failed: {_tls_reason(causes)}",
             "Give --ca-certs the certificate authority that signed the engine's certificate, "
-            "and use the host name that stands in the certificate.",
+            "and use the host name in the certificate.",
         )
     if "timed out" in text or "timeout" in text:
         raised = "the client's timeout" if timeout is None else "--timeout"
@@ -293,7 +293,7 @@ def connection_error(
     if any(word in text for word in ("name or service not known", "nodename nor servname", "getaddrinfo", "resolve")):
         return HostUnknown(f"the host of {url} is not known", "Check the spelling of the address and the DNS.")
     if "refused" in text or any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        return EngineUnreachable(f"nothing listens at {url}", nobody)
+        return EngineUnreachable(f"nothing listens at {url}", refused_remedy)
     return EngineUnreachable(
         f"the connection to {url} broke: {causes[-1]}",
         "Check that an engine runs there, and whether it wants https:// instead of http://.",
@@ -369,7 +369,7 @@ def point_in_time_lost(label: str, reason: str, status: int) -> RequestFailed:
     """A point in time that is no longer there.
 
     Args:
-        label: Whose it was.
+        label: The engine.
         reason: The engine's own.
     """
     return RequestFailed(

@@ -16,7 +16,7 @@ def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-# Documents of one id and several routings stand in different shards, and engines make no index of more.
+# Documents with one id and several routings are in different shards; no index has more shards.
 _MAX_SHARDS = 1024
 # Hits that a search may return, unless the index has another `index.max_result_window`.
 _RESULT_WINDOW = 10_000
@@ -52,7 +52,7 @@ def multi_get(
         "query": {"bool": {"must": query or {"match_all": {}}, "filter": {"ids": {"values": wanted}}}},
         "_source": source,
         "seq_no_primary_term": True,
-        "explain": shards,  # the only way to be told the shard
+        "explain": shards,  # the only way to get the shard
         "size": min(len(wanted) + _MAX_SHARDS, result_window),
         "track_total_hits": False,
     }

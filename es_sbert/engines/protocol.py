@@ -71,7 +71,7 @@ class IndexState:
         mappings: The whole mapping (`properties`, `_meta`, …).
         settings: Flat settings (`index.knn`, `index.number_of_shards`, …), values as strings.
         aliases: Its aliases with their properties (`index_routing`, `filter`, …).
-        data_stream: The data stream whose documents it holds; None where it stands for itself.
+        data_stream: The data stream whose documents it holds; None for an ordinary index.
     """
 
     name: str
@@ -100,8 +100,8 @@ class IndexState:
 class PointInTimeSlice:
     """One of the parts that a point in time is read in; every document of it is in exactly one of them.
 
-    Slices of different points in time of one index are no parts of a whole: Elasticsearch cuts by where documents stand
-    in its files, and a document that is written moves.
+    Slices of different points in time do not fit together: Elasticsearch slices by the position of documents in its
+    files, and a document that is written again moves.
 
     Attributes:
         number: From 0.
@@ -163,14 +163,14 @@ class Engine(Protocol):
     def info(self) -> EngineInfo: ...
 
     def get_index(self, name: str) -> IndexState | None:
-        """The index or the one index behind an alias; None where there is none.
+        """The index, or the one index of an alias; None if there is none.
 
         Raises:
             IndexMismatch: the alias points to several indices.
         """
 
     def get_indices(self, name: str) -> list[IndexState]:
-        """The index, or all indices behind an alias; none where there is no such name."""
+        """The index, or all indices of an alias; empty if there is no such name."""
 
     def create_index(self, name: str, body: Json) -> None: ...
 
@@ -180,7 +180,7 @@ class Engine(Protocol):
     def put_mapping(self, name: str, body: Json) -> None: ...
 
     def put_settings(self, name: str, settings: Mapping[str, str | None]) -> None:
-        """Change settings by their flat names; None stands for the engine's default."""
+        """Change settings by their flat names; None restores the engine's default."""
 
     def block_writes(self, name: str) -> None:
         """Refuse writes to an index from now on; returns when those in flight have ended.
@@ -208,7 +208,7 @@ class Engine(Protocol):
     def count(self, name: str, query: Json | None = None) -> int: ...
 
     def get_aliases(self, name: str) -> dict[str, dict[str, Json]]:
-        """Concrete index → alias → its properties, for an index or all that stand behind an alias."""
+        """Concrete index → alias → its properties, for an index or all indices of an alias."""
 
     def update_aliases(self, actions: Sequence[Json]) -> None:
         """Add and remove aliases, and remove indices, in one step: all of it, or none."""

@@ -55,7 +55,7 @@ def quote_index_name(name: str) -> str:
     """An index or alias name as a path segment.
 
     Raises:
-        UsageError: a pattern, a list of names, an API's own path, or characters that nobody sees.
+        UsageError: a pattern, a list of names, an API's own path, or invisible characters.
     """
     if (
         not name.isprintable()
@@ -272,7 +272,7 @@ class RestEngine(ABC):
         return self._pages(name, body, slice)
 
     def _pages(self, name: str, body: Json, slice: PointInTimeSlice | None) -> Iterator[list[Json]]:
-        """Hits of a search whose sort is a total order, from one point in time, which whoever opened it closes."""
+        """Hits of a search with a total order, from one point in time; the caller closes one that it opened."""
         pit_id = self.open_point_in_time(name) if slice is None else slice.point_in_time
         body = body | {"seq_no_primary_term": True, "track_total_hits": False}
         try:
@@ -432,7 +432,7 @@ class RestEngine(ABC):
             raise RequestFailed(
                 f"{self.info.label} {done} only {shards.get('successful')} of {shards.get('total')} shards "
                 f"of {name}: {reason}",
-                "Where the reason is the query, mend it for each of the indices; else look at `GET _cluster/health` "
+                "If the query is the reason, fix it for each of the indices; else check `GET _cluster/health` "
                 "and try again when all shards are active.",
                 503,
             )

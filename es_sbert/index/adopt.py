@@ -56,7 +56,7 @@ class AdoptionReport:
     """What was checked and written.
 
     Attributes:
-        index, field: Whose vectors.
+        index, field: The vectors' index and field.
         meta: What the mapping says of the field, or would.
         documents: Documents of the index.
         with_vector: Documents with a vector.
@@ -114,7 +114,7 @@ def adopt_vectors(
 
     Raises:
         IndexMismatch: other dimensions, another model, no vector that could be adopted, or no text.
-        EngineError: the engine failed. What was written until then stays, and the same command goes on.
+        EngineError: the engine failed. What was written until then stays, and the same command resumes.
     """
     info = encoder.info
     adoptable.check_model(info.fingerprint, info.model, info.dimensions)
@@ -138,7 +138,7 @@ def adopt_vectors(
         return replace(found, variant=variant)
     if settings.dry_run:
         return found
-    # As it is now: an update replaces `_meta` whole.
+    # Read again: an update replaces `_meta` as a whole.
     state = engine.get_index(name)
     existing: Json = adoptable.state.mappings if state is None else state.mappings
     engine.put_mapping(name, adoptable.mapping_change(engine.info, found.meta, existing.get("_meta", {})))

@@ -72,7 +72,7 @@ class MetadataWriter:
     """Writes the metadata of all vectors of a field that have none.
 
     A document is updated only if nobody has written it since it was read. What was written stays when the command is
-    stopped, and the next run goes on with the other documents.
+    stopped, and the next run resumes with the other documents.
 
     Args:
         engine: Where.
@@ -215,7 +215,7 @@ class MetadataWriter:
         return _MetadataUpdate((hit["_id"], routing), is_adopted, body)
 
     def _count_conflicts(self, conflicts: Sequence[_MetadataUpdate], counts: MetadataCounts) -> None:
-        """Count what became of updates that met a newer version: another writer's, or our own whose answer got lost."""
+        """Count rejected updates: the document has a newer version, another writer's or one whose response was lost."""
         if not conflicts:
             return
         name, meta_field = self._adoptable.state.name, document_meta_field(self._adoptable.name)

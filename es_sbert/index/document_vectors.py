@@ -24,7 +24,7 @@ UNKNOWN_FINGERPRINT = "unknown"
 
 
 class DocumentMeta(BaseModel):
-    """The object beside each vector.
+    """The metadata object next to each vector.
 
     Attributes:
         fingerprint: Fingerprint of the model that made the vector.
@@ -49,7 +49,7 @@ class DocumentMeta(BaseModel):
     passages: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands beside the vector."""
+        """As it is stored next to the vector."""
         return self.model_dump(exclude={"passages"} if self.passages is None else None)
 
 
@@ -74,12 +74,12 @@ def is_vector_current(meta: Mapping[str, Any] | None, text: str, fingerprint: st
     return bool(meta.get("text_hash") == text_hash(text))
 
 
-# Elasticsearch reads a base64 vector as big-endian numbers, whatever the machines involved.
+# Elasticsearch reads a base64 vector as big-endian numbers on all machines.
 _BIG_ENDIAN_FLOAT32 = np.dtype(">f4")
 
 # A vector, or the list that will hold its numbers.
 QueryVector = Vectors | list[float]
-# What stands in a vector field of a document: a vector, or objects of passages that hold one each.
+# Value of a vector field in a document: a vector, or chunk objects with one vector each.
 FieldValue = str | Vectors | list[dict[str, Any]]
 
 
@@ -108,7 +108,7 @@ def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Ve
     """The passages of a document, for bodies that orjson writes.
 
     Args:
-        spans: First character of each passage in the document's text, and the one behind its last.
+        spans: First character of each passage in the document's text, and the one after its last.
         vectors: *Shape:* ``(passages, dimensions)`` float32.
     """
     return [
@@ -118,7 +118,7 @@ def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Ve
 
 
 def to_bulk_value(info: EngineInfo, value: Any) -> FieldValue:
-    """What stands in a vector field, as read from the engine, in the form in which it is written."""
+    """The value of a vector field as read from the engine, in the form in which it is written."""
     if isinstance(value, dict):
         value = [value]  # engines give a single passage back as they got it, other writers may not
     if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -132,7 +132,7 @@ def to_float_list(vector: QueryVector) -> list[float]:
     """A vector as numbers with as few digits as float32 needs: half the characters of Python's own.
 
     Args:
-        vector: *Shape:* ``(dimensions,)`` float32. A list comes back as the very object that it is.
+        vector: *Shape:* ``(dimensions,)`` float32. A list is returned unchanged.
     """
     if isinstance(vector, list):
         return vector
@@ -146,13 +146,13 @@ def _encode_base64(vector: Vectors) -> str:
 
 
 def read_stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors]]:
-    """All vectors that stand in a vector field of a document, as read from the engine.
+    """All vectors of a vector field of a document, as read from the engine.
 
     Args:
-        length: Of the document's text: the end of a vector that stands for all of it.
+        length: Of the document's text: the end of a vector of the whole text.
 
     Returns:
-        First character and the one behind the last of what each vector stands for, and the vector ``(dimensions,)``.
+        First character and the one after the last of each vector's text, and the vector ``(dimensions,)``.
     """
     passages = [value] if isinstance(value, dict) else value
     if isinstance(passages, list) and passages and isinstance(passages[0], dict):
@@ -243,7 +243,7 @@ def bulk_bodies(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Body
 
 
 def raw_document_meta(source: dict[str, Any], meta_field: str) -> dict[str, Any] | None:
-    """The object next to a stored vector, whoever wrote it; None where there is none."""
+    """The object next to a stored vector, from any writer; None where there is none."""
     value = find_field(source, meta_field)
     return value if isinstance(value, dict) else None
 
@@ -262,14 +262,14 @@ def read_document_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta 
 
 @dataclass(frozen=True)
 class EmbeddingTarget:
-    """A vector field and the text that its vectors stand for.
+    """A vector field and the text that its vectors are made from.
 
     Attributes:
         field: Its name.
         template: The text.
         meta: What the mapping says about it.
         filled: Whether this load makes its vectors. The others are of another model, or not asked for: a document
-            that is written anew keeps such a vector as long as it stands for the document's text.
+            that is written again keeps such a vector as long as it was made from the document's text.
     """
 
     field: str
@@ -279,7 +279,7 @@ class EmbeddingTarget:
 
     @property
     def meta_field(self) -> str:
-        """Name of the object beside the vector."""
+        """Name of the metadata object."""
         return document_meta_field(self.field)
 
 
@@ -347,12 +347,12 @@ def _target_text(fields: Mapping[str, Any], target: EmbeddingTarget) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VectorFieldValue:
-    """A vector field of a document and the object beside it.
+    """A vector field of a document and its metadata.
 
     Attributes:
         field: Its name.
         value: As the engine takes it.
-        meta: The object beside it.
+        meta: Its metadata object.
     """
 
     field: str
@@ -376,7 +376,7 @@ class ChunkedText:
 
     @classmethod
     def cut(cls, target: EmbeddingTarget, text: str, passages: Sequence[tuple[int, int]]) -> ChunkedText:
-        """A text in passages; one of white space, of which nothing is left, is a passage itself."""
+        """A text in chunks; a text of white space only is one chunk."""
         return cls(target, text, tuple(passages) or ((0, len(text)),))
 
     @property
@@ -387,7 +387,7 @@ class ChunkedText:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingProvenance:
-    """What the objects beside the vectors say besides the text.
+    """Metadata of vectors that does not come from the text.
 
     Attributes:
         document_hash: Of the whole document; None where only a part of it is at hand.
@@ -432,7 +432,7 @@ def vector_members(fields: Sequence[VectorFieldValue], cleared: Sequence[str] = 
     """What a document gets, or a partial document says.
 
     Args:
-        cleared: Vector fields that are taken away, with the objects beside them.
+        cleared: Vector fields to remove, with their metadata.
     """
     added: Json = {}
     for filled in fields:

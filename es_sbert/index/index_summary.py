@@ -96,7 +96,7 @@ def describe_index_state(engine: Engine, state: IndexState) -> IndexSummary:
         engine.refresh(state.name)
     fields = []
     for name, meta in vector_fields(state.mappings, state.name).items():
-        beside = document_meta_field(name)
+        meta_field = document_meta_field(name)
         exists = has_vector_query(name, meta)
         fields.append(
             FieldSummary(
@@ -104,9 +104,9 @@ def describe_index_state(engine: Engine, state: IndexState) -> IndexSummary:
                 meta=meta,
                 vectors=engine.count(state.name, exists),
                 current=engine.count(
-                    state.name, and_query(exists, {"term": {f"{beside}.fingerprint": meta.fingerprint}})
+                    state.name, and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})
                 ),
-                truncated=engine.count(state.name, and_query(exists, {"term": {f"{beside}.truncated": True}})),
+                truncated=engine.count(state.name, and_query(exists, {"term": {f"{meta_field}.truncated": True}})),
                 passages=None if meta.passages is None else _count_chunks(engine, state.name, name),
             )
         )

@@ -19,9 +19,9 @@ _AUTO_EXPAND_REPLICAS = "index.auto_expand_replicas"
 
 
 def unrestored_settings(index: IndexState) -> dict[str, str | None] | None:
-    """What stood in the settings before a load that has not put them back; None where none is under way.
+    """The settings before a load that has not restored them; None if there is none.
 
-    None as a value stands for the engine's default.
+    None as a value means the engine's default.
     """
     note = index.mappings.get("_meta", {}).get(META_KEY, {}).get(_META_ENTRY)
     if not isinstance(note, dict) or not isinstance(note.get("before"), dict):
@@ -61,7 +61,7 @@ def apply_load_settings(engine: Engine, index: IndexState) -> dict[str, str | No
 def restore_load_settings(
     engine: Engine, name: str, before: Mapping[str, str | None] | None = None
 ) -> dict[str, str | None]:
-    """Undo `apply_load_settings`; a setting that somebody has changed since then stays as it is.
+    """Undo `apply_load_settings`; a setting that was changed since then is kept.
 
     Args:
         engine: Where.
@@ -74,7 +74,7 @@ def restore_load_settings(
         What was put back; empty where no load has left anything.
 
     Raises:
-        EngineError: the engine failed; the note stands, so that it can be tried again.
+        EngineError: the engine failed; the saved values stay, so that it can be retried.
     """
     index = engine.get_index(name)
     noted = None if index is None else unrestored_settings(index)

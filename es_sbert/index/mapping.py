@@ -31,7 +31,7 @@ class ChunkRules(BaseModel):
 
     Attributes:
         tokens: Most tokens of a passage as the model reads it, prompt and special tokens included.
-        overlap: Tokens of a passage's end that may stand again at the beginning of the next one, at most.
+        overlap: Tokens of a passage's end that are repeated at the beginning of the next one, at most.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -82,7 +82,7 @@ def with_meta_entry(meta: dict[str, Any], name: str, value: object) -> dict[str,
 
 
 def document_meta_field(vector_field: str) -> str:
-    """Name of the object that stands beside a vector (`embedding` → `embedding_meta`)."""
+    """Name of the metadata object next to a vector (`embedding` → `embedding_meta`)."""
     return f"{vector_field}_meta"
 
 
@@ -102,7 +102,7 @@ class IndexType(StrEnum):
 DEFAULT_INDEX_TYPE = IndexType.HNSW
 
 # Candidates to compare again by their float32 vectors, as a multiple of k: the coarser the numbers that the
-# search compares, the more of the true neighbours stand just below its first k. Types that are not listed
+# search compares, the more of the true neighbours rank just below its first k. Types that are not listed
 # compare float32 vectors to begin with.
 OVERSAMPLE = {
     IndexType.INT8_HNSW: 1.5,
@@ -220,14 +220,14 @@ def named_vectors_query(fields: Iterable[tuple[str, VectorFieldMeta]]) -> Json:
 
 def chunks_property(vector: Json) -> Json:
     """The mapping of a field of passages, around the mapping of one vector."""
-    # Offsets are read from `_source` alone: nobody searches by them.
+    # Offsets are read from `_source` alone: searches do not use them.
     offset: Json = {"type": "integer", "index": False, "doc_values": False}
     properties = {CHUNK_VECTOR: vector, CHUNK_START: offset, CHUNK_END: dict(offset)}
     return {"type": "nested", "properties": properties}
 
 
 def vector_property(field: Json) -> Json:
-    """The inverse: the mapping of the vector, whether it stands in the field itself or in its passages."""
+    """The inverse: the mapping of the vector, in the field itself or in its chunks."""
     if field.get("type") != "nested":
         return field
     inner: Json = field.get("properties", {}).get(CHUNK_VECTOR, {})

@@ -110,7 +110,7 @@ class TextTemplate:
     """Text of a document, e.g. `{title}. {body}`.
 
     Attributes:
-        template: The template as written; it stands in the mapping's `_meta`, so that documents are embedded
+        template: The template as written; stored in the mapping's `_meta`, so that documents are embedded
             from the same text later.
         parts: (text in front, field name) pairs; the last may have no field.
     """
@@ -247,7 +247,7 @@ def format_vector_field_option(vector_field: str) -> str:
 
 
 def check_name_conflicts(texts: Mapping[str, TextTemplate], documents_own: Iterable[str] = ()) -> None:
-    """Refuse vector fields whose name, or that of the object beside them, is a field that documents bring.
+    """Refuse vector fields whose name, or that of their metadata object, is a field of the documents.
 
     Args:
         texts: Vector field → its text.
@@ -259,8 +259,10 @@ def check_name_conflicts(texts: Mapping[str, TextTemplate], documents_own: Itera
     read = {name.partition(".")[0] for template in texts.values() for name in template.fields}
     read |= {name.partition(".")[0] for name in documents_own}
     for field in texts:
-        beside = document_meta_field(field)
-        taken = next((name for name in (field, beside) if name in read), beside if beside in texts else None)
+        meta_field = document_meta_field(field)
+        taken = next(
+            (name for name in (field, meta_field) if name in read), meta_field if meta_field in texts else None
+        )
         if taken is not None:
             raise UsageError(
                 f"the vector field {field} needs the field {taken}, which is in use already",

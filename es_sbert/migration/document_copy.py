@@ -295,7 +295,7 @@ class DocumentCopier:
 
 
 def shard_number(hit: Json) -> int:
-    """Number of the shard in which a hit of `MigrationContext.find` stands."""
+    """Number of the shard of a hit of `MigrationContext.find`."""
     return int(hit["_shard"].rpartition("[")[2].rstrip("]"))
 
 
@@ -376,11 +376,11 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
     for hit in sample:
         original = originals.get(document_key(hit))
         if original is None:
-            continue  # deleted meanwhile; the counts tell if many are
+            continue  # deleted since; the counts show if many are
         if original["_seq_no"] <= copied[shard_number(original)] and _without_fields(
             hit["_source"], dropped
         ) != _without_fields(original["_source"], dropped):
-            raise _mismatch_error(context, f"the document {hit['_id']!r} is not as it is in {context.source}")
+            raise _mismatch_error(context, f"the document {hit['_id']!r} differs from that in {context.source}")
 
 
 def _verify_vectors(
@@ -420,7 +420,7 @@ def _without_fields(source: Json, fields: frozenset[str]) -> Json:
 def _mismatch_error(context: MigrationContext, how: str) -> IndexMismatch:
     alias = context.state_store.state.alias
     return IndexMismatch(
-        f"the new index {context.target} is not fit to take the place of {context.source}: {how}",
+        f"the new index {context.target} cannot replace {context.source}: {how}",
         f"Nothing was swapped. Make sure that only this migration writes to {context.target}, remove it with "
         f"`es-sbert index migrate {alias} --rollback`, and begin again.",
     )

@@ -57,7 +57,7 @@ _META_ENTRIES_COPIED = ("fields",)
 
 
 def new_index_name(alias: str, fingerprint: str, source: str) -> str:
-    """`docs-1a2b3c4d` for the alias `docs`; with a number behind it where the old index is called that already."""
+    """`docs-1a2b3c4d` for the alias `docs`; with a number appended if the old index has that name already."""
     name = f"{alias}-{fingerprint[:8]}"
     if source != name and not re.fullmatch(rf"{re.escape(name)}-\d+", source):
         return name
@@ -197,7 +197,7 @@ class PreparedMigration:
 
 
 def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder) -> PreparedMigration:
-    """Look where a migration stands; begin it where it has not begun.
+    """Find the migration to resume, or start a new one.
 
     Raises:
         IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
@@ -303,7 +303,7 @@ def _begin_migration(
     )
     body = new_index_body(engine.info.engine_type, source, fields)
     body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], note)
-    # The pointer first: an index that nobody knows of would stand in the way of the next run.
+    # The pointer first: an index without a pointer would block the next run.
     set_target_pointer(engine, source, name)
     engine.create_index(name, body)
     state = require_index(engine, name)
@@ -342,7 +342,7 @@ def _check_change_requested(
         raise IndexMismatch(
             f"{wanted.alias} points to {source.name}, which has vectors of {stored.model} "
             f"({model.fingerprint[:12]}) already{of_text}",
-            f"There is nothing to do; the index before it, if it stands, goes with `es-sbert index migrate "
+            f"There is nothing to do; to delete the index before it, if it exists: `es-sbert index migrate "
             f"{wanted.alias} --drop`.",
         )
 

@@ -85,7 +85,7 @@ class EngineBuild:
         minimum_jdk: Oldest Java feature release that runs it.
         launcher: Start script, relative to the server's home; its name is also the configuration file's.
         prefix: Of the environment variables that its start script reads (`ES_JAVA_HOME`, …).
-        settings: Lines of its configuration beside those all servers get.
+        settings: Its configuration in addition to that of all servers.
         missing_features: What the complete server has and this build has not, as noun phrases.
     """
 

@@ -26,7 +26,7 @@ from es_sbert.engines.local.server_process import Account, process_identity
 from es_sbert.errors import LocalEngineError
 
 HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
-_ELSEWHERE = f"Set {HOME_VARIABLE} to a folder on a local disk with 2 GB of room."
+_ELSEWHERE = f"Set {HOME_VARIABLE} to a folder on a local disk with 2 GB of free space."
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class EngineHome:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and those above it, open to readers whatever the umask says."""
+    """Create a folder and those above it, readable by everyone regardless of the umask."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:
@@ -110,7 +110,7 @@ def storage_errors(home: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             free = f"; {shutil.disk_usage(home).free // 2**20} MB are left" if home.exists() else ""
             raise LocalEngineError(
-                f"the disk of {home} is full{free}", f"Make room, or move elsewhere: {_ELSEWHERE}"
+                f"the disk of {home} is full{free}", f"Free disk space, or use another folder: {_ELSEWHERE}"
             ) from error
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise LocalEngineError(f"cannot write to {where}: {reason}", _ELSEWHERE) from error
@@ -142,12 +142,12 @@ class RunningEngine(BaseModel):
 
     @property
     def is_alive(self) -> bool:
-        """Whether that very process still runs."""
+        """Whether the process still runs."""
         return process_identity(self.pid) == self.started
 
 
 def write_state(folder: Path, engine: RunningEngine) -> None:
-    """Write the note; readers see the old one or the new one, never half."""
+    """Write the state atomically."""
     path = _state_path(folder, engine.name, engine.port)
     draft = path.with_suffix(".draft")
     draft.write_text(engine.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -167,7 +167,7 @@ def remove_state(folder: Path, engine: RunningEngine) -> None:
 def running_states(folder: Path) -> list[RunningEngine]:
     """All servers that are alive, by name and port.
 
-    Notes about dead ones are left: the next start overwrites them, and only that one holds the lock.
+    State files of stopped servers stay: the next start overwrites them under its lock.
     """
     try:
         names = os.listdir(folder)
@@ -199,7 +199,7 @@ def _read_state_file(path: Path) -> RunningEngine | None:
     except ValidationError as error:
         first = error.errors()[0]
         raise LocalEngineError(
-            f"{path} is not a note about a running server: {first['msg']}",
+            f"{path} is not the state of a running server: {first['msg']}",
             "Stop the server that it is about, if one runs, and remove the file.",
         ) from error
     return engine if engine.is_alive else None

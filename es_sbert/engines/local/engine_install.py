@@ -87,7 +87,7 @@ def _error_lines(output: str, most: int = 6) -> str:
     """Maven's first error lines, indented; the rest of its output is advice about switches."""
     lines = [line.removeprefix("[ERROR]").strip() for line in output.splitlines() if line.startswith("[ERROR]")]
     lines = [line for line in lines if line] or [line for line in output.splitlines() if line.strip()]
-    return "\n".join(f"    {line}" for line in lines[:most]) or "    (it said nothing)"
+    return "\n".join(f"    {line}" for line in lines[:most]) or "    (no output)"
 
 
 def install(
@@ -118,7 +118,7 @@ def _create_home(
 ) -> None:
     staging = home.with_name(f"{home.name}.partial")
     if staging.exists():
-        # Left by a run that was killed: the lock says that nobody works in it any more.
+        # From a run that was killed: this process holds the lock.
         shutil.rmtree(staging)
     try:
         zips = staging / "zips"
@@ -138,7 +138,7 @@ def unpack(archive: Path, folders: tuple[tuple[str, str], ...], target: Path) ->
     """Unpack some folders of a zip.
 
     Files become readable by everyone, and executable where the zip says so. Nothing is ever written outside
-    the target, whatever names the zip holds.
+    the target.
 
     Args:
         folders: Pairs (prefix inside the zip, folder inside the target).

@@ -129,8 +129,8 @@ def start_engine(
         port: HTTP port on the loopback interface; None is the engine's own default.
         heap: Java heap, `1g`; without effect on a server that already runs.
         timeout: Seconds to wait until it answers, counted from its start (fetching it takes what it takes).
-        settings: Of its configuration file, e.g. `{"http.max_content_length": "1mb"}`, beside or in place of those
-            that it always gets; without effect on a server that already runs.
+        settings: Of its configuration file, e.g. `{"http.max_content_length": "1mb"}`, in addition to or instead of
+            the defaults; without effect on a server that already runs.
         progress: Told each step in one line.
 
     Raises:
@@ -162,7 +162,7 @@ def start_engine(
         try:
             seconds = _wait_until_ready(engine, timeout, progress)
         except BaseException:
-            # Also on Ctrl-C: a server that nobody was told of must not stay behind.
+            # Also on Ctrl-C: do not leave a server running that the caller does not know of.
             server_process.stop_process(engine.pid, engine.started, grace=SHUTDOWN_SECONDS)
             remove_state(layout.state, engine)
             raise
@@ -172,7 +172,7 @@ def start_engine(
 
 
 def stop_engine(engine: RunningEngine, *, purge: bool = False, grace: float = SHUTDOWN_SECONDS) -> None:
-    """Stop a server; one that has ended meanwhile is no error.
+    """Stop a server; no error if it has ended already.
 
     Args:
         purge: Also remove its data and logs.
@@ -211,7 +211,7 @@ def purge_stopped(name: str, port: int | None = None) -> list[Path]:
         for work in sorted(layout.servers.glob(f"{find_build(name).name}-{port or '*'}")):
             prefix, _, suffix = work.name.rpartition("-")
             if prefix != name or not suffix.isdecimal():
-                continue  # another build's whose name begins alike, or none of ours: the user's copy, say
+                continue  # another build with the same prefix, or the user's copy
             its_port = int(suffix)
             with file_lock(_lock_path(layout, name, its_port), lambda: None):
                 if read_state(layout.state, name, its_port) is None:
@@ -325,7 +325,7 @@ def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressC
     """Wait until the server answers and its indices are open; the seconds it took.
 
     A server whose indices stay red (a broken one among them) counts as ready after a while: the engine itself
-    works, and is needed to mend or delete them.
+    works, and is needed to repair or delete them.
     """
     begin = time.monotonic()
     answered: float | None = None

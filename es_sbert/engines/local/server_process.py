@@ -74,7 +74,7 @@ class _ServerProcess(subprocess.Popen[bytes]):
         """Nothing: Popen warns of children that still run when this process ends, which is what they are for."""
 
 
-# Our own children, to collect their exit status: one that nobody waits for stays in the process table.
+# Our own children, to collect their exit status: without a wait they stay in the process table.
 _children: dict[int, _ServerProcess] = {}
 
 
@@ -247,7 +247,7 @@ def check_heap(heap: str) -> str:
         UsageError: it is none.
     """
     if not _HEAP_PATTERN.fullmatch(heap):
-        raise UsageError(f"{heap!r} is no heap size", "Write a number with m or g behind it: 512m, 1g, 4g.")
+        raise UsageError(f"{heap!r} is no heap size", "Write a number followed by m or g: 512m, 1g, 4g.")
     return heap
 
 
@@ -303,7 +303,7 @@ def server_environment(
     """The whole environment of a server.
 
     The caller's is not passed on: `JAVA_TOOL_OPTIONS`, `CLASSPATH` and the like would change the server, and
-    secrets have no business there. What is meant for it stands in `ES_SBERT_ENGINE_JAVA_OPTS`.
+    secrets do not belong there. Set options in `ES_SBERT_ENGINE_JAVA_OPTS`.
     """
     options = [f"-Xms{heap}", f"-Xmx{heap}", *environ.get(JAVA_OPTS_VARIABLE, "").split()]
     return {
@@ -320,10 +320,10 @@ def server_environment(
 
 
 def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, account: Account | None) -> Path:
-    """Make a server's folders anew, except its data and earlier logs.
+    """Recreate a server's folders, except its data and earlier logs.
 
     Returns:
-        The file for the server's console output; that of the run before is kept beside it.
+        The file for the server's console output; the previous run's file is kept in the same folder.
     """
     for folder in (work, work / "data", work / "logs", work / "tmp"):
         folder.mkdir(exist_ok=True)
@@ -341,5 +341,5 @@ def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, a
         mine = [work, work / "data", work / "logs", work / "tmp", conf, *conf.rglob("*")]
         for path in mine:
             os.chown(path, account.uid, account.gid)
-    work.chmod(0o700)  # documents are nobody else's business
+    work.chmod(0o700)  # documents are private
     return console

@@ -79,7 +79,7 @@ def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
         open("/dev/full", "wb", buffering=0) as device,
     ):
         device.write(b"x")
-    assert "Make room" in caught.value.remedy
+    assert "Free disk space" in caught.value.remedy
 
 
 def test_folders_are_open_whatever_the_umask(tmp_path: Path) -> None:

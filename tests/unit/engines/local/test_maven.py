@@ -41,4 +41,4 @@ def test_output_without_error_lines_is_quoted_as_it_is() -> None:
     assert _error_lines("\nThe JAVA_HOME environment variable is not defined correctly\n") == (
         "    The JAVA_HOME environment variable is not defined correctly"
     )
-    assert _error_lines("") == "    (it said nothing)"
+    assert _error_lines("") == "    (no output)"

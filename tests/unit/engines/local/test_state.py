@@ -73,6 +73,6 @@ def test_no_folder_means_no_servers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "es9"}'])
 def test_a_broken_note_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "es9-9200.json").write_text(text)
-    with pytest.raises(LocalEngineError, match=r"es9-9200\.json is not a note") as caught:
+    with pytest.raises(LocalEngineError, match=r"es9-9200\.json is not the state") as caught:
         running_states(tmp_path)
     assert "remove the file" in caught.value.remedy
