@@ -15,14 +15,14 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 T = TypeVar("T")
 
 
-# Reading and writing so many bytes of JSON takes well below a millisecond.
+# Parsing or serializing this much JSON takes well below a millisecond.
 INLINE_BYTES = 16 * 1024
 _MEDIUM_BYTES = 256 * 1024
 _MAX_PAUSE_SECONDS = 1.0
 
 
 class _HalfBusyThread:
-    """A thread that sleeps after each call for as long as the call took: it is busy at most half of the time."""
+    """A thread that sleeps after each call for as long as the call took, so it is busy at most half of the time."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -48,12 +48,12 @@ _large = _HalfBusyThread("large-requests")
 
 
 async def offload_if_large(size: int, function: Callable[..., T], *args: Any) -> T:
-    """Call a function, in a thread where it has much to do: the event loop answers others meanwhile.
+    """Call a function, in a thread if the request is large, so that the event loop is not blocked.
 
     Args:
-        size: Bytes of the request that it works on.
-        function: Does no input or output.
-        args: Of the function.
+        size: Bytes of the request.
+        function: Does no I/O.
+        args: Arguments of the function.
     """
     if size <= INLINE_BYTES:
         return function(*args)
@@ -63,20 +63,20 @@ async def offload_if_large(size: int, function: Callable[..., T], *args: Any) ->
 
 
 async def offload_steps(size: int, steps: Generator[None, None, T]) -> T:
-    """Run a generator as `offload_if_large` does: between its steps, other requests get their turn.
+    """Run a generator as `offload_if_large` does. Other requests may run between its steps.
 
     Args:
-        size: Bytes of the request that it works on.
-        steps: Each is short, and does no input or output.
+        size: Bytes of the request.
+        steps: Short steps without I/O.
     """
-    while not (ended := await offload_if_large(size, _next_step, steps)):
+    while not (result := await offload_if_large(size, _next_step, steps)):
         pass
-    result: T = ended[0]
-    return result
+    value: T = result[0]
+    return value
 
 
 def _next_step(steps: Generator[None, None, T]) -> list[T]:
-    """One step; what the generator returns once it has ended."""
+    """Run one step; returns the generator's value once it has ended, else nothing."""
     try:
         next(steps)
     except StopIteration as end:
@@ -85,11 +85,11 @@ def _next_step(steps: Generator[None, None, T]) -> list[T]:
 
 
 async def gather_or_cancel(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of several pieces of work at once; where one of them fails, none of the others goes on."""
-    pieces = list(work)
-    if len(pieces) == 1:
-        return [await pieces[0]]
-    tasks = [asyncio.ensure_future(one) for one in pieces]
+    """Run coroutines concurrently; if one fails, cancel the others."""
+    coroutines = list(work)
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -100,14 +100,14 @@ async def gather_or_cancel(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def cancel_on_disconnect(
     incoming: IncomingRequest, work: Coroutine[Any, Any, T], answered: Callable[[], bool] = lambda: False
 ) -> T:
-    """Do something for a caller, and give it up when the caller goes away: nothing of it stays in a queue.
+    """Run work for a client, and cancel it when the client disconnects.
 
     Args:
-        incoming: The caller's request; `work` may read its body.
-        answered: Whether `work` has sent a whole answer: its end looks like the end of the connection.
+        incoming: The client's request; `work` may read its body.
+        answered: Whether the whole response was sent, after which a disconnect means nothing.
 
     Raises:
-        CallerGone: the caller has gone away.
+        ClientDisconnect: the client disconnected.
     """
     doing = asyncio.current_task()
     assert doing is not None, "inside a task"

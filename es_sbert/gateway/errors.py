@@ -30,18 +30,18 @@ _JSON_TYPE = b"application/json"
 
 
 class BadRequest(UsageError):
-    """A request that the gateway cannot carry out as it stands."""
+    """The gateway cannot handle the request as sent."""
 
 
 class RequestTimeout(UsageError):
-    """The body of a request comes too slowly."""
+    """The body of a request arrives too slowly."""
 
 
 class UpstreamTimeout(EngineUnreachable):
-    """The engine did not answer in time."""
+    """The engine did not respond in time."""
 
 
-# First match wins: more special kinds stand before what they are kinds of.
+# The first match wins: subclasses come before their base classes.
 _ERROR_TYPES: tuple[tuple[type[EsSbertError], int, str], ...] = (
     (RequestTooLarge, 413, "es_sbert_body_too_large"),
     (RequestTimeout, 408, "es_sbert_request_timeout"),
@@ -57,14 +57,14 @@ _ERROR_TYPES: tuple[tuple[type[EsSbertError], int, str], ...] = (
 
 
 def http_status(error: EsSbertError) -> int:
-    """The HTTP status that says what kind of error it is."""
+    """The HTTP status of an error."""
     if isinstance(error, RequestFailed):
         return error.status if 400 <= error.status <= 599 else 502
     return next((status for kind, status, _ in _ERROR_TYPES if isinstance(error, kind)), 500)
 
 
 def error_object(error: EsSbertError) -> Json:
-    """An error as engines write it, also within the answer of one item of `_msearch` or `_bulk`."""
+    """An error in the engine's format, also for an item of an `_msearch` or `_bulk` response."""
     name = next((name for kind, _, name in _ERROR_TYPES if isinstance(error, kind)), "es_sbert_exception")
     reason = f"{error.message}. {error.remedy}"
     cause = {"type": name, "reason": reason}
@@ -72,15 +72,15 @@ def error_object(error: EsSbertError) -> Json:
 
 
 def error_body(error: EsSbertError) -> bytes:
-    """The body of an answer that is this error."""
+    """The body of an error response."""
     return orjson.dumps({"error": error_object(error), "status": http_status(error)})
 
 
 def response_headers(engine_type: EngineType | None, length: int) -> list[tuple[bytes, bytes]]:
-    """Headers of an answer that the gateway itself makes.
+    """Headers of a response that the gateway creates.
 
     Args:
-        engine_type: Of the engine. Elasticsearch's clients turn away from a server that does not sign its answers.
+        engine_type: Of the engine. Elasticsearch's clients reject a server that does not identify as Elasticsearch.
         length: Bytes of the body.
     """
     headers = [(b"content-type", _JSON_TYPE), (b"content-length", str(length).encode())]
@@ -137,8 +137,8 @@ class _LastLine:
     """The last line of a kind.
 
     Attributes:
-        at: When it was logged.
-        left_out: How many were left out since.
+        at: Time when it was logged.
+        left_out: Lines suppressed since.
     """
 
     at: float
@@ -146,12 +146,12 @@ class _LastLine:
 
 
 class ThrottledLog:
-    """Logs each kind of warning at most once in some seconds; the next one says how many were left out.
+    """Logs each kind of warning at most once per interval, with the number of suppressed ones.
 
     Args:
-        logger: Where warnings go.
-        seconds: Between two of a kind.
-        clock: Tells the time, in seconds.
+        logger: Target of the warnings.
+        seconds: The interval.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -166,18 +166,18 @@ class ThrottledLog:
         self._latest: LRUCache[str, _LastLine] = LRUCache(_MAX_LOG_KINDS)
 
     def warning(self, message: str, *args: str, kind: str = "", error: BaseException | None = None) -> None:
-        """Log a warning, unless one of its kind was logged a moment ago.
+        """Log a warning, unless one of its kind was logged within the interval.
 
         Args:
-            message: As `logging` takes it.
-            args: Of the message; they may come from requests.
-            kind: Empty where only the same message with the same arguments is the same kind.
+            message: Format string, as for `logging`.
+            args: Arguments of the message; they may come from requests.
+            kind: Kind of the warning; by default, its text.
             error: Logged with its traceback.
         """
         self._log(logging.WARNING, kind or message % args, message, args, error)
 
     def bug(self, message: str, error: Exception) -> None:
-        """Log a mistake of this program with its traceback, unless the same one was logged a moment ago."""
+        """Log a bug with its traceback, unless the same one was logged within the interval."""
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next

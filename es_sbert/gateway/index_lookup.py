@@ -22,7 +22,7 @@ from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 
 _PERMISSION_CACHE_SIZE = 1000
-# Any of these lets a caller write whole documents.
+# Either of these allows writing whole documents.
 _WRITE_PRIVILEGES = ("create_doc", "index")
 _MATCH_NONE: Json = {"size": 0, "query": {"match_none": {}}, "track_total_hits": False}
 
@@ -32,9 +32,9 @@ class SearchableIndices:
     """The indices of an expression that a caller may search.
 
     Attributes:
-        indices: Their concrete names.
-        known: Concrete indices that the expression stood for at that time, whoever may search them; None until that was
-            looked up. An index that is not among them is newer than this answer.
+        indices: Concrete names.
+        known: All concrete indices of the expression at that time; None until they are looked up. Any other index is
+            newer than this result.
     """
 
     indices: frozenset[str]
@@ -42,12 +42,12 @@ class SearchableIndices:
 
 
 class CallerPermissions:
-    """Asks the engine what callers may do, and remembers for a moment.
+    """Checks permissions of callers by requests to the engine, with a cache.
 
     Args:
         upstream: The engine.
-        remember_seconds: How old an answer may be. What the engine allows is checked by the engine itself with every
-            request; an old answer can only name indices wrongly that existed and were visible to this caller.
+        remember_seconds: Lifetime of a cached result. The engine still checks every request itself; a stale result can
+            only name indices that were visible to this caller before.
     """
 
     def __init__(self, upstream: Upstream, remember_seconds: float = 10.0) -> None:
@@ -57,74 +57,72 @@ class CallerPermissions:
         self._writable: TTLCache[bytes, bool] = TTLCache(_PERMISSION_CACHE_SIZE, remember_seconds)
 
     def may_restrict(self, headers: Headers) -> bool:
-        """Whether the caller's rights may differ from those that mappings are read with.
+        """Whether the caller's permissions may differ from those that mappings are read with.
 
-        Without credentials on either side, both are the same.
+        They are equal if neither the caller nor the gateway has credentials.
         """
         return self._upstream.own_authorization is not None or bool(credential_headers(headers))
 
     async def searchable_indices(
         self, parts: Sequence[str], options: Mapping[str, str], headers: Headers, *, fresh: bool = False
     ) -> SearchableIndices | None:
-        """The indices that the caller may search; None where the engine refuses the caller, or knows no such index.
+        """The indices that the caller may search; None if the engine rejects the caller or knows no such index.
 
         Args:
-            parts: An expression of indices, percent-encoded, in parts that fit into the path of a request.
-            options: Parameters that decide how the expression is read.
+            parts: An index expression, percent-encoded, in parts that fit into the path of a request.
+            options: Parameters that change how the expression is resolved.
             headers: The caller's.
-            fresh: Whether to ask even where an answer is remembered.
+            fresh: Do not use a cached result.
 
         Raises:
-            AccessDenied: the caller may search, and may not list what it searches.
-            EngineUnreachable, RequestFailed: the engine cannot be asked.
+            AccessDenied: the caller may search the indices, but not list them.
+            EngineUnreachable, RequestFailed: the request failed.
         """
         key = self._keys.key(headers, *parts, urlencode(sorted(options.items())))
-        found = None if fresh else self._searchable.get(key)
-        if found is not None:
-            return found
+        cached = None if fresh else self._searchable.get(key)
+        if cached is not None:
+            return cached
         query = urlencode({**options, "fields": "_id", "filter_path": "indices"})
         indices: set[str] = set()
         for part in parts:
             target = f"/{part}/_field_caps?{query}"
-            answer = await self._upstream.request("GET", target, credential_headers(headers))
-            if answer.status == 403 and await self._may_search(part, options, headers):
+            reply = await self._upstream.request("GET", target, credential_headers(headers))
+            if reply.status == 403 and await self._may_search(part, options, headers):
                 raise AccessDenied(
-                    "the indices that this search concerns may not be listed by the caller",
+                    "the caller may not list the indices of this search",
                     "Give the caller the index privilege read, which allows searching and listing.",
                 )
-            if answer.status in CLIENT_ERROR_STATUSES:
+            if reply.status in CLIENT_ERROR_STATUSES:
                 return None
-            # Left out of an answer without any index.
-            told = self._upstream.require_object(answer, "GET /_field_caps")
+            answer = self._upstream.require_object(reply, "GET /_field_caps")
             with self._upstream.parsing("GET /_field_caps"):
-                indices.update(told.get("indices", ()))
-        found = SearchableIndices(frozenset(indices))
-        self._searchable[key] = found
-        return found
+                indices.update(answer.get("indices", ()))  # missing if there is no index
+        self._searchable[key] = SearchableIndices(frozenset(indices))
+        return self._searchable[key]
 
     async def may_write(self, name: str, headers: Headers) -> bool:
-        """Whether the engine would take documents from the caller, so that vectors may be made for them.
+        """Whether the caller may write documents, so that the gateway may embed them.
 
-        OpenSearch does not tell its users their privileges: there, whoever can sign in counts.
+        OpenSearch does not reveal privileges to users: there, every authenticated caller counts.
 
         Args:
             name: Index, alias or data stream.
             headers: The caller's.
 
         Raises:
-            EngineUnreachable: the engine cannot be asked.
+            EngineUnreachable: the request failed.
         """
         if self._upstream.own_authorization is None:
-            return True  # mappings are read with the caller's own rights
+            return True  # mappings are read with the caller's credentials
         key = self._keys.key(headers, name)
         if key not in self._writable:
             elasticsearch = self._upstream.engine_type_or_default is EngineType.ELASTICSEARCH
-            asked = self._elasticsearch_allows(name, headers) if elasticsearch else self._signed_in(headers)
-            self._writable[key] = await asked
+            check = self._has_write_privilege(name, headers) if elasticsearch else self._is_authenticated(headers)
+            self._writable[key] = await check
         return self._writable[key]
 
     def invalidate(self) -> None:
-        """Ask anew from now on: something about indices is being changed."""
+        """Drop cached results, because indices are about to change."""
         self._searchable.clear()
         self._writable.clear()
 
@@ -132,20 +130,20 @@ class CallerPermissions:
         target = f"/{part}/_search?{urlencode(options)}"
         return (await self._upstream.request("POST", target, credential_headers(headers), _MATCH_NONE)).status == 200
 
-    async def _elasticsearch_allows(self, name: str, headers: Headers) -> bool:
-        question: Json = {"index": [{"names": [name], "privileges": list(_WRITE_PRIVILEGES)}]}
-        answer = await self._upstream.request(
-            "POST", "/_security/user/_has_privileges", credential_headers(headers), question
+    async def _has_write_privilege(self, name: str, headers: Headers) -> bool:
+        body: Json = {"index": [{"names": [name], "privileges": list(_WRITE_PRIVILEGES)}]}
+        reply = await self._upstream.request(
+            "POST", "/_security/user/_has_privileges", credential_headers(headers), body
         )
-        if answer.status in (401, 403):
+        if reply.status in (401, 403):
             return False
-        if answer.status != 200:
-            return True  # the engine has no users
-        told = self._upstream.require_object(answer, "POST /_security/user/_has_privileges")
+        if reply.status != 200:
+            return True  # security is disabled
+        answer = self._upstream.require_object(reply, "POST /_security/user/_has_privileges")
         with self._upstream.parsing("POST /_security/user/_has_privileges"):
-            return any(told.get("index", {}).get(name, {}).values())
+            return any(answer.get("index", {}).get(name, {}).values())
 
-    async def _signed_in(self, headers: Headers) -> bool:
+    async def _is_authenticated(self, headers: Headers) -> bool:
         answer = await self._upstream.request("GET", "/_plugins/_security/authinfo", credential_headers(headers))
         return answer.status not in (401, 403)
 

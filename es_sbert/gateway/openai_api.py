@@ -135,7 +135,7 @@ def _unauthorized_response() -> Response:
 
 VectorEncoding = Literal["float", "base64"]
 
-# What other providers' APIs (Cohere, Voyage) call the kinds: OpenAI's own API does not tell queries from documents.
+# Names of the prompts in this API and in those of Cohere and Voyage.
 INPUT_TYPES: dict[str | None, PromptKind | None] = {
     None: None, "query": "query", "document": "document", "search_query": "query", "search_document": "document",
 }  # fmt: skip
@@ -148,14 +148,14 @@ _TOKEN_IDS_REMEDY = (
 
 @dataclass(frozen=True)
 class EmbeddingsRequest:
-    """What a caller asks for.
+    """A parsed request for embeddings.
 
     Attributes:
         texts: At least one.
-        model: The name that the caller uses; None is the default model.
-        encoding: How vectors are written.
-        dimensions: Length of a vector that the caller expects; None takes the model's.
-        kind: Which of the model's prompts stands in front of each text.
+        model: Name of the model; None is the default.
+        encoding: Format of the vectors.
+        dimensions: Expected dimensions; None is the model's.
+        kind: The model's prompt for the texts.
     """
 
     texts: list[str]
@@ -166,10 +166,10 @@ class EmbeddingsRequest:
 
 
 def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> EmbeddingsRequest:
-    """A request from its body.
+    """Parse and check a request.
 
     Raises:
-        UsageError: no JSON object, a field that is missing, unknown or of another type, or too much text.
+        UsageError: not a JSON object, an invalid, missing or unknown field, or too much text.
     """
     try:
         fields = orjson.loads(body)
@@ -179,7 +179,7 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
         raise UsageError("the body is not a JSON object", 'Send an object such as {"input": "text"}.')
     for name in fields:
         if name not in _REQUEST_FIELDS:
-            raise UsageError(f"unknown field {name!r}", f"Use of {', '.join(_REQUEST_FIELDS)}.")
+            raise UsageError(f"unknown field {name!r}", f"Use only {', '.join(_REQUEST_FIELDS)}.")
     for name in ("model", "user"):
         if not isinstance(fields.get(name), str | None):
             raise UsageError(f"{name!r} is not a string", "Give a string, or leave it out.")
@@ -193,7 +193,7 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
         raise UsageError(f"'input_type' is {kind!r}", "Give query or document, or leave it out.")
     dimensions = fields.get("dimensions")
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
-        raise UsageError("'dimensions' is not a positive whole number", "Leave it out: the model's own count is used.")
+        raise UsageError("'dimensions' is not a positive whole number", "Leave it out to use the model's dimensions.")
     return EmbeddingsRequest(
         _parse_input(fields.get("input"), limits),
         fields.get("model"),
@@ -213,7 +213,7 @@ def _parse_input(value: Any, limits: EmbeddingsApiSettings) -> list[str]:
         if not isinstance(text, str):
             raise UsageError(f"'input[{number}]' is not a text", "Send a list of strings.")
         if not text:
-            raise UsageError(f"'input[{number}]' is empty", "Leave empty texts out: they mean nothing.")
+            raise UsageError(f"'input[{number}]' is empty", "Leave empty texts out.")
     if len(texts) > limits.max_texts:
         raise UsageError(f"'input' holds {len(texts):,} texts", f"Send at most {limits.max_texts:,} in one request.")
     characters = sum(map(len, texts))
@@ -224,36 +224,35 @@ def _parse_input(value: Any, limits: EmbeddingsApiSettings) -> list[str]:
     return texts
 
 
-def check_dimensions(asked: int | None, dimensions: int, model: str) -> None:
-    """Refuse vectors of another length than the model's.
+def check_dimensions(requested: int | None, dimensions: int, model: str) -> None:
+    """Reject other dimensions than the model's.
 
-    Vectors may be cut short only where the model was trained so that their beginning means the same; nothing in a model
-    folder says so, and a cut vector of any other model is silently a worse one.
+    Vectors may only be truncated if the model was trained for that (Matryoshka), which a model folder does not tell.
 
     Raises:
-        UsageError: another length.
+        UsageError: other dimensions.
     """
-    if asked not in (None, dimensions):
+    if requested not in (None, dimensions):
         raise UsageError(
-            f"the vectors of {model} have {dimensions} dimensions, not {asked}",
+            f"the vectors of {model} have {dimensions} dimensions, not {requested}",
             f"Leave 'dimensions' out, or give {dimensions}.",
         )
 
 
 def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, encoding: VectorEncoding) -> bytes:
-    """The answer's body.
+    """The body of the response.
 
     Args:
-        encoded: Of the texts, in their order.
-        model: The name by which clients know the model.
-        max_tokens: Of a text, all that the model reads; what was cut is not counted as used.
-        encoding: How vectors are written.
+        encoded: Vectors of the texts, in order.
+        model: The model's name for clients.
+        max_tokens: Tokens that the model reads of a text; truncated tokens do not count as used.
+        encoding: Format of the vectors.
     """
     tokens = int(np.minimum(encoded.tokens, max_tokens).sum())
     data = []
     for index, (vector, truncated) in enumerate(zip(encoded.vectors, encoded.truncated.tolist(), strict=True)):
         entry = {"object": "embedding", "index": index, "embedding": _encode_vector(vector, encoding)}
-        # Not OpenAI's: its API refuses texts that are too long. Clients ignore what they do not know.
+        # An extension: OpenAI's API rejects texts that are too long. Clients ignore unknown fields.
         data.append(entry | {"truncated": True} if truncated else entry)
     return orjson.dumps(
         {
@@ -273,42 +272,35 @@ def _encode_vector(vector: np.ndarray[tuple[int], np.dtype[np.float32]], encodin
 
 
 def model_objects(names: Sequence[str], created: int) -> list[dict[str, Any]]:
-    """Models as `GET /v1/models` lists them.
+    """Models for `GET /v1/models`.
 
     Args:
-        created: Seconds since 1970, which OpenAI's clients want to see.
+        created: Unix time, which OpenAI's clients expect.
     """
     return [{"id": name, "object": "model", "created": created, "owned_by": "es-sbert"} for name in names]
 
 
 logger = logging.getLogger(__name__)
 
-_RETRY_AFTER_SECONDS = "1"
+_ERROR_HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}, 429: {"retry-after": "1"}}
 
 
 def error_response(status: int, message: str, *, kind: str, code: str | None = None) -> Response:
-    """An error.
+    """An error in OpenAI's format.
 
     Args:
-        message: What is wrong, and what to do.
-        kind: `type` of OpenAI's error.
-        code: Its `code`.
+        message: The problem and its remedy.
+        kind: `type` of the error.
+        code: `code` of the error.
     """
-    headers = {}
-    if status == 429:
-        headers["retry-after"] = _RETRY_AFTER_SECONDS
-    if status == 408:
-        headers["connection"] = "close"
-    if status == 401:
-        headers["www-authenticate"] = "Bearer"
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
-    return JSONResponse(body, status, headers=headers)
+    return JSONResponse(body, status, headers=_ERROR_HEADERS.get(status))
 
 
 def exception_response(error: Exception) -> Response:
-    """The answer to a request that failed.
+    """The response to a failed request.
 
-    What is not the caller's to mend is logged, a mistake of ours with its traceback, and only named to the caller.
+    Errors that are not the caller's fault are logged, and the caller gets no details.
     """
     if not isinstance(error, EsSbertError):
         logger.error("an embeddings request failed", exc_info=error)
@@ -325,10 +317,10 @@ def exception_response(error: Exception) -> Response:
             return error_response(429, message, kind="requests", code="rate_limit_exceeded")
         case _:
             logger.error("an embeddings request failed: %s", message)
-            # Not the message: it may say where a model lies, or what the hub answered.
+            # Not the message: it may contain the path of a model, or a response of the hub.
             return error_response(503, "The model cannot be used; the gateway's log says why.", kind="server_error")
 
 
 def model_not_found_response(error: ModelNotFound) -> Response:
-    """The answer to a request for a model that is not served; where a served one is missing, that is no such error."""
+    """The response to a request for a model that is not served."""
     return error_response(404, f"{error.message}. {error.remedy}", kind="invalid_request_error", code="model_not_found")

@@ -21,7 +21,7 @@ from es_sbert.gateway.app import HEALTH_PATHS, create_app
 from es_sbert.gateway.errors import error_body, http_status
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings
 
-# Callers get this long to receive their answers when the gateway is told to end.
+# Time for requests in progress at shutdown.
 _SHUTDOWN_SECONDS = 30
 _SWITCH_INTERVAL_SECONDS = 0.0005
 _GC_THRESHOLDS = (1000, 10, 1000)  # as gc.set_threshold takes them
@@ -30,13 +30,13 @@ _GC_THRESHOLDS = (1000, 10, 1000)  # as gc.set_threshold takes them
 def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | None = None) -> uvicorn.Server:
     """A server that is ready to `run()`.
 
-    It adds nothing to the engine's answers: no Server header, no date. What it logs holds no addresses and no queries.
+    It adds no Server or Date header to the engine's responses, and logs neither addresses nor queries.
 
     Args:
-        on_loaded: Called once the default model is in memory.
+        on_loaded: Called once the default model is loaded.
 
     Raises:
-        UsageError: settings that cannot be used, among them a certificate or key.
+        UsageError: invalid settings, for example a certificate or key that cannot be read.
     """
     listen, connections = settings.listen, ConnectionLimiter(settings.limits)
     pages = [listen.path_prefix + page for page in HEALTH_PATHS]
@@ -80,28 +80,28 @@ def tune_interpreter() -> None:
 
 
 def freeze_objects() -> None:
-    """Leave what is in memory now out of later garbage collections, for a process that does nothing but serve.
+    """Exclude all current objects from garbage collection, in a process that does nothing but serve.
 
-    Modules and models live as long as the process, and a collection that looks at all of them stops every request for
-    tens of milliseconds.
+    Modules and models live as long as the process, and a collection over all of them stops every request for tens of
+    milliseconds.
     """
     gc.collect()
     gc.freeze()
 
 
 def bind_socket(listen: ListenSettings) -> socket.socket:
-    """The socket that callers find the server at.
+    """Bind the listening socket.
 
     Raises:
-        UsageError: the address is not one of this machine, or is taken.
+        UsageError: the address is in use, or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     try:
         return socket.create_server((listen.host, listen.port), family=family)
     except OSError as error:
-        why = str(error.strerror).partition(" (")[0]  # the rest says the address again
+        reason = str(error.strerror).partition(" (")[0]  # the rest repeats the address
         raise UsageError(
-            f"nothing can listen on {listen.host}, port {listen.port}: {why}",
+            f"nothing can listen on {listen.host}, port {listen.port}: {reason}",
             "Give an address of this machine and a port that is free: --host and --port.",
         ) from error
 
@@ -113,18 +113,17 @@ _UPGRADE = re.compile(rb"\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
 
 
 class RejectedRequestError(Exception):
-    """A request that is not taken, and why; the parser hands it on as a request it cannot read."""
+    """A request is rejected. The parser reports it as an invalid request."""
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """One connection of a caller.
+    """A client's connection.
 
     Attributes:
-        head_seconds: How long a request's head may take to arrive, and the rest of a body that was answered before its
-            end.
-        counted: All connections of the server.
-        health_pages: Paths that are answered when there are too many.
-        address: The caller's.
+        head_seconds: Timeout of a request's head, and of the rest of a body after the response.
+        counted: Limits the connections of the server.
+        health_pages: Paths that work even on surplus connections.
+        address: The client's IP address.
     """
 
     head_seconds = 75.0
@@ -133,33 +132,31 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Whether a request is under way on the connection, and whether the rest of its head is still awaited.
+        # Whether a request has begun, and whether its head is incomplete.
         self._begun = False
         self._in_head = True
         self._head_bytes = 0
-        self._held = b""  # of a head that has not arrived whole
+        self._held = b""  # the beginning of an incomplete head
         self._head_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
-        self._refusal = _error_response(
-            HTTPStatus.BAD_REQUEST, "what arrived is no HTTP request that can be read in one way only"
-        )
+        self._refusal = _error_response(HTTPStatus.BAD_REQUEST, "the request is not valid HTTP, or is ambiguous")
         self.address = ""
-        self._surplus: Overloaded | None = None  # why only the health pages are answered
+        self._surplus: Overloaded | None = None  # the error for any request but a health check
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
-        self._await_head()
+        self._start_head_timer()
         self._surplus = self.counted.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.counted.remove(self)
-        self._stop_waiting()
-        self._stop_waiting_for_rest()
+        self._cancel_head_timer()
+        self._cancel_rest_timer()
         super().connection_lost(exc)
 
     def refuse(self, error: Overloaded) -> None:
-        """Answer with this error and close."""
+        """Respond with an error and close the connection."""
         self._refusal = (HTTPStatus(http_status(error)), error_body(error))
         self.send_400_response("")
 
@@ -170,20 +167,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 self._held = data
                 self._unset_keepalive_if_required()
                 if self._head_timer is None:
-                    self._await_head()
+                    self._start_head_timer()
                 return
             data, self._held = normalize_head(data), b""
         super().data_received(data)
         if not self._in_head:
-            self._stop_waiting()
+            self._cancel_head_timer()
             return
-        # One header that never ends is not told of until it does, so what arrives is counted as well.
+        # The parser reports a header only when it is complete, so bytes are counted too.
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._too_long()
             self.send_400_response("")
         elif self._head_timer is None:
-            self._await_head()
+            self._start_head_timer()
 
     def on_message_begin(self) -> None:
         self._begun = self._in_head = True
@@ -191,7 +188,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # What follows the body are trailers: as headers they would get past whatever looked at the head before us.
+        # Headers after the body are trailers. As headers, they would bypass the checks of a proxy before this one.
         if self._in_head:
             super().on_header(name, value)
 
@@ -202,14 +199,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refusal = (HTTPStatus(http_status(self._surplus)), error_body(self._surplus))
             raise RejectedRequestError
         if b"#" in self.url:
-            raise self._bad("the request's path holds a #, which is to be written %23")
+            raise self._bad("the path of the request contains #; write it as %23")
         if self.parser.get_method() == b"CONNECT":
-            raise self._bad("this is no proxy to other hosts: it stands in front of one engine")
+            raise self._bad("CONNECT is not supported: this gateway forwards to a single engine")
         if self.parser.should_upgrade():
-            # The parser would take the body for the other protocol. `prepared` has not seen what came behind a body.
-            raise self._bad("an offer to change the protocol; send it without the header Upgrade")
+            # The parser would drop the body. `normalize_head` removes the header only from a head that arrives at once.
+            raise self._bad("protocol upgrades are not supported; send the request without the header Upgrade")
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
-            raise self._bad("the body has a transfer encoding other than chunked; compress it by Content-Encoding")
+            raise self._bad("the only supported transfer encoding is chunked; compress the body with Content-Encoding")
         self._in_head = False
         super().on_headers_complete()
         if self._surplus is not None:
@@ -219,21 +216,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._begun = False
         super().on_message_complete()
         if self._rest_timer is not None:
-            # uvicorn has forgotten the timer of idle connections while the rest of the body came.
-            self._stop_waiting_for_rest()
-            self._await_head()
+            # uvicorn drops the timer of idle connections while the rest of the body arrives.
+            self._cancel_rest_timer()
+            self._start_head_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        # Of a request whose answer did not wait for its body, the rest must not keep the connection open for ever.
+        # After an early response, the rest of the body must not keep the connection open forever.
         if self._begun and not self._in_head and self.cycle.response_complete and not self.transport.is_closing():
             self._rest_timer = self.loop.call_later(self.head_seconds, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer in the engine's error shape what never becomes a request, and close the connection.
+        """Respond with an error in the engine's format and close the connection.
 
         Args:
-            msg: uvicorn's words, which do not say what to do.
+            msg: uvicorn's message, which has no remedy and is not used.
         """
         if self.transport.is_closing():
             return
@@ -255,22 +252,22 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         )
         return RejectedRequestError()
 
-    def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_seconds, self._head_is_late)
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_seconds, self._on_head_timeout)
 
-    def _stop_waiting(self) -> None:
+    def _cancel_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _stop_waiting_for_rest(self) -> None:
+    def _cancel_rest_timer(self) -> None:
         if self._rest_timer is not None:
             self._rest_timer.cancel()
             self._rest_timer = None
 
-    def _head_is_late(self) -> None:
+    def _on_head_timeout(self) -> None:
         self._refusal = _error_response(
-            HTTPStatus.REQUEST_TIMEOUT, f"no request came for {self.head_seconds:g} seconds"
+            HTTPStatus.REQUEST_TIMEOUT, f"no request arrived for {self.head_seconds:g} seconds"
         )
         self.send_400_response("")
 
@@ -278,12 +275,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 def limited_protocol(
     head_seconds: float, connections: ConnectionLimiter, health_pages: Iterable[str] = ()
 ) -> type[asyncio.Protocol]:
-    """The class of connections, as uvicorn's setting `http` takes it.
+    """A protocol class for uvicorn's setting `http`.
 
     Args:
-        head_seconds: How long a request's head may take to arrive.
-        connections: Counts them.
-        health_pages: Paths that are answered when there are too many.
+        head_seconds: Timeout of a request's head.
+        connections: Limits the connections.
+        health_pages: Paths that work even on surplus connections.
     """
     pages = frozenset(page.encode() for page in health_pages)
     settings = {"head_seconds": head_seconds, "counted": connections, "health_pages": pages}
@@ -291,13 +288,13 @@ def limited_protocol(
 
 
 def _error_response(status: HTTPStatus, reason: str) -> tuple[HTTPStatus, bytes]:
-    """An answer in the engine's error shape."""
+    """An error in the engine's format."""
     cause = {"type": "es_sbert_bad_request", "reason": reason}
     return status, orjson.dumps({"error": {"root_cause": [cause], **cause}, "status": status})
 
 
 def _has_complete_head(data: bytes) -> bool:
-    """Whether a whole head has arrived, or what will never be one."""
+    """Whether the head is complete, or cannot become valid."""
     if b"\r\n\r\n" in data or b"\n\n" in data:
         return True
     start = data.lstrip()[:1]
@@ -305,19 +302,19 @@ def _has_complete_head(data: bytes) -> bool:
 
 
 def normalize_head(data: bytes) -> bytes:
-    """The beginning of a request in a form that the parser takes.
+    """Change the beginning of a request so that the parser accepts it.
 
-    What is not ASCII in the first line is percent-encoded, as engines read it: curl and others send UTF-8 in paths and
-    queries as it is, and the parser refuses that. `Upgrade` is left out, as a server may (RFC 9110, 7.8): Java's client
-    offers HTTP/2 by it, and the parser would drop the request's body.
+    Non-ASCII bytes in the first line are percent-encoded: curl and others send UTF-8 in paths and queries, which
+    engines accept and the parser does not. `Upgrade` is dropped, as a server may (RFC 9110, 7.8): Java's client offers
+    HTTP/2 with it, and the parser would drop the request's body.
 
     Args:
-        data: A head, and what arrived with it.
+        data: A complete head, and any data after it.
     """
     end = data.find(b"\r\n")
     line = data[: max(end, 0)]
     if not line.isascii():
-        data = _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], line) + data[end:]
+        data = _NOT_ASCII.sub(lambda match: b"%%%02X" % match[0][0], line) + data[end:]
     if b"pgrade" not in data and b"PGRADE" not in data:
         return data
     head, between, rest = data.partition(b"\r\n\r\n")

@@ -28,7 +28,7 @@ from es_sbert.gateway.embedding.request_queue import BatchSlice, QueuedRequest, 
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings
 
-# Fingerprint of the model, kind of the prompt, and a hash of caller and text: an entry's size does not depend on these.
+# Fingerprint of the model, kind of the prompt, and a hash of caller and text, so that all keys have the same size.
 VectorCacheKey = tuple[str, PromptKind | None, bytes]
 
 
@@ -48,10 +48,10 @@ class CachedVector:
 
 
 class VectorCache:
-    """Vectors by model, kind and text; shared by all models. To be used by one thread.
+    """LRU cache of vectors, shared by all models. For one thread.
 
     Args:
-        entries: How many vectors are kept; 0 keeps none.
+        entries: Maximum number of vectors; 0 disables the cache.
     """
 
     def __init__(self, entries: int) -> None:
@@ -61,11 +61,11 @@ class VectorCache:
         return len(self._entries)
 
     def get(self, key: VectorCacheKey) -> CachedVector | None:
-        """The vector of that key, which then counts as just used."""
+        """The vector of a key, which becomes the most recently used."""
         return self._entries.get(key)
 
     def put(self, key: VectorCacheKey, found: CachedVector) -> None:
-        """Keep a vector, a copy of it: a row of a batch would keep the whole batch in memory."""
+        """Store a copy of a vector: a view would keep the whole batch in memory."""
         if self._entries.maxsize:
             vector = found.vector.copy()  # (dimensions,)
             vector.flags.writeable = False
@@ -76,8 +76,8 @@ def vector_cache_key(fingerprint: str, kind: PromptKind | None, text: str, calle
     """Key of a text.
 
     Args:
-        caller: Who asks: another caller's vector is not found, so that the time of an answer does not tell what others
-            have searched for.
+        caller: Key of the caller. Callers do not share vectors, so that response times do not reveal what others have
+            searched for.
 
     Raises:
         UnicodeEncodeError: the text holds lone surrogates.
@@ -88,29 +88,29 @@ def vector_cache_key(fingerprint: str, kind: PromptKind | None, text: str, calle
 T = TypeVar("T")
 
 
-# Texts of so few characters are tokenised at once, which takes less time than handing them to a thread and back.
+# Fewer characters are tokenized in the event loop, which is faster than using a thread.
 _TOKENIZE_INLINE_CHARACTERS = 1024
-# How much nicer than the process the threads are, as nice(1) counts it. Each core runs a batch while texts wait: at a
-# lower priority the threads leave a core to the event loop at once, and keep a third of it on a busy machine.
+# Niceness of the threads relative to the process. Batches use all cores: at a lower priority, the threads yield a core
+# to the event loop at once, and still get a third of it on a busy machine.
 _NICE_INCREMENT = 5
-# Characters that a thread tokenises at a time, so that other requests get a thread in between.
+# Characters that a thread tokenizes at a time, so that other requests get a thread in between.
 _TOKENIZE_PART_CHARACTERS = 1 << 17
 
 
 class BatchingEmbedder:
-    """An encoder for concurrent callers of one event loop.
+    """Batches texts of concurrent requests of one event loop.
 
-    Each batch fills one thread of the encoder. The encoder is closed once nobody holds the embedder any more.
+    Each batch runs in one thread of the encoder. The encoder is closed when the embedder is garbage-collected.
 
     Args:
-        encoder: Is the embedder's from now on.
-        settings: How texts are put together.
+        encoder: Owned by the embedder.
+        settings: Limits of batches and the queue.
         cache: Shared by the embedders of all models.
-        metrics: Told what happens.
+        metrics: Counts texts and batches.
 
     Attributes:
-        info: What the encoder is.
-        batches_in_flight: How many batches run, or wait in the encoder, at a time.
+        info: Description of the encoder.
+        batches_in_flight: Maximum batches that run or wait in the encoder.
     """
 
     def __init__(
@@ -120,41 +120,41 @@ class BatchingEmbedder:
         self._encoder = encoder
         self._settings = settings
         self._batch_tokens = settings.batch_tokens or encoder.batch_tokens
-        # One more than the encoder runs at a time, so that none of its threads is ever idle; with many more, a query
-        # would wait for all of them.
+        # One more than the encoder runs at a time, so that its threads are never idle. With more, a query would wait
+        # for all of them.
         self.batches_in_flight = encoder.parallel_batches + 1
         self._cache = cache
         self._metrics = metrics
-        # One more than batches: texts are tokenised and cut while batches run.
+        # One more thread, to tokenize texts while batches run.
         self._threads = ThreadPoolExecutor(
             self.batches_in_flight + 1, thread_name_prefix="embedder", initializer=_lower_priority
         )
         self._pending: list[QueuedRequest] = []
         self._oldest_first = True
-        self._occupied = 0  # texts that wait or run
+        self._occupied = 0  # texts in the queue or in batches
         self._free = asyncio.Event()  # set while there are none
         self._free.set()
         self._running: set[asyncio.Task[None]] = set()  # one task for each batch in flight
         self._closer = weakref.finalize(self, _close, encoder, self._threads)
 
     async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> EncodeResult:
-        """Vectors of texts, in their order.
+        """Vectors of texts, in order.
 
-        A caller who gives up (is cancelled) costs no more than the batches that run already. The vectors of documents
-        are not cached: a document comes once.
+        Cancelling it removes the texts from the queue. Vectors of documents are not cached, since documents seldom
+        repeat.
 
         Args:
-            texts: Any number up to `waiting_texts`.
-            kind: `query` or `document` puts the model's prompt of that kind in front.
-            caller: Who asks (`CallerCacheKeys.key`): vectors are cached for each caller alone.
+            texts: At most `waiting_texts`.
+            kind: Prompt to prepend: `query` or `document`.
+            caller: Key of the caller (`CallerCacheKeys.key`), which separates the cache by caller.
 
         Raises:
-            UsageError: not a sequence of texts, or a text that is not valid Unicode, or more than may ever wait.
-            Overloaded: too many texts wait already.
+            UsageError: not a sequence of texts, invalid Unicode, or more texts than the queue may hold.
+            Overloaded: the queue is full.
         """
         keys = _cache_keys(self.info.fingerprint, texts, kind, caller)
-        found = [self._cache.get(key) for key in keys]
-        missing = [number for number, entry in enumerate(found) if entry is None]
+        cached = [self._cache.get(key) for key in keys]
+        missing = [number for number, entry in enumerate(cached) if entry is None]
         self._metrics.cache_hits.inc(len(texts) - len(missing))
         if missing:
             fresh = await self._run([texts[number] for number in missing], kind)
@@ -162,10 +162,10 @@ class BatchingEmbedder:
                 entry = CachedVector(fresh.vectors[row], int(fresh.tokens[row]), bool(fresh.truncated[row]))
                 if kind != "document":
                     self._cache.put(keys[number], entry)
-                found[number] = entry
+                cached[number] = entry
             if len(missing) == len(texts):
                 return fresh
-        entries = [entry for entry in found if entry is not None]
+        entries = [entry for entry in cached if entry is not None]
         return EncodeResult(
             np.array([entry.vector for entry in entries], np.float32).reshape(len(texts), self.info.dimensions),
             np.array([entry.tokens for entry in entries], np.int64),  # (texts,)
@@ -173,30 +173,30 @@ class BatchingEmbedder:
         )
 
     async def run_in_thread(self, work: Callable[[Encoder], T]) -> T:
-        """Let the encoder do something else, in one of the threads that batches run in."""
+        """Run other work with the encoder, in one of the threads for batches."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._encoder)
 
     async def drain(self) -> None:
-        """Wait until every caller has got an answer."""
+        """Wait until all requests are done."""
         await self._free.wait()
-        if self._running:  # for callers who have given up
+        if self._running:  # batches of cancelled requests
             await asyncio.wait(self._running)
 
     def close(self) -> None:
-        """End the encoder and its threads; nothing may be embedded any more."""
+        """Close the encoder and its threads."""
         self._closer()
 
     async def _run(self, texts: list[str], kind: PromptKind | None) -> EncodeResult:
-        most = self._settings.waiting_texts
-        if len(texts) > most:
+        limit = self._settings.waiting_texts
+        if len(texts) > limit:
             raise UsageError(
-                f"{len(texts):,} texts are too many for one request: at most {most:,} may wait",
+                f"{len(texts):,} texts are too many for one request: the limit is {limit:,}",
                 "Send them in several requests, or raise the gateway's limit of waiting texts.",
             )
-        if self._occupied + len(texts) > most:
+        if self._occupied + len(texts) > limit:
             self._metrics.texts_refused.inc(len(texts))
             raise Overloaded(
-                f"{self._occupied:,} texts wait for their vectors, and at most {most:,} may",
+                f"{self._occupied:,} texts wait to be embedded, and the limit is {limit:,}",
                 "Send the request again in a moment, and fewer at a time.",
             )
         loop = asyncio.get_running_loop()
@@ -204,7 +204,7 @@ class BatchingEmbedder:
         try:
             request = QueuedRequest(await self._tokenize(texts, kind), loop.create_future())
             self._pending.append(request)
-            # Not at once: requests that come at the same moment share a batch.
+            # Not immediately, so that concurrent requests share a batch.
             loop.call_soon(self._start_batches)
             return await request.future
         finally:
@@ -229,7 +229,7 @@ class BatchingEmbedder:
 
     def _start_batches(self) -> None:
         while len(self._running) < self.batches_in_flight:
-            # Others were given up, or failed in another batch.
+            # The others were cancelled, or failed in another batch.
             self._pending = [request for request in self._pending if not request.future.done()]
             batch = next_batch(self._pending, self._batch_tokens, oldest_first=self._oldest_first)
             if not batch:
@@ -242,7 +242,7 @@ class BatchingEmbedder:
     def _batch_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if task.cancelled() or task.exception() is not None:
-            # The event loop is shutting down, or this is a bug: cancel all that wait rather than let them hang.
+            # The event loop is shutting down, or there is a bug: cancel waiting requests rather than let them hang.
             while self._pending:
                 self._pending.pop().future.cancel()
         self._start_batches()
@@ -255,7 +255,7 @@ class BatchingEmbedder:
             if len(batch) == 1:
                 batch[0].request.fail(error)
                 return
-            # Each caller's texts run alone, so that the error reaches those only whose texts are the reason.
+            # Retry each request alone, so that only the request that caused the error fails.
             for share in batch:
                 await self._answer([share])
             return
@@ -269,13 +269,13 @@ class BatchingEmbedder:
 
 
 def _lower_priority() -> None:
-    if sys.platform == "linux":  # which alone has priorities of single threads
+    if sys.platform == "linux":  # the only system with priorities of threads
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE_INCREMENT)
 
 
 def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
-    # Without waiting: the last one who holds an embedder may be one of these threads itself.
+    # Without waiting: this may run in one of these threads.
     threads.shutdown(wait=False)
     encoder.close()
 
@@ -286,8 +286,8 @@ def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None,
     try:
         return [vector_cache_key(fingerprint, kind, text, caller) for text in texts]
     except UnicodeEncodeError as error:
-        # Found here rather than by the tokenizer, where it would fail the texts of other callers too.
-        raise UsageError(f"a text cannot be tokenised: {error.reason}", "Give valid Unicode strings.") from error
+        # Checked before the tokenizer, which would fail other requests' texts too.
+        raise UsageError(f"a text cannot be tokenized: {error.reason}", "Give valid Unicode strings.") from error
 
 
 def _tokenize_part(texts: Sequence[str], kind: PromptKind | None, encoder: Encoder) -> TokenizedTexts:
@@ -295,7 +295,7 @@ def _tokenize_part(texts: Sequence[str], kind: PromptKind | None, encoder: Encod
 
 
 def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> list[EncodeResult]:
-    """Embed the texts of several callers together, whatever their kinds; in a thread."""
+    """Embed the texts of several requests; runs in a thread."""
     texts = join_texts(batch)
     vectors = encoder.embed(texts)  # (all texts, dimensions)
     ends = np.cumsum([len(share.numbers) for share in batch])  # (callers,)

@@ -29,10 +29,10 @@ from es_sbert.index.mapping import VectorFieldMeta
 
 logger = logging.getLogger(__name__)
 
-# Registered folders that hold another model are hashed again after this time, not for every search.
+# Registered folders that did not match are hashed again after this time, not for every search.
 _RECHECK_SECONDS = 30.0
 _MAX_UNUSABLE = 1000
-# What the operator can do about a model that is not there.
+# Remedy for a missing model.
 REGISTER_HINT = (
     "As the user who runs the gateway, register the folder of that model: es-sbert model add FOLDER. Or start the "
     "gateway with --also-model FOLDER"
@@ -40,32 +40,31 @@ REGISTER_HINT = (
 
 
 class TrustedModels:
-    """Finds models by fingerprint. Thread-safe; it reads files, so call it in a thread."""
+    """Finds models by fingerprint. Thread-safe. It reads files, so call it in a thread."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
         self._fingerprints: dict[str, str] = {}
-        # Fingerprint → when its registered folders were read, and what is wrong with them.
+        # Fingerprint → time when registered folders were searched for it, and problems with them.
         self._unusable: LRUCache[str, tuple[float, str]] = LRUCache(_MAX_UNUSABLE)
 
     def find(self, name: str | None, fingerprint: str) -> str:
-        """A model of that fingerprint, as `Encoder` takes it.
+        """A model with that fingerprint, for `Encoder`.
 
-        Tried in this order: the served models, under any name; the registered models (`registry.py`); the
-        bundles that were exported here before; the installed package that registers the name; the hub, where that is
-        allowed.
+        Searched in this order: the served models, under any name; the registered models; bundles exported on this
+        machine; the installed package that provides the name; the hub, if downloads are allowed.
 
         Args:
-            name: What the mapping calls the model.
-            fingerprint: What the mapping says made the vectors.
+            name: The model name in the mapping.
+            fingerprint: The fingerprint in the mapping.
 
         Raises:
-            IndexMismatch: the model of that name is another one here, or what stands there is no fingerprint.
-            ModelNotFound: none of them has it.
+            IndexMismatch: the model of that name has another fingerprint, or the fingerprint is malformed.
+            ModelNotFound: there is no such model.
         """
         if not is_fingerprint(fingerprint):
             raise IndexMismatch(
-                f"{fingerprint!r} is no fingerprint of a model: the index's _meta was edited by hand",
+                f"{fingerprint!r} is not a model fingerprint: the index's _meta was edited by hand",
                 "Load the documents into a new index.",
             )
         for model in self._served(name):
@@ -85,14 +84,14 @@ class TrustedModels:
         raise self._unknown(name, fingerprint)
 
     def _served(self, name: str | None) -> Iterator[str]:
-        """The served models, the one of that name first: hashing others may be spared."""
+        """The served models, the one of that name first, to avoid hashing the others."""
         models = self._settings.models
         yield from sorted(models, key=lambda model: model != name)
 
     def _registered(self, fingerprint: str) -> str | None:
         """The folder of a registered model of that fingerprint."""
-        looked = self._unusable.get(fingerprint)
-        if looked is not None and time.monotonic() - looked[0] < _RECHECK_SECONDS:
+        checked = self._unusable.get(fingerprint)
+        if checked is not None and time.monotonic() - checked[0] < _RECHECK_SECONDS:
             return None
         self._unusable.pop(fingerprint, None)
         problems: list[str] = []
@@ -102,7 +101,7 @@ class TrustedModels:
         return None if folder is None else str(folder)
 
     def _fingerprint(self, model: str) -> str | None:
-        """The fingerprint of a model; None where it cannot be read, which says nothing about the others."""
+        """The fingerprint of a model; None if the model cannot be read."""
         if model not in self._fingerprints:
             try:
                 self._fingerprints[model] = read_sentence_model(resolve_model(model), model).fingerprint
@@ -131,9 +130,9 @@ class ModelRegistry:
     """Embedders by the name or the fingerprint of their model. For one event loop.
 
     Args:
-        settings: Which models, and where they run.
-        embedding: How their texts are put together.
-        metrics: Told what happens.
+        settings: The models and their devices.
+        embedding: Settings of their embedders.
+        metrics: Counts models, texts and batches.
     """
 
     def __init__(self, settings: ModelSettings, embedding: EmbeddingSettings, metrics: GatewayMetrics) -> None:
@@ -142,7 +141,7 @@ class ModelRegistry:
         self._metrics = metrics
         self._cache = VectorCache(embedding.cached_vectors)
         self._trusted = TrustedModels(settings)
-        self._kept: OrderedDict[str, BatchingEmbedder] = OrderedDict()
+        self._loaded: OrderedDict[str, BatchingEmbedder] = OrderedDict()
         self._loading: dict[str, asyncio.Task[BatchingEmbedder]] = {}
         self._log = ThrottledLog(logger)
         self._default_loaded = False
@@ -151,13 +150,12 @@ class ModelRegistry:
     async def get(self, name: str | None = None, fingerprint: str | None = None) -> BatchingEmbedder:
         """The embedder of a model.
 
-        Hold it as long as you need it and no longer: a model that was dropped from memory is closed when the last
-        holder lets go.
+        Do not keep a reference: a dropped model is closed when its last reference is gone.
 
         Args:
-            name: A served model as a client names it, or what an index's mapping calls its model; None is the default.
-            fingerprint: What an index's mapping says made its vectors. With it the model is found by fingerprint, and
-                may be one that the index names and the operator trusts (`trust.py`).
+            name: A model's name for clients, or the model name in a mapping; None is the default model.
+            fingerprint: The fingerprint in a mapping. With it, the model is found by fingerprint among all trusted
+                models.
 
         Raises:
             ModelNotFound: the gateway serves no such model.
@@ -166,13 +164,13 @@ class ModelRegistry:
         """
         if fingerprint is None:
             return await self._open(self.settings.find(name))
-        for model, embedder in self._kept.items():
+        for model, embedder in self._loaded.items():
             if embedder.info.fingerprint == fingerprint:
-                self._kept.move_to_end(model)
+                self._loaded.move_to_end(model)
                 return embedder
         embedder = await self._open(await asyncio.to_thread(self._trusted.find, name, fingerprint))
         if embedder.info.fingerprint != fingerprint:
-            # A model from the hub is known only now.
+            # The fingerprint of a model from the hub is only known after loading.
             raise IndexMismatch(
                 f"an index needs the model {name!r} ({fingerprint[:12]}), and the hub has another model of that name "
                 f"({embedder.info.fingerprint[:12]})",
@@ -181,14 +179,14 @@ class ModelRegistry:
         return embedder
 
     async def for_field(self, meta: VectorFieldMeta, index: str) -> BatchingEmbedder:
-        """The embedder of the model that made a field's vectors, for a caller who may not know the mapping.
+        """The embedder of a field's model, for a caller who may not read the mapping.
 
         Args:
-            meta: What the mapping says of the field.
+            meta: The field's metadata.
             index: The index, for the log.
 
         Raises:
-            ModelError: it cannot be loaded. Why is in the log: it may name models and folders.
+            ModelError: it cannot be loaded. The reason, which may name models and folders, is only logged.
         """
         try:
             return await self.get(meta.model, meta.fingerprint)
@@ -197,13 +195,13 @@ class ModelRegistry:
                 "the model of %s cannot be used: %s. %s", index, error.message, error.remedy, kind="model"
             )
             raise ModelError(
-                "the model that made the vectors cannot be loaded by the gateway",
-                "The gateway's log says why, and what its operator can do.",
+                "the gateway cannot load the model of the vectors",
+                "The gateway's log has the reason and the remedy.",
             ) from error
 
     @property
     def not_ready_reason(self) -> str | None:
-        """Why texts cannot be embedded by the default model; None once it was loaded."""
+        """Why the default model cannot be used; None once it was loaded."""
         if self._default_loaded:
             return None
         name = self.settings.public_names[0]
@@ -212,22 +210,22 @@ class ModelRegistry:
         return f"the model {name} is not loaded yet"
 
     async def close(self) -> None:
-        """Answer those who wait, and close all models."""
+        """Finish the waiting requests and close all models."""
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
-        for embedder in list(self._kept.values()):
+        for embedder in list(self._loaded.values()):
             await embedder.drain()
             embedder.close()
-        self._kept.clear()
+        self._loaded.clear()
 
     async def _open(self, model: str) -> BatchingEmbedder:
-        """One of those in memory, or else loaded, once for all who ask meanwhile."""
-        if model in self._kept:
-            self._kept.move_to_end(model)
-            return self._kept[model]
+        """A loaded embedder; concurrent calls share one load."""
+        if model in self._loaded:
+            self._loaded.move_to_end(model)
+            return self._loaded[model]
         if model not in self._loading:
             self._loading[model] = asyncio.create_task(self._load(model))
             self._loading[model].add_done_callback(lambda _: self._loading.pop(model))
-        # Shielded: others may wait for the same model when one caller gives up.
+        # Shielded: other requests may wait for the same model when one is cancelled.
         return await asyncio.shield(self._loading[model])
 
     async def _load(self, model: str) -> BatchingEmbedder:
@@ -250,9 +248,9 @@ class ModelRegistry:
         self._default_loaded |= default
         embedder = BatchingEmbedder(encoder, self._embedding, self._cache, self._metrics)
         self._metrics.model_loaded(public_name(model), embedder.info.fingerprint)
-        self._kept[model] = embedder
-        while len(self._kept) > settings.in_memory:
-            # Not closed: callers may hold it, and the last of them closes it by letting go.
-            name, dropped = self._kept.popitem(last=False)
+        self._loaded[model] = embedder
+        while len(self._loaded) > settings.in_memory:
+            # Not closed: requests may still use it. It is closed when the last reference is gone.
+            name, dropped = self._loaded.popitem(last=False)
             self._metrics.model_loaded(public_name(name), dropped.info.fingerprint, -1)
         return embedder

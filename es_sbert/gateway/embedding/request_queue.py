@@ -18,14 +18,14 @@ from es_sbert.encoder.tokenizer import TokenizedTexts
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """One caller's texts that are not in the cache.
+    """The texts of one request that are not cached.
 
-    The longest go first: a batch is padded to its longest text, so texts of like length belong together.
+    Longest first: a batch is padded to its longest text, so texts of similar length belong together.
 
     Attributes:
-        order: Their numbers, in the order in which they go.
-        begun: How many of the texts were handed to the model.
-        parts: The numbers of texts that have vectors, and their vectors.
+        order: Positions of the texts, by descending length.
+        begun: Number of texts taken for batches.
+        parts: Positions of embedded texts, and their vectors.
     """
 
     tokenized: TokenizedTexts
@@ -48,12 +48,12 @@ class QueuedRequest:
         return len(self.tokenized.ids[self.order[self.begun]])
 
     def take(self) -> int:
-        """The number of the next text."""
+        """Take the next text; returns its position."""
         self.begun += 1
         return self.order[self.begun - 1]
 
     def deliver(self, numbers: list[int], part: EncodeResult) -> None:
-        """Vectors of these texts; with the last of them the caller gets all."""
+        """Add vectors; the last ones complete the request."""
         self.parts.append((numbers, part))
         if sum(len(done) for done, _ in self.parts) == len(self.order) and not self.future.done():
             self.future.set_result(_merge_parts(self.parts))
@@ -65,10 +65,10 @@ class QueuedRequest:
 
 @dataclass(frozen=True, eq=False)
 class BatchSlice:
-    """What one batch takes of a request.
+    """The texts of one request in a batch.
 
     Attributes:
-        numbers: Which of the request's texts.
+        numbers: Positions of the texts in the request.
     """
 
     request: QueuedRequest
@@ -83,22 +83,22 @@ class BatchSlice:
 
 
 def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool) -> list[BatchSlice]:
-    """Take a batch: of one request first, and where there is room for more, of those with the fewest texts left.
+    """Take a batch from one request first, then from those with the fewest remaining texts.
 
-    Batches begin in turn with the oldest request and with the one that has the fewest texts left. So one query does not
-    wait for a thousand documents, the thousand do not wait for ever, and of two large requests one ends early: its
-    documents go to the engine while the other one's are embedded.
+    Batches alternately begin with the oldest request and with the one that has the fewest remaining texts. So a query
+    does not wait for a thousand documents, the thousand do not wait forever, and of two large requests one ends early:
+    its documents go to the engine while the other's are embedded.
 
-    A batch holds texts of like length, since all of them take as long as the longest: none has more than twice the
-    tokens of another.
+    Texts of a batch have similar length, since all take as long as the longest: none has more than twice the tokens of
+    another.
 
     Args:
-        waiting: The requests, first come first. Changed: those that have texts left stay.
-        tokens: Most padded tokens of the batch (longest × texts). A text that has more runs alone.
-        oldest_first: Whose turn it is.
+        waiting: The requests, oldest first. Requests without remaining texts are removed.
+        tokens: Maximum padded tokens of the batch (longest × texts). A longer text runs alone.
+        oldest_first: Begin with the oldest request.
 
     Returns:
-        A share of each request that had texts for it; empty if none waits.
+        The texts of each request in the batch; empty if no request waits.
     """
     order = sorted(waiting, key=lambda request: request.left)
     if order and oldest_first:
@@ -124,13 +124,13 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
 
 
 def join_texts(shares: Iterable[BatchSlice]) -> TokenizedTexts:
-    """The texts of all shares, one share after another."""
+    """The texts of all slices, concatenated."""
     parts = [share.tokenized for share in shares]
     return TokenizedTexts.joined(parts, parts[0].max_tokens)
 
 
 def _merge_parts(parts: Sequence[tuple[list[int], EncodeResult]]) -> EncodeResult:
-    """Parts of one caller's texts as one, in the caller's order; a copy, so that nobody keeps the vectors of others."""
+    """Merge the parts of a request in its order; a copy, so that it does not keep other requests' vectors in memory."""
     places = np.argsort(np.concatenate([numbers for numbers, _ in parts]))  # (texts,)
     return EncodeResult(
         np.concatenate([part.vectors for _, part in parts])[places],  # (texts, dimensions)

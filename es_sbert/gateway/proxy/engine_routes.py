@@ -10,7 +10,7 @@ from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 
 
 class EngineApi(StrEnum):
-    """APIs whose requests may ask by meaning, or bring documents; `LANGUAGE` is all of ES|QL, SQL, EQL and PPL."""
+    """APIs with queries or documents. `LANGUAGE` is ES|QL, SQL, EQL and PPL."""
 
     SEARCH = "search"
     ASYNC_SEARCH = "async_search"
@@ -31,7 +31,7 @@ class EngineApi(StrEnum):
     OTHER = "other"
 
 
-# Questions about a search, which are put as searches are and find nothing themselves.
+# Requests with the body of a search that return no hits.
 SEARCH_DIAGNOSTICS = frozenset({EngineApi.EXPLAIN, EngineApi.VALIDATE})
 SEARCH_APIS = (
     frozenset({EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE})
@@ -44,12 +44,12 @@ WRITE_APIS = frozenset({EngineApi.BULK, EngineApi.DOCUMENT, EngineApi.CREATE, En
 
 @dataclass(frozen=True)
 class EngineRoute:
-    """What a request is for.
+    """The engine API of a request.
 
     Attributes:
         api: The API.
-        index: Expression of indices as it stands in the path, percent-encoded; empty where the path has none.
-        id: A document's id, percent-encoded; empty where the path has none.
+        index: Index expression in the path, percent-encoded; empty if there is none.
+        id: Document id in the path, percent-encoded; empty if there is none.
     """
 
     api: EngineApi
@@ -61,7 +61,7 @@ OTHER = EngineRoute(EngineApi.OTHER)
 _GET_POST = frozenset({"GET", "POST"})
 _POST = frozenset({"POST"})
 _POST_PUT = frozenset({"POST", "PUT"})
-# What stands behind the index → the methods and the API.
+# Path after the index → methods and API.
 _API_PATHS: dict[tuple[bytes, ...], tuple[frozenset[str], EngineApi]] = {
     (b"_search",): (_GET_POST, EngineApi.SEARCH),
     (b"_async_search",): (_POST, EngineApi.ASYNC_SEARCH),
@@ -86,7 +86,7 @@ _DOCUMENT_APIS = {b"_doc": EngineApi.DOCUMENT, b"_create": EngineApi.CREATE, b"_
 
 
 def match_route(incoming: IncomingRequest) -> EngineRoute:
-    """The API that a request is for; `OTHER` is passed on untouched."""
+    """The API of a request; requests to `OTHER` are forwarded unchanged."""
     segments = incoming.path.strip(b"/").split(b"/")
     # An index's name never begins with an underscore, an API's always does.
     index = b"" if segments[0].startswith(b"_") and segments[0] != b"_all" else segments.pop(0)
@@ -104,7 +104,7 @@ def match_route(incoming: IncomingRequest) -> EngineRoute:
     return OTHER
 
 
-# Parts of paths by which names come to stand for other indices, or indices for other mappings.
+# Path segments of APIs that change aliases or mappings.
 _INDEX_CHANGING_SEGMENTS = frozenset({
     b"_alias", b"_aliases", b"_clone", b"_close", b"_component_template", b"_data_stream", b"_index_template",
     b"_mapping", b"_mappings", b"_open", b"_restore", b"_rollover", b"_shrink", b"_split", b"_template",
@@ -112,7 +112,7 @@ _INDEX_CHANGING_SEGMENTS = frozenset({
 
 
 def changes_indices(incoming: IncomingRequest) -> bool:
-    """Whether a request may change what is known of indices; others that do are noticed a little later."""
+    """Whether a request may change cached mappings. Other changes are noticed when the cache expires."""
     if incoming.method not in ("PUT", "POST", "DELETE"):
         return False
     segments = [unquote_to_bytes(segment) for segment in incoming.path.strip(b"/").split(b"/")]

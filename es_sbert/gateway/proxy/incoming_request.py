@@ -19,7 +19,7 @@ from es_sbert.gateway.admission import RequestSlot
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.settings import Limits
 
-# Headers that say who asks: a question on the caller's behalf carries these.
+# Headers that authenticate a caller. The gateway's requests on behalf of a caller carry them.
 _CREDENTIAL_HEADERS = frozenset({
     b"authorization", b"cookie", b"es-client-authentication", b"es-secondary-authorization",
     b"es-security-runas-user", b"securitytenant", b"x-proxy-roles", b"x-proxy-user",
@@ -27,25 +27,25 @@ _CREDENTIAL_HEADERS = frozenset({
 
 
 def credential_headers(headers: Headers) -> Headers:
-    """The headers by which the engine knows the caller."""
+    """The headers that authenticate the caller."""
     return [(name, value) for name, value in headers if name in _CREDENTIAL_HEADERS]
 
 
 class CallerCacheKeys:
-    """Keys for what is remembered of a caller: an expression means different indices to different callers.
+    """Cache keys that keep callers apart: an expression resolves to different indices for different callers.
 
-    Credentials are not kept: a hash under a secret that only this object knows stands for them.
+    A key contains a keyed hash of the credentials, not the credentials.
     """
 
     def __init__(self) -> None:
         self._secret = os.urandom(32)
 
     def key(self, headers: Headers, *parts: str) -> bytes:
-        """The key of something that this caller asked.
+        """The cache key of a caller's request.
 
         Args:
             headers: The caller's.
-            parts: What was asked.
+            parts: Parts of the request.
         """
         digest = hashlib.blake2b(key=self._secret, digest_size=16)
         for part in parts:
@@ -268,7 +268,7 @@ def _has_zlib_header(body: bytes) -> bool:
 
 def _percent_encode(target: bytes) -> bytes:
     """Percent-encode the bytes that a request line may not contain."""
-    return _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], target)
+    return _NOT_ASCII.sub(lambda match: b"%%%02X" % match[0][0], target)
 
 
 def is_uncompressed_json(request: Request) -> bool:

@@ -15,17 +15,17 @@ from es_sbert.engines.protocol import Json
 
 
 class UnsupportedJson(ValueError):
-    """What an engine reads in another way than we do, or not at all: passed on as it is."""
+    """JSON that the engine parses differently or rejects; such a body is forwarded unchanged."""
 
 
 def parse_object(raw: bytes | str, *, finite: bool = True) -> Json:
-    """A JSON object with every key once; numbers keep their digits as far as they are whole.
+    """Parse a JSON object. Integers keep all digits.
 
     Args:
-        finite: Whether its numbers must be such as can be written again.
+        finite: Whether to reject numbers that are too large for a float.
 
     Raises:
-        NotPlainJson: no JSON object, or one that engines refuse (a key that stands twice) or that nests too deep.
+        UnsupportedJson: not a JSON object, a duplicate key, which engines reject, or too deeply nested.
     """
     number = _parse_finite if finite else None
     try:
@@ -40,9 +40,9 @@ def parse_object(raw: bytes | str, *, finite: bool = True) -> Json:
 
 
 def to_utf8(body: bytes) -> bytes:
-    """A body of JSON in UTF-8 without a byte order mark; what is no text stays as it is.
+    """Convert JSON to UTF-8 without a byte order mark; invalid text stays unchanged.
 
-    Engines tell UTF-16 and UTF-32 from a body's first bytes, whatever its headers say (RFC 4627, section 3).
+    Engines detect UTF-16 and UTF-32 by the first bytes of a body, not by its headers (RFC 4627, section 3).
     """
     encoding = json.detect_encoding(body)
     if encoding == "utf-8":
@@ -54,17 +54,17 @@ def to_utf8(body: bytes) -> bytes:
 
 
 def lines_to_utf8(body: bytes) -> bytes:
-    """A body of lines of JSON in UTF-8: engines cut it at the bytes of line feeds, and read each line by itself."""
+    """Convert NDJSON to UTF-8 line by line: engines split it at line feed bytes and parse each line separately."""
     if b"\0" not in body and codecs.BOM_UTF8 not in body:
         return body
     return b"\n".join(map(to_utf8, body.split(b"\n")))
 
 
 def write_object(value: Json) -> bytes:
-    """JSON in UTF-8, on one line."""
+    """Serialize JSON in UTF-8, on one line."""
     with contextlib.suppress(TypeError):
         return orjson.dumps(value)
-    # Lone surrogates and numbers of more than 64 bits, which engines take.
+    # Lone surrogates and integers of more than 64 bits, which engines accept.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         "utf-8", "surrogatepass"
     )
@@ -73,16 +73,16 @@ def write_object(value: Json) -> bytes:
 def _reject_duplicate_keys(pairs: Sequence[tuple[str, Any]]) -> Json:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise UnsupportedJson("a key stands twice")
+        raise UnsupportedJson("a duplicate key")
     return result
 
 
 def _reject_constant(name: str) -> Any:
-    raise UnsupportedJson(f"{name} is no JSON")
+    raise UnsupportedJson(f"{name} is not JSON")
 
 
 def _parse_finite(digits: str) -> float:
-    """A number that is written again as one: beyond the largest, Python reads infinity."""
+    """A finite float: Python parses larger numbers as infinity."""
     number = float(digits)
     if math.isinf(number):
         raise UnsupportedJson(f"{digits} is too large")

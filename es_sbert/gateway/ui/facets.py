@@ -14,11 +14,11 @@ from es_sbert.engines.protocol import Json
 MAX_SURVEYED_FIELDS = 40
 MAX_FACETS = 8
 MAX_VALUES = 10
-# Numbers and dates are cut where equal shares of the documents are: one outlier moves no boundary.
+# Buckets of numbers and dates hold equal shares of the documents, so that outliers do not move boundaries.
 _BUCKETS = 6
 _PERCENTS = tuple(round(100 * share / _BUCKETS, 3) for share in range(_BUCKETS + 1))
 _CARDINALITY_PRECISION = 1000
-# The format in which the page reads dates of buckets and sends them back.
+# Format of dates in buckets and filters of the page.
 _DATE_FORMAT = "strict_date_time"
 _INTEGER_TYPES = frozenset({"byte", "short", "integer", "long", "unsigned_long"})
 _FLOAT_TYPES = frozenset({"half_float", "float", "double", "scaled_float"})
@@ -27,7 +27,7 @@ _DATE_TYPES = frozenset({"date", "date_nanos"})
 
 
 class FacetKind(StrEnum):
-    """Of a field's values."""
+    """Kind of a field's values."""
 
     TERMS = "terms"
     NUMBER = "number"
@@ -39,10 +39,10 @@ class FacetField:
     """A field that may be a facet.
 
     Attributes:
-        field: Its name in queries.
-        label: Its name for people: without `.keyword`.
-        kind: Of its values.
-        whole: Whether its numbers are whole.
+        field: Name in queries.
+        label: Name for display, without `.keyword`.
+        kind: Kind of its values.
+        whole: Whether its numbers are integers.
     """
 
     field: str
@@ -52,16 +52,15 @@ class FacetField:
 
 
 def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[FacetField]:
-    """Fields with values to choose from, in the mappings' order.
+    """Fields that may be facets, in the order of the mappings.
 
-    A field that has another type in one of the indices is none: where values cannot be counted a search fails, and its
-    hits there are lost.
+    A field with different types is left out: a search that aggregates it would fail in some indices and lose hits.
 
     Args:
         mappings: The `properties` of each index.
-        hidden: Fields that are none: vectors, what stands beside them, and texts that are embedded.
+        hidden: Fields to leave out: vectors, their metadata, and embedded texts.
     """
-    found: dict[str, FacetField] = {}
+    facets: dict[str, FacetField] = {}
     types: dict[str, str] = {}
     mixed: set[str] = set()
     for properties in mappings:
@@ -69,8 +68,8 @@ def facet_fields(mappings: Iterable[Json], hidden: Collection[str]) -> list[Face
             if types.setdefault(field, type_) != type_:
                 mixed.add(field)
             elif facet is not None and not _is_hidden(facet.label, hidden):
-                found.setdefault(field, facet)
-    return [facet for field, facet in found.items() if field not in mixed][:MAX_SURVEYED_FIELDS]
+                facets.setdefault(field, facet)
+    return [facet for field, facet in facets.items() if field not in mixed][:MAX_SURVEYED_FIELDS]
 
 
 def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField | None]]:
@@ -82,7 +81,7 @@ def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField 
             continue
         yield path, type_, _facet(path, path, said)
         if type_ in ("text", "match_only_text"):
-            # As the engines map a text by themselves: with its exact value beside.
+            # Dynamic mappings add a keyword subfield to a text.
             exact = ((f"{path}.{sub}", inner) for sub, inner in said.get("fields", {}).items())
             for field, inner in exact:
                 if inner["type"] == "keyword":
@@ -91,7 +90,7 @@ def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField 
 
 
 def _facet(field: str, label: str, said: Json) -> FacetField | None:
-    """Of a field that has this entry in the mapping."""
+    """The facet of a field with this mapping."""
     if not (said.get("index", True) and said.get("doc_values", True)):
         return None
     type_ = said["type"]
@@ -107,7 +106,7 @@ def _is_hidden(label: str, hidden: Collection[str]) -> bool:
 
 
 def survey_body(fields: list[FacetField]) -> Json:
-    """Body of a search that tells what the fields hold, for `facets`."""
+    """Body of a search whose response `choose_facets` reads."""
     aggregations: Json = {}
     for number, facet in enumerate(fields):
         distinct = {"field": facet.field, "precision_threshold": _CARDINALITY_PRECISION}
@@ -119,15 +118,15 @@ def survey_body(fields: list[FacetField]) -> Json:
 
 
 def choose_facets(fields: list[FacetField], answer: Json) -> list[Json]:
-    """The facets worth showing: fields with several values, and not nearly as many values as documents.
+    """Choose useful facets: fields with several values, but far fewer values than documents.
 
     Args:
-        answer: The engine's, to `survey(fields)`.
+        answer: The response to `survey_body(fields)`.
 
     Returns:
-        Of each `field`, `label`, `kind`, whether its numbers are `whole`, and the `aggregation` that counts its values.
-        A bucket's value is `key_as_string` or `key`: a single value, or of numbers and dates `FROM..TO`, from FROM to
-        before TO, either of which may be missing.
+        `field`, `label`, `kind`, whether its numbers are `whole`, and the `aggregation` that counts its values, of each
+        facet. A bucket's value is `key_as_string` or `key`: a single value, or a range `FROM..TO` of numbers or dates
+        that includes FROM and excludes TO, either of which may be missing.
     """
     total = answer["hits"]["total"]["value"]
     held = answer.get("aggregations", {})
@@ -154,7 +153,7 @@ def _terms_aggregation(facet: FacetField, distinct: int, total: int) -> Json | N
 
 
 def _range_aggregation(facet: FacetField, distinct: int, quantiles: list[float]) -> Json | None:
-    """Of numbers or dates: each value if there are few, else spans that hold about as many documents each."""
+    """Aggregation of numbers or dates: by value if there are few, else by ranges with about as many documents each."""
     if distinct < 2:
         return None
     form = {"format": _DATE_FORMAT} if facet.kind is FacetKind.DATE else {}
@@ -179,7 +178,7 @@ def _range(begin: str | None, end: str | None) -> Json:
     return span | ({} if begin is None else {"from": begin}) | ({} if end is None else {"to": end})
 
 
-# How far a boundary may move, as a share of the distance to the next one.
+# Maximum shift of a boundary when it is rounded, as a share of the distance to the next one.
 _MAX_SHIFT = 1 / 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS = (1000, 500, 200, 100, 50, 20, 10, 5, 2, 1)
@@ -189,28 +188,28 @@ _SPANS = (*(timedelta(minutes=minutes) for minutes in _MINUTES), timedelta(secon
 
 
 def number_boundaries(quantiles: Sequence[float], *, whole: bool) -> list[str]:
-    """Where the values of a numeric field are cut.
+    """Bucket boundaries of a numeric field.
 
     Args:
-        quantiles: Of the field, in equal steps from its least value to its greatest.
-        whole: Whether its values are whole numbers.
+        quantiles: Quantiles of the field in equal steps, with minimum and maximum.
+        whole: Whether its values are integers.
 
     Returns:
-        Ascending, at most one for each inner quantile, as the engines read numbers. Each is the first value of its
-        bucket. Empty if all inner quantiles are the least value.
+        Numbers in ascending order, at most one for each inner quantile. Each is the first value of its bucket. Empty if
+        all inner quantiles equal the minimum.
     """
     bounds = _round_quantiles(quantiles, lambda value, most: _round_number(value, most, whole=whole))
     return [str(int(bound)) if whole else repr(bound).removesuffix(".0") for bound in bounds]
 
 
 def time_boundaries(quantiles: Sequence[float]) -> list[str]:
-    """Where the values of a date field are cut; see `number_boundaries`.
+    """Bucket boundaries of a date field; see `number_boundaries`.
 
     Args:
-        quantiles: In milliseconds since 1970.
+        quantiles: Milliseconds since 1970.
 
     Returns:
-        In the format `strict_date_time`, in UTC. Dates outside the years 1 to 9999 are left out.
+        Dates in the format `strict_date_time`, in UTC. Dates outside the years 1 to 9999 are left out.
     """
     return [
         _to_datetime(bound).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
@@ -219,13 +218,13 @@ def time_boundaries(quantiles: Sequence[float]) -> list[str]:
 
 
 def _round_quantiles(quantiles: Sequence[float], rounded: Callable[[float, float], float | None]) -> list[float]:
-    """The inner quantiles above the least value, each moved by `rounded(value, distance it may move)`."""
+    """The inner quantiles above the minimum, each rounded by `rounded(value, maximum shift)`."""
     finite = [value for value in quantiles if math.isfinite(value)]
     if len(finite) < 3:
         return []
     least = finite[0]
     inner = sorted({value for value in finite[1:-1] if value > least})
-    # Only distances to other quantiles that are cut at count: the greatest value may be an outlier.
+    # The distance to the maximum does not count, since that may be an outlier.
     gaps = [value - before for before, value in pairwise([least, *inner])]
     bounds: list[float] = []
     for place, value in enumerate(inner):
@@ -236,7 +235,7 @@ def _round_quantiles(quantiles: Sequence[float], rounded: Callable[[float, float
 
 
 def _round_number(value: float, most: float, *, whole: bool) -> float:
-    """The roundest number no further from a value than `most`: a multiple of 1, 2 or 5 times a power of ten."""
+    """The roundest number within `most` of a value: a multiple of 1, 2 or 5 times a power of ten."""
     for step in _round_steps(max(abs(value), most), most):
         if whole and step < 1:
             break
@@ -247,7 +246,7 @@ def _round_number(value: float, most: float, *, whole: bool) -> float:
 
 
 def _round_steps(greatest: float, most: float) -> Iterator[float]:
-    """Round steps, from above the greatest value down to one that certainly meets a distance of `most`."""
+    """Round steps, from above the greatest value down to one that is surely small enough for `most`."""
     if most < 1e-300:
         return
     for power in range(min(308, math.floor(math.log10(greatest)) + 1), math.floor(math.log10(most)) - 1, -1):
@@ -258,7 +257,7 @@ def _round_steps(greatest: float, most: float) -> Iterator[float]:
 
 
 def _round_time(value: float, most: float) -> float | None:
-    """The roundest time no further from a value than `most`, both in milliseconds; None outside the calendar."""
+    """The roundest time within `most` of a value, both in milliseconds; None outside the calendar."""
     try:
         time = _to_datetime(value)
     except OverflowError:
@@ -272,7 +271,7 @@ def _round_time(value: float, most: float) -> float | None:
 
 
 def _round_time_candidates(time: datetime) -> Iterator[list[datetime]]:
-    """The beginnings of years, months, days and so on before and after a time, the roundest first."""
+    """Beginnings of years, months, days and so on before and after a time, the roundest first."""
     for years in _YEARS:
         begin = time.year - time.year % years
         if around := [datetime(year, 1, 1, tzinfo=UTC) for year in (begin, begin + years) if 1 <= year <= 9999]:

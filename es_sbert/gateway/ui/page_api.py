@@ -407,7 +407,7 @@ def list_searchable_indices(answer: Json, virtual_field: str) -> tuple[list[Json
             metas = vector_fields(state.get("mappings", {}), index)
             fields = [_field_entry(name, meta, virtual_field) for name, meta in metas.items()]
         except (IndexMismatch, UsageError) as error:
-            problems.append(f"{index} is left out: {error.message}. {error.remedy}")
+            problems.append(f"{index} is skipped: {error.message}. {error.remedy}")
             continue
         if fields:
             described[index] = fields

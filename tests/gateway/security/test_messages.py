@@ -61,8 +61,8 @@ def logging_to_stderr(form: str) -> Iterator[None]:
     ("scheme", "reply", "limits", "status", "words"),
     [("http", None, {}, 502, "nothing listens at"),
      ("https", raw(b"x"), {}, 502, "the connection to https://"),
-     ("http", raw(b"", close=True), {}, 502, "broke off"),
-     ("http", raw(b"no HTTP\r\n\r\n", close=True), {}, 502, "broke off"),
+     ("http", raw(b"", close=True), {}, 502, "closed the connection"),
+     ("http", raw(b"no HTTP\r\n\r\n", close=True), {}, 502, "closed the connection"),
      ("http", raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\n{}"), {}, 200, ""),
      ("http", hangs, {"answer_seconds": 0.3, "connect_seconds": 0.3}, 504, "did not respond in time")],
     ids=["nobody", "no TLS", "breaks off", "no HTTP", "compressed", "hangs"],
@@ -89,7 +89,7 @@ def test_callers_are_not_told_where_the_engine_is(
                     assert answer.status in (200, 503)
                 elif status != 200:
                     assert answer.status == status, answer
-                    assert b"The gateway's log says why" in answer.body
+                    assert b"The gateway's log has the reason" in answer.body
     if words:
         said = [message for message in caplog.messages if words in message]
         assert said
@@ -112,7 +112,7 @@ def test_a_bug_is_logged_with_its_traceback(
     async def broken(*_: object) -> None:
         raise KeyError("first\nsecond\x1b[2J")
 
-    monkeypatch.setattr(Gateway, "_pass", broken)
+    monkeypatch.setattr(Gateway, "_dispatch", broken)
     with logging_to_stderr(form), gateway(echo.url, tiny) as url:
         answer = send(url, Request("GET", "/a"))
     assert answer.status == 500

@@ -255,7 +255,7 @@ def test_a_mapping_is_a_claim_and_opens_no_path(
             with pytest.raises(ModelNotFound, match="does not have"):
                 await served.get(name, unknown)
         for claim in ("../" * 11, f"../../{unknown}"[:32], unknown.upper(), "", f"{unknown}\n", "/etc"):
-            with pytest.raises(IndexMismatch, match="is no fingerprint"):
+            with pytest.raises(IndexMismatch, match="is not a model fingerprint"):
                 await served.get("model0", claim)
         with pytest.raises(IndexMismatch, match="another model"):
             await served.get(str(folders[0]), unknown)

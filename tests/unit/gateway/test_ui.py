@@ -295,7 +295,7 @@ def test_a_damaged_mapping_leaves_its_index_out_alone(fields: Any) -> None:
     indices, [problem] = list_searchable_indices(answer, "semantic")
 
     assert [entry["name"] for entry in indices] == ["good"]
-    assert problem.startswith("bad is left out: ")
+    assert problem.startswith("bad is skipped: ")
 
 
 # The map
