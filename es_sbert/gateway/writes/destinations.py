@@ -22,22 +22,21 @@ from es_sbert.index.text_template import TextTemplate
 logger = logging.getLogger(__name__)
 
 _CACHE_SIZE = 1000
-# An index that just got its vector field must not go without vectors for long; where there are vectors, the mapping is
-# looked at again once they are made.
+# Short, so that an index with a new vector field gets vectors soon. The mapping is read again after embedding.
 _CACHE_SECONDS = 1.0
-# Bytes of memory for a number of a vector: as float32, and in the request that is sent.
+# Bytes of memory for a number of a vector: as float32, and as JSON in the request.
 _BYTES_PER_NUMBER = 16
-# Bytes of a text for a token, at least.
+# Minimum bytes of text for a token.
 _BYTES_PER_TOKEN = 2
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a write goes.
+    """The destination of a write.
 
     Attributes:
-        index: Name by which one document can be looked up there.
-        targets: The vector fields whose text is known; none where it has no vectors.
+        index: Name by which a document can be read.
+        targets: The vector fields whose text is known.
         without_text: Names of the vector fields whose text is not known.
     """
 
@@ -69,11 +68,11 @@ class Destination:
 
 
 class DestinationResolver:
-    """Finds out where writes go, and remembers for a moment.
+    """Resolves the destinations of writes, with a cache of one second.
 
     Args:
         upstream: The engine.
-        indices: Looks mappings up.
+        indices: Resolves mappings.
     """
 
     def __init__(self, upstream: Upstream, indices: IndexLookup) -> None:
@@ -84,26 +83,26 @@ class DestinationResolver:
         self._known: TTLCache[bytes, Destination] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 
     def invalidate(self) -> None:
-        """Ask anew from now on: something about indices is being changed."""
+        """Drop cached destinations, because indices are about to change."""
         self._known.clear()
 
     async def known(self, name: str, headers: Headers) -> Destination:
-        """Where a write to this name goes, or went a moment ago. As `now`."""
+        """The destination of a write, perhaps from the cache; see `now`."""
         found = self._known.get(self._keys.key(headers, name))
         return await self.now(name, headers) if found is None else found
 
     async def now(self, name: str, headers: Headers) -> Destination:
-        """Where a write to this name goes.
+        """The destination of a write.
 
-        A caller who may not look at the mapping writes without vectors.
+        A caller who may not read the mapping writes without vectors.
 
         Args:
-            name: Index, alias or data stream; of what does not exist, the index template decides.
+            name: Index, alias or data stream; if it does not exist, its index template is used.
             headers: The caller's.
 
         Raises:
-            IndexMismatch: a damaged `_meta.es_sbert`.
-            EngineUnreachable, RequestFailed: the engine cannot be asked.
+            IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
+            EngineUnreachable, RequestFailed: the lookup failed.
         """
         try:
             found = await self._ask(name, headers)
@@ -116,17 +115,17 @@ class DestinationResolver:
     async def _ask(self, name: str, headers: Headers) -> Destination:
         searched = await self._indices.get_for_write(name, headers)
         if searched is None:
-            return Destination(name)  # the engine itself says so to the caller
+            return Destination(name)  # the engine rejects the write
         if not searched.exists:
             return Destination.of(name, await self._of_template(name, headers))
         if not searched or name in searched.fields:
             return Destination.of(name, searched.fields.get(name, {}))
-        # An alias or a data stream: its other indices may have vectors where the one that is written to has none.
+        # An alias or a data stream: other indices than the write index may have vectors.
         index, alone = await self._write_index(name, headers)
         return Destination.of(name if alone else index, searched.fields.get(index, {}))
 
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
-        """The concrete index that takes the writes, and whether it is the only one of that name."""
+        """The concrete write index, and whether it is the only index of that name."""
         resolved = await self._get(f"/_resolve/index/{quote(name, safe='')}", headers)
         with self._upstream.parsing("GET /_resolve/index"):
             for stream in resolved.get("data_streams", ()):
@@ -134,7 +133,7 @@ class DestinationResolver:
                     return str(stream["backing_indices"][-1]), False
             behind = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
             if behind is None:
-                # A name with a date in it.
+                # A name with date math.
                 behind = [index["name"] for index in resolved.get("indices", ())]
             names = [behind] if isinstance(behind, str) else behind
             if len(names) == 1:
@@ -144,7 +143,7 @@ class DestinationResolver:
             return _write_index_of_alias(name, aliases) or "", False
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
-        """What an index of that name would have; nothing where the caller may not ask."""
+        """Vector fields of the index template for a name; none if the caller may not read it."""
         target = f"/_index_template/_simulate_index/{quote(name, safe='')}"
         answer = await self._upstream.request("POST", target, self._indices.lookup_credentials(headers))
         if answer.status != 200 or not isinstance(answer.body, dict):
@@ -163,6 +162,6 @@ def _vector_count(meta: VectorFieldMeta, source_bytes: int) -> int:
 
 
 def _write_index_of_alias(alias: str, indices: Mapping[str, Json]) -> str | None:
-    """The index that an alias of several writes to; None where it takes no writes."""
-    said: Iterable[tuple[str, Json]] = ((index, state["aliases"].get(alias, {})) for index, state in indices.items())
-    return next((index for index, options in said if options.get("is_write_index")), None)
+    """The write index of an alias of several indices; None if it has none."""
+    states: Iterable[tuple[str, Json]] = ((index, state["aliases"].get(alias, {})) for index, state in indices.items())
+    return next((index for index, options in states if options.get("is_write_index")), None)

@@ -28,21 +28,21 @@ from es_sbert.index.document_vectors import (
 from es_sbert.index.mapping import ChunkRules
 
 _PROMPT_KIND: PromptKind = "document"
-# Of the texts that may wait, the share of one request: the others have room too.
+# Share of the queue that one request may occupy.
 _QUEUE_SHARE = 1 / 16
-# Texts that are cut into passages at a time; between two times, batches of others run.
+# Texts that are split at once; other requests are embedded in between.
 _SPLIT_BATCH = 16
 
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """A piece and its vectors.
+    """A text, split into chunks if the field holds passages, and its vectors.
 
     Attributes:
-        piece: The piece.
-        vectors: *Shape:* ``(texts of the piece, dimensions)`` float32.
-        tokens: Of each of its texts, before any cut.
-        max_tokens: What the model reads of a text.
+        piece: The chunked text.
+        vectors: *Shape:* ``(chunks, dimensions)`` float32.
+        tokens: Tokens of each chunk, before truncation.
+        max_tokens: Maximum tokens of the model.
     """
 
     piece: ChunkedText
@@ -51,27 +51,27 @@ class EmbeddedText:
     max_tokens: int
 
     def field(self, info: EngineInfo, origins: EmbeddingProvenance) -> VectorFieldValue:
-        """The vector field as it is written."""
+        """The value of the vector field."""
         return build_field_value(info, self.piece, self.vectors, self.tokens, self.max_tokens, origins)
 
 
 class DocumentEmbedder:
-    """Makes vectors of documents' texts.
+    """Embeds texts of documents.
 
     Args:
         models: The models of the vector fields.
-        waiting_texts: How many texts of all requests may wait for their vectors.
+        waiting_texts: Maximum number of queued texts of all requests.
     """
 
     def __init__(self, models: ModelRegistry, waiting_texts: int) -> None:
         self._models = models
-        self._at_a_time = max(1, int(waiting_texts * _QUEUE_SHARE))
+        self._batch = max(1, int(waiting_texts * _QUEUE_SHARE))
         self._splitters: weakref.WeakKeyDictionary[BatchingEmbedder, dict[ChunkRules, Chunker]] = (
             weakref.WeakKeyDictionary()
         )
 
     async def __call__(self, wanted: Sequence[tuple[EmbeddingTarget, str]]) -> list[EmbeddedText | EsSbertError]:
-        """Vectors of texts, each with the vector field that it is for, or why there are none."""
+        """Embed texts, each for a vector field. Returns the error for a text that cannot be embedded."""
         found: list[EmbeddedText | EsSbertError | None] = [None] * len(wanted)
         rows: dict[tuple[str, str], list[int]] = {}
         for row, (target, _) in enumerate(wanted):
@@ -94,10 +94,10 @@ class DocumentEmbedder:
         vectors = np.empty((len(texts), embedder.info.dimensions), np.float32)  # (texts, dimensions)
         tokens = [0] * len(texts)
         problems: dict[int, EsSbertError] = {}  # by the row of a text
-        # Texts of similar lengths run together: a batch is padded to its longest text.
+        # Texts of similar length are embedded together: a batch is padded to its longest text.
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        for start in range(0, len(order), self._at_a_time):
-            rows = order[start : start + self._at_a_time]
+        for start in range(0, len(order), self._batch):
+            rows = order[start : start + self._batch]
             try:
                 encoded = await embedder.embed([texts[row] for row in rows], _PROMPT_KIND)
             except EsSbertError as error:

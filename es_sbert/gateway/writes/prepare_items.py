@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -35,130 +35,120 @@ from es_sbert.index.document_vectors import EmbeddingProvenance, EmbeddingTarget
 
 logger = logging.getLogger(__name__)
 
-# Indices of a request that are looked up at the same time.
+# Concurrent lookups of indices per request.
 _MAX_CONCURRENT_LOOKUPS = 16
 
 
-@dataclass(frozen=True)
-class _DetectedChanges:
-    """What a request changes, as far as it was possible to find out.
-
-    Attributes:
-        changed: Items whose vectors change.
-        problems: Number of an item → why what it changes cannot be known.
-    """
-
-    changed: list[ChangedItem]
-    problems: Mapping[int, EsSbertError]
-
-
 class ItemPreparer:
-    """Prepares items for the engine.
+    """Adds vectors to items.
 
     Args:
         upstream: The engine.
-        destinations: Finds out where items go.
-        vectorize: Makes vectors.
-        policy: What becomes of items whose vectors cannot be made.
+        destinations: Resolves the indices of items.
+        embedder: Embeds texts.
+        policy: What happens to items that cannot be embedded.
     """
 
     def __init__(
         self,
         upstream: Upstream,
         destinations: DestinationResolver,
-        vectorize: DocumentEmbedder,
+        embedder: DocumentEmbedder,
         policy: OnEmbeddingFailure,
     ) -> None:
         self._upstream = upstream
         self._destinations = destinations
-        self._vectorize = vectorize
+        self._embedder = embedder
         self._policy = policy
         self._log = ThrottledLog(logger)
         self._clock = Clock()
 
-    async def look_up(self, names: Iterable[str], headers: Headers, *, fresh: bool = False) -> dict[str, Destination]:
-        """Where writes to these names go.
+    async def resolve(self, names: Iterable[str], headers: Headers, *, fresh: bool = False) -> dict[str, Destination]:
+        """The destinations of writes to these names.
 
         Args:
             headers: The caller's.
-            fresh: Whether to ask even where an answer is remembered.
+            fresh: Do not use cached results.
 
         Raises:
-            EsSbertError: the engine cannot be asked, or the mapping is damaged.
+            EsSbertError: the engine is not available, or a mapping is invalid.
         """
-        look = self._destinations.now if fresh else self._destinations.known
-        at_once = asyncio.Semaphore(_MAX_CONCURRENT_LOOKUPS)
+        lookup = self._destinations.now if fresh else self._destinations.known
+        semaphore = asyncio.Semaphore(_MAX_CONCURRENT_LOOKUPS)
 
-        async def look_one_up(name: str) -> Destination:
-            async with at_once:
-                return await look(name, headers)
+        async def resolve_one(name: str) -> Destination:
+            async with semaphore:
+                return await lookup(name, headers)
 
-        wanted = sorted(names)
+        sorted_names = sorted(names)
         try:
-            return dict(zip(wanted, await gather_or_cancel(map(look_one_up, wanted)), strict=True))
+            return dict(zip(sorted_names, await gather_or_cancel(map(resolve_one, sorted_names)), strict=True))
         except IndexMismatch as error:
-            # Nothing is wrong with the documents: once the index is repaired, the same request succeeds.
+            # The documents are valid: the same request succeeds once the mapping is repaired.
             raise public_mapping_error(error) from error
 
-    async def ready(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
-        """The items with their vectors; None where none changes, and none lacks a vector.
+    async def prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
+        """The items with their vectors; None if no vector changes or is missing.
 
         Args:
             headers: The caller's.
 
         Raises:
-            EsSbertError: the engine cannot be asked, or a mapping is damaged.
+            EsSbertError: the engine is not available, or a mapping is invalid.
         """
-        # What is not an object has no text, and the engine refuses it.
+        # Skip bodies that are not JSON objects; the engine rejects them.
         names = {item.index for item in items if item.index and item.source.startswith(b"{")}
-        known = await self.look_up(names, headers)
+        destinations = await self.resolve(names, headers)
         size = sum(len(item.source) for item in items)
         while True:
-            if not any(destination.has_vectors for destination in known.values()):
+            if not any(destination.has_vectors for destination in destinations.values()):
                 return None
-            written = await offload_if_large(size, parse_items, items, known)
-            self._tell_of_partial_documents(written)
-            understood = await self._understand(written, known, headers, size)
-            if not understood.changed and not understood.problems:
+            written = await offload_if_large(size, parse_items, items, destinations)
+            self._log_partial_documents(written)
+            changed, errors = await self._detect_changes(written, destinations, headers, size)
+            if not changed and not errors:
                 return None
-            made = await self._vectorize([text for one in understood.changed for text in one.wanted])
-            # An alias may point to another index by now: vectors of one model must not get among those of another.
-            changing = [name for name, destination in known.items() if destination.has_vectors]
-            latest = await self.look_up(changing, headers, fresh=True)
-            if all(known[name] == destination for name, destination in latest.items()):
+            embedded = await self._embedder([text for item in changed for text in item.wanted])
+            # An alias may now point to another index, whose vectors are of another model.
+            changing = [name for name, destination in destinations.items() if destination.has_vectors]
+            latest = await self.resolve(changing, headers, fresh=True)
+            if all(destinations[name] == destination for name, destination in latest.items()):
                 break
-            known |= latest
-        vectors = sum(one.vectors.nbytes for one in made if isinstance(one, EmbeddedText))
-        ready = await offload_if_large(
-            size + vectors, add_vectors, items, understood.changed, made, self._engine(), self._clock.now()
+            destinations |= latest
+        size += sum(text.vectors.nbytes for text in embedded if isinstance(text, EmbeddedText))
+        prepared = await offload_if_large(
+            size, add_vectors, items, changed, embedded, self._engine(), self._clock.now()
         )
-        return PreparedItems(ready.items, {**understood.problems, **ready.problems}, ready.embedded)
+        return replace(prepared, errors={**errors, **prepared.errors})
 
-    async def _understand(
-        self, written: Mapping[int, WriteItem], known: Mapping[str, Destination], headers: Headers, size: int
-    ) -> _DetectedChanges:
-        places = {name: destination.index for name, destination in known.items()}
-        found, unread = await read_previous_documents(self._upstream, written.values(), places, headers)
-        changed = await offload_if_large(size, detect_vector_changes, written, found)
-        problems: dict[int, EsSbertError] = {
-            number: UnknownTextError() for number, one in written.items() if one.lacks_vector
+    async def _detect_changes(
+        self, written: Mapping[int, WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
+    ) -> tuple[list[ChangedItem], dict[int, EsSbertError]]:
+        """The items whose vectors change; and the number of each item whose changes are unknown, with the reason."""
+        indices = {name: destination.index for name, destination in destinations.items()}
+        documents, lookup_errors = await read_previous_documents(self._upstream, written.values(), indices, headers)
+        changed = await offload_if_large(size, detect_vector_changes, written, documents)
+        errors: dict[int, EsSbertError] = {
+            number: UnknownTextError() for number, item in written.items() if item.lacks_vector
         }
-        problems |= {
-            one.number: unread[one.written.key] for one in changed if one.written.key in unread and one.written.needed
+        errors |= {
+            item.number: lookup_errors[item.written.key]
+            for item in changed
+            if item.written.key in lookup_errors and item.written.needed
         }
         if self._policy is OnEmbeddingFailure.FAIL:
             # These are not sent.
-            changed = [one for one in changed if one.number not in problems]
-        return _DetectedChanges(changed, problems)
+            changed = [item for item in changed if item.number not in errors]
+        return changed, errors
 
-    def _tell_of_partial_documents(self, written: Mapping[int, WriteItem]) -> None:
-        """Partial documents pass: what they change of a text that is not known cannot be told."""
-        for name in {one.item.index for one in written.values() if one.without_text and one.is_partial}:
+    def _log_partial_documents(self, written: Mapping[int, WriteItem]) -> None:
+        """Log that partial updates of documents with an unknown text keep their vectors."""
+        for name in {item.item.index for item in written.values() if item.without_text and item.is_partial}:
             message = "partial updates of documents in %s pass without a new vector: %s"
             self._log.warning(message, name, log_detail(UnknownTextError()))
 
     def _engine(self) -> EngineInfo:
-        # Its version is not asked for, which needs privileges that a writer may lack: lists of numbers suit all.
+        # The version is not requested, because a writer may lack the privilege. All versions accept lists of numbers.
         return EngineInfo(self._upstream.engine_type_or_default, (0, 0, 0), self._upstream.url)
 
 
@@ -168,43 +158,43 @@ _MGET = "POST /_mget"
 async def read_previous_documents(
     upstream: Upstream, written: Iterable[WriteItem], indices: Mapping[str, str], headers: Headers
 ) -> tuple[dict[WriteKey, PreviousDocument], dict[WriteKey, EsSbertError]]:
-    """Look up what updates need to know, in one request with the caller's rights.
+    """Read the documents that updates depend on, in one request with the caller's permissions.
 
     Args:
-        indices: Index as items call it → the name by which one document can be looked up.
+        indices: Index name of items → name by which a document can be read.
         headers: The caller's.
 
     Returns:
-        The documents, and why some could not be read.
+        The documents, and the errors of those that could not be read.
 
     Raises:
-        EngineUnreachable: no answer came.
+        EngineUnreachable: the engine did not respond.
     """
-    wanted: dict[WriteKey, Json] = {}
-    for one in written:
-        if one.key is not None and one.needed:
-            place = {"_index": indices[one.item.index], "_id": one.item.id}
-            routing = {} if one.item.routing is None else {"routing": one.item.routing}
-            known = wanted.setdefault(one.key, {**place, **routing, "_source": []})
-            known["_source"] = list(dict.fromkeys([*known["_source"], *one.needed]))
-    if not wanted:
+    requests: dict[WriteKey, Json] = {}
+    for item in written:
+        if item.key is not None and item.needed:
+            location = {"_index": indices[item.item.index], "_id": item.item.id}
+            routing = {} if item.item.routing is None else {"routing": item.item.routing}
+            request = requests.setdefault(item.key, {**location, **routing, "_source": []})
+            request["_source"] = list(dict.fromkeys([*request["_source"], *item.needed]))
+    if not requests:
         return {}, {}
-    answer = await _multi_get(upstream, headers, {"docs": list(wanted.values())})
+    answer = await _multi_get(upstream, headers, {"docs": list(requests.values())})
     if answer.status != 200 or not isinstance(answer.body, dict):
         error = upstream.reply_error(answer, _MGET)
-        return dict.fromkeys(wanted, NoPreviousDocument.UNKNOWN), dict.fromkeys(wanted, error)
-    found: dict[WriteKey, PreviousDocument] = {}
-    problems: dict[WriteKey, EsSbertError] = {}
+        return dict.fromkeys(requests, NoPreviousDocument.UNKNOWN), dict.fromkeys(requests, error)
+    documents: dict[WriteKey, PreviousDocument] = {}
+    errors: dict[WriteKey, EsSbertError] = {}
     with upstream.parsing(_MGET):
-        for key, document in zip(wanted, answer.body["docs"], strict=True):
-            found[key] = _previous_document(document)
-            if found[key] is NoPreviousDocument.UNKNOWN:
-                problems[key] = upstream.reply_error(UpstreamReply(_item_status(document), document), _MGET)
-    return found, problems
+        for key, document in zip(requests, answer.body["docs"], strict=True):
+            documents[key] = _previous_document(document)
+            if documents[key] is NoPreviousDocument.UNKNOWN:
+                errors[key] = upstream.reply_error(UpstreamReply(_item_status(document), document), _MGET)
+    return documents, errors
 
 
 async def _multi_get(upstream: Upstream, headers: Headers, body: Json) -> UpstreamReply:
-    """As `Upstream.ask`, with a large answer read in a thread: it holds as many documents as a request updates."""
+    """Like `Upstream.request`, but parses the response in a thread: it holds all documents that a request updates."""
     sent = [*credential_headers(headers), (b"content-type", b"application/json"), (b"accept", b"application/json")]
     answer = await fetch_response(upstream, OutgoingRequest("POST", b"/_mget", sent, orjson.dumps(body)))
     return await offload_if_large(len(answer.body), _parse_reply, answer)
@@ -238,9 +228,9 @@ class ChangedItem:
     """An item whose vectors change.
 
     Attributes:
-        number: Its place in the request.
-        written: What was read of it.
-        changes: What becomes of vectors, by the item's member that is a document.
+        number: Its position in the request.
+        written: The parsed item.
+        changes: Changes of vectors, by the member of the item that is a document.
     """
 
     number: int
@@ -249,81 +239,81 @@ class ChangedItem:
 
     @property
     def wanted(self) -> list[tuple[EmbeddingTarget, str]]:
-        """The texts that vectors are made of."""
-        return [one for change in self.changes.values() for one in change.wanted]
+        """The texts to embed."""
+        return [text for change in self.changes.values() for text in change.wanted]
 
 
 @dataclass(frozen=True)
 class PreparedItems:
-    """What goes to the engine.
+    """Items with vectors.
 
     Attributes:
-        items: All items of the request; those that change with their vectors.
-        problems: Number of an item → why it lacks a vector.
-        embedded: How many documents got vectors.
+        items: All items of the request.
+        errors: Number of an item → why it lacks a vector.
+        embedded: Number of documents that got vectors.
     """
 
     items: list[BulkItem]
-    problems: Mapping[int, EsSbertError]
+    errors: Mapping[int, EsSbertError]
     embedded: int
 
 
 def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> dict[int, WriteItem]:
-    """The items for indices with vector fields, by their place in the request.
+    """The items for indices with vector fields, by their position in the request.
 
     Args:
-        destinations: Of each index, as items call it.
+        destinations: Destination of each index name.
     """
-    found = ((number, item, destinations.get(item.index)) for number, item in enumerate(items))
+    numbered = ((number, item, destinations.get(item.index)) for number, item in enumerate(items))
     return {
         number: WriteItem.of(item, destination.targets, destination.without_text)
-        for number, item, destination in found
+        for number, item, destination in numbered
         if destination is not None and destination.has_vectors
     }
 
 
 def detect_vector_changes(
-    written: Mapping[int, WriteItem], found: Mapping[WriteKey, PreviousDocument]
+    written: Mapping[int, WriteItem], documents: Mapping[WriteKey, PreviousDocument]
 ) -> list[ChangedItem]:
-    """Those whose vectors change.
+    """The items whose vectors change.
 
     Args:
-        found: The documents that updates of a part of a text are about, as they stood before the request.
+        documents: The documents before the request that partial updates depend on.
     """
-    before = previous_documents(list(written.values()), found)
+    before = previous_documents(list(written.values()), documents)
     changed = [
-        ChangedItem(number, one, one.changes(standing))
-        for (number, one), standing in zip(written.items(), before, strict=True)
+        ChangedItem(number, item, item.changes(previous))
+        for (number, item), previous in zip(written.items(), before, strict=True)
     ]
-    return [one for one in changed if one.changes]
+    return [item for item in changed if item.changes]
 
 
 def add_vectors(
     items: Sequence[BulkItem],
     changed: Sequence[ChangedItem],
-    made: Sequence[EmbeddedText | EsSbertError],
+    embedded: Sequence[EmbeddedText | EsSbertError],
     info: EngineInfo,
     embedded_at: str,
 ) -> PreparedItems:
-    """The items as they are sent; one whose vector could not be made goes without it.
+    """Add vectors to items; an item that could not be embedded stays without.
 
     Args:
-        made: For each wanted text of `changed`, in their order.
-        info: The engine, for the form of a vector.
-        embedded_at: When the vectors were made.
+        embedded: For each text of `changed`, in order.
+        info: The engine, which determines the format of a vector.
+        embedded_at: Time of the embedding.
     """
     result = list(items)
-    problems: dict[int, EsSbertError] = {}
-    embedded = 0
-    vectors = iter(made)
-    for one in changed:
+    errors: dict[int, EsSbertError] = {}
+    count = 0
+    vectors = iter(embedded)
+    for item in changed:
         filled: dict[str, list[VectorFieldValue]] = {}
-        for member, change in one.changes.items():
+        for member, change in item.changes.items():
             origins = EmbeddingProvenance(change.document_hash, embedded_at)
-            filled[member] = list(_filled_fields(change, vectors, info, origins, one.number, problems))
-        embedded += any(filled.values()) and one.number not in problems
-        result[one.number] = one.written.with_vectors(one.changes, filled)
-    return PreparedItems(result, problems, embedded)
+            filled[member] = list(_filled_fields(change, vectors, info, origins, item.number, errors))
+        count += any(filled.values()) and item.number not in errors
+        result[item.number] = item.written.with_vectors(item.changes, filled)
+    return PreparedItems(result, errors, count)
 
 
 def _filled_fields(
@@ -332,11 +322,11 @@ def _filled_fields(
     info: EngineInfo,
     origins: EmbeddingProvenance,
     number: int,
-    problems: dict[int, EsSbertError],
+    errors: dict[int, EsSbertError],
 ) -> Iterator[VectorFieldValue]:
     for _ in change.wanted:
-        made = next(vectors)
-        if isinstance(made, EsSbertError):
-            problems[number] = made
+        embedded = next(vectors)
+        if isinstance(embedded, EsSbertError):
+            errors[number] = embedded
         else:
-            yield made.field(info, origins)
+            yield embedded.field(info, origins)

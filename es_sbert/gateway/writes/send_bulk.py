@@ -21,12 +21,12 @@ from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.writes.bulk_items import BulkItem
 from es_sbert.index.document_vectors import bulk_bodies
 
-# Bytes of an item's result, about.
+# Approximate bytes of an item's result.
 _RESULT_BYTES = 200
 
 
 class BulkRejectedError(Exception):
-    """The engine refused the first part of a request, before anything was written: its answer is that to all parts."""
+    """The engine rejected the first part of a request, so that nothing was written; its response is forwarded."""
 
     def __init__(self, answer: BufferedResponse) -> None:
         super().__init__(answer.status)
@@ -34,63 +34,63 @@ class BulkRejectedError(Exception):
 
 
 class BulkSender:
-    """Sends the items of one bulk request, in their order, and joins the answers to one.
+    """Sends the items of one bulk request in order and joins the responses.
 
     Args:
         incoming: The request.
         upstream: The engine.
-        most_bytes: Of one request to the engine: vectors make a request larger than the client meant it to be.
+        max_bytes: Maximum size of a request to the engine: vectors make a request larger than the client sent it.
 
     Attributes:
-        began: Whether the engine has taken a part.
+        started: Whether the engine has accepted a part.
     """
 
-    def __init__(self, incoming: IncomingRequest, upstream: Upstream, most_bytes: int) -> None:
+    def __init__(self, incoming: IncomingRequest, upstream: Upstream, max_bytes: int) -> None:
         self._incoming = incoming
         self._upstream = upstream
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._joined = JoinedBulkResponse()
         self._headers = response_headers(upstream.engine_type, 0)
-        self._failures: list[EngineUnreachable] = []  # since the last answer
-        self.began = False
+        self._failures: list[EngineUnreachable] = []  # since the last response
+        self.started = False
 
     @property
-    def lost(self) -> EngineUnreachable | None:
-        """Why no more need be tried: the engine has not answered for two times."""
+    def unreachable(self) -> EngineUnreachable | None:
+        """The error after which no more parts are sent: the engine did not respond twice in a row."""
         return self._failures[-1] if len(self._failures) > 1 else None
 
-    async def parts(self, items: Sequence[BulkItem], refused: Mapping[int, EsSbertError]) -> list[list[BulkItem]]:
-        """The items in the parts that are sent.
+    async def parts(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> list[list[BulkItem]]:
+        """Split the items into the parts to send.
 
         Args:
-            refused: Number of an item that is not sent → what its result says.
+            rejected: Number of an item that is not sent → its error.
         """
-        sent = [item for number, item in enumerate(items) if number not in refused]
-        return await offload_if_large(_source_bytes(sent), _split_items, sent, self._most_bytes)
+        sent = [item for number, item in enumerate(items) if number not in rejected]
+        return await offload_if_large(_source_bytes(sent), _split_items, sent, self._max_bytes)
 
-    async def send(self, items: Sequence[BulkItem], refused: Mapping[int, EsSbertError]) -> None:
+    async def send(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
         """Send the next items.
 
         Args:
-            refused: Number of an item that is not sent → what its result says.
+            rejected: Number of an item that is not sent → its error.
 
         Raises:
-            RequestRefused: the engine refused the first part.
-            EngineUnreachable: no answer came to the first part.
+            BulkRejectedError: the engine rejected the first part.
+            EngineUnreachable: the engine did not respond to the first part.
         """
-        answers = [await self._send(part) for part in await self.parts(items, refused)]
-        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, refused)
+        answers = [await self._send(part) for part in await self.parts(items, rejected)]
+        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, rejected)
 
     async def send_unchanged(self, body: bytes, items: Callable[[], Sequence[BulkItem]]) -> None:
-        """Send the next items, none of which is refused.
+        """Send the next items unchanged.
 
         Args:
             body: Their bytes.
-            items: Reads them, where their results must be told apart.
+            items: Parses them, if their results must be separated.
 
         Raises:
-            RequestRefused: the engine refused the first part.
-            EngineUnreachable: no answer came to the first part.
+            BulkRejectedError: the engine rejected the first part.
+            EngineUnreachable: the engine did not respond to the first part.
         """
         answer = await self._post(body)
         if isinstance(answer, BufferedResponse) and answer.status == 200:
@@ -101,15 +101,15 @@ class BulkSender:
         sent = await offload_if_large(len(body), items)
         await offload_if_large(len(body), self._joined.add, [await _part_response(sent, answer)], sent, {})
 
-    async def refuse(self, items: Sequence[BulkItem], error: EsSbertError) -> None:
+    async def reject(self, items: Sequence[BulkItem], error: EsSbertError) -> None:
         """Add results for the next items, none of which is sent."""
         if isinstance(error, EngineUnreachable):
             self._failures.append(error)
-        refused = dict.fromkeys(range(len(items)), error)
-        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, (), items, refused)
+        rejected = dict.fromkeys(range(len(items)), error)
+        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, (), items, rejected)
 
     async def reply(self, send: Send) -> int:
-        """Send the joined answer to the caller."""
+        """Send the joined response to the client."""
         headers = [(name, value) for name, value in self._headers if name.lower() != b"content-length"]
         headers.append((b"content-length", b"%d" % self._joined.length))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -123,31 +123,31 @@ class BulkSender:
         return await _part_response(part, await self._post(await join_items(part)))
 
     async def _post(self, body: bytes) -> BufferedResponse | EngineUnreachable:
-        """The answer to a part, or why there is none to a later one."""
+        """The response to a part; the error if the engine did not respond to a later part."""
         try:
             answer = await fetch_response(
                 self._upstream, _with_json_response(OutgoingRequest.with_body(self._incoming, body))
             )
         except EngineUnreachable as error:
-            if not self.began:
+            if not self.started:
                 raise
             self._failures.append(error)
             return error
         self._failures.clear()
-        if not self.began:
+        if not self.started:
             if answer.status != 200:
-                # What the engine has against the request it has against all of it.
+                # The engine rejects the request as a whole.
                 raise BulkRejectedError(answer)
             self._headers = answer.headers
-            self.began = True
+            self.started = True
         return answer
 
 
 async def join_items(items: Sequence[BulkItem], rest: bytes = b"") -> bytes:
-    """The bytes of a request with these items.
+    """The body of a request with these items.
 
     Args:
-        rest: What follows them.
+        rest: Bytes after the items.
     """
     return await offload_if_large(_source_bytes(items), _join_items, items, rest)
 
@@ -156,8 +156,8 @@ def _join_items(items: Sequence[BulkItem], rest: bytes) -> bytes:
     return b"".join([*(item.body for item in items), rest])
 
 
-def _split_items(items: Sequence[BulkItem], most_bytes: int) -> list[list[BulkItem]]:
-    return list(bulk_bodies(items, most_bytes))
+def _split_items(items: Sequence[BulkItem], max_bytes: int) -> list[list[BulkItem]]:
+    return list(bulk_bodies(items, max_bytes))
 
 
 def _source_bytes(items: Sequence[BulkItem]) -> int:
@@ -165,16 +165,15 @@ def _source_bytes(items: Sequence[BulkItem]) -> int:
 
 
 def _with_json_response(outgoing: OutgoingRequest) -> OutgoingRequest:
-    """The same request with an answer that can be put together with others: YAML, CBOR and SMILE are asked for by
-    header or by the parameter `format`."""
+    """The request without a header or parameter that asks for a response in YAML, CBOR or SMILE."""
     headers = [(name, value) for name, value in outgoing.headers if name != b"accept" or b"json" in value.lower()]
     path, mark, query = outgoing.target.partition(b"?")
-    asked = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"format="))
-    return replace(outgoing, headers=headers, target=path + mark + asked)
+    parameters = b"&".join(pair for pair in query.split(b"&") if not pair.startswith(b"format="))
+    return replace(outgoing, headers=headers, target=path + mark + parameters)
 
 
 async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | EngineUnreachable) -> Json:
-    """What a part adds to the answer. Where the engine refused a later one as a whole, others are written already."""
+    """What a part adds to the answer. Where the engine rejected a later one as a whole, others are written already."""
     if isinstance(answer, EngineUnreachable):
         return failed_part_response(part, http_status(answer), error_object(answer))
     whole = await offload_if_large(len(answer.body), parse_bulk_response, answer.body)
@@ -188,16 +187,16 @@ async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | En
     return failed_part_response(part, answer.status if answer.status >= 400 else 502, error)
 
 
-# Enough for results, which are much alike, and fast.
+# Fast, and sufficient because results are similar.
 _ZLIB_LEVEL = 1
-# Milliseconds, which add up.
+# In milliseconds; summed up.
 _DURATIONS = ("took", "ingest_took")
 _ITEMS, _TAIL = b'"items":[', b"]}"
 
 
 @dataclass(frozen=True)
 class _CompressedResults:
-    """A part of the answer, compressed: results of a hundred thousand items take a hundred megabytes."""
+    """A compressed part of the response: results of a hundred thousand items take a hundred megabytes."""
 
     compressed: bytes
     length: int
@@ -208,7 +207,7 @@ class _CompressedResults:
 
 
 class JoinedBulkResponse:
-    """One answer to a bulk request, in the order of its items. Not thread-safe."""
+    """The joined response to a bulk request, in the order of its items. Not thread-safe."""
 
     def __init__(self) -> None:
         self._members: Json | None = None
@@ -216,17 +215,17 @@ class JoinedBulkResponse:
         self._errors = False
         self._parts: list[_CompressedResults] = []
 
-    def add(self, answers: Sequence[Json], items: Sequence[BulkItem], refused: Mapping[int, EsSbertError]) -> None:
+    def add(self, answers: Sequence[Json], items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
         """Add the results of the next items.
 
         Args:
-            answers: To the parts in which the items were sent, in their order; none where nothing was sent.
+            answers: Responses to the parts in which the items were sent, in order; empty if nothing was sent.
             items: The items.
-            refused: Number of an item → why it was not sent.
+            rejected: Number of an item → why it was not sent.
         """
         for answer in answers:
             self._add_members(answer)
-        results = _merge_results(answers, items, refused)
+        results = _merge_results(answers, items, rejected)
         self._errors |= any("error" in result for one in results for result in one.values())
         if results:
             self._parts.append(_CompressedResults.of(b",".join(map(write_object, results))))
@@ -245,11 +244,11 @@ class JoinedBulkResponse:
 
     @property
     def length(self) -> int:
-        """Bytes of the whole answer."""
+        """Bytes of the joined response."""
         return len(self._head()) + sum(part.length + 1 for part in self._parts) - bool(self._parts) + len(_TAIL)
 
     def body(self) -> Iterator[bytes]:
-        """The answer, in parts."""
+        """The joined response, in parts."""
         yield self._head()
         for number, part in enumerate(self._parts):
             yield (b"," if number else b"") + zlib.decompress(part.compressed)
@@ -257,7 +256,7 @@ class JoinedBulkResponse:
 
     def _head(self) -> bytes:
         members: Json = {"took": 0, "errors": False} if self._members is None else dict(self._members)
-        # What a `filter_path` took away is not known, unless an item tells it.
+        # `filter_path` may have removed `errors`; an item with an error sets it.
         members |= {name: value for name, value in self._durations.items() if name in members}
         if "errors" in members or self._errors:
             members["errors"] = self._errors
@@ -266,7 +265,7 @@ class JoinedBulkResponse:
 
 @dataclass(frozen=True)
 class RawBulkResponse:
-    """An answer whose results are not read.
+    """A response whose results are not parsed.
 
     Attributes:
         members: All but `items`.
@@ -278,7 +277,7 @@ class RawBulkResponse:
 
     @classmethod
     def of(cls, body: bytes) -> RawBulkResponse | None:
-        """None where the answer is not of the form that engines usually write, or was filtered: it must be read."""
+        """None if the response has an unusual format or was filtered, so that it must be parsed."""
         start = body.find(_ITEMS) + len(_ITEMS)
         if start < len(_ITEMS) or not body.endswith(_TAIL):
             return None
@@ -296,12 +295,12 @@ class RawBulkResponse:
 
 
 def parse_bulk_response(body: bytes) -> Json | None:
-    """An answer's object; None where it is not the answer to a bulk request, nor an error."""
+    """A parsed response; None if it is neither a bulk response nor an error."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         try:
-            # What is told of an item may hold lone surrogates.
+            # Results may contain lone surrogates.
             answer = parse_object(body)
         except UnsupportedJson:
             return None
@@ -327,7 +326,7 @@ def rejected_item_result(item: BulkItem, error: EsSbertError) -> Json:
 
 
 def failed_part_response(items: Sequence[BulkItem], status: int, error: object) -> Json:
-    """What a part that the engine refused as a whole adds to the answer."""
+    """What a part that the engine rejected as a whole adds to the answer."""
     return {"took": 0, "errors": True, "items": [_error_result(item, status, error) for item in items]}
 
 
@@ -336,12 +335,12 @@ def _error_result(item: BulkItem, status: int, error: object) -> Json:
 
 
 def _merge_results(
-    answers: Sequence[Json], items: Sequence[BulkItem], refused: Mapping[int, EsSbertError]
+    answers: Sequence[Json], items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]
 ) -> list[Json]:
-    given = [result for answer in answers for result in answer.get("items", ())]
-    own = {number: rejected_item_result(items[number], error) for number, error in sorted(refused.items())}
-    if len(given) + len(own) != len(items):
-        # A `filter_path` took results out of the answer: which item the others belong to cannot be known, nor asked.
-        return [*given, *own.values()]
-    others = iter(given)
+    received = [result for answer in answers for result in answer.get("items", ())]
+    own = {number: rejected_item_result(items[number], error) for number, error in sorted(rejected.items())}
+    if len(received) + len(own) != len(items):
+        # `filter_path` removed results, so that the items of the remaining ones are unknown.
+        return [*received, *own.values()]
+    others = iter(received)
     return [own[number] if number in own else next(others) for number in range(len(items))]

@@ -32,13 +32,13 @@ from es_sbert.gateway.writes.send_bulk import BulkRejectedError, BulkSender, joi
 logger = logging.getLogger(__name__)
 
 _OP_TYPES = {EngineApi.DOCUMENT: OpType.INDEX, EngineApi.CREATE: OpType.CREATE, EngineApi.UPDATE: OpType.UPDATE}
-# How much of a bulk request is worked on at a time.
+# Size of a window: the part of a bulk request that is processed at once.
 _WINDOW_ITEMS = 1000
 _WINDOW_BYTES = 16 * 1024 * 1024
-# A request without vectors that is cut into more parts than these is sent in parts.
+# An unchanged request is sent in parts if it has more parts than this.
 _MAX_UNSPLIT_PARTS = 4
-# An action takes its bytes this many times: as they came, as objects, with vectors, and as they are sent. Where its
-# index was not looked up, it may have passages and so many vectors that they take far more than the text.
+# Memory of an action as a multiple of its bytes: the input, objects, vectors and the output. If its index was not
+# looked up, it may have passages, whose vectors take far more memory than the text.
 _MEMORY_FACTOR = 4
 _MEMORY_FACTOR_WITH_VECTORS = 64
 
@@ -47,11 +47,11 @@ class WriteHandler:
     """Handles `_bulk`, `_doc`, `_create` and `_update`.
 
     Args:
-        settings: The operator's.
+        settings: Settings of the gateway.
         upstream: The engine.
-        indices: Looks mappings up.
+        indices: Resolves mappings.
         models: The models of the vector fields.
-        metrics: Told what becomes of documents.
+        metrics: Counts documents.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class WriteHandler:
         metrics: GatewayMetrics,
     ) -> None:
         self._policy = settings.semantic.on_embedding_failure
-        self._most_bytes = settings.limits.body_bytes
+        self._max_bytes = settings.limits.body_bytes
         self._upstream = upstream
         self._destinations = DestinationResolver(upstream, indices)
         vectorize = DocumentEmbedder(models, settings.embedding.waiting_texts)
@@ -72,17 +72,17 @@ class WriteHandler:
         self._log = ThrottledLog(logger)
 
     def invalidate(self) -> None:
-        """Look indices up anew from now on."""
+        """Drop cached mappings."""
         self._destinations.invalidate()
 
     async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
-        """Send the request on and its answer back; the very request where no vector in it changes.
+        """Embed the documents and send the request; unchanged if no vector changes.
 
         Returns:
-            The answer's status; 0 where the caller did not wait for it.
+            Status of the response; 0 if the client disconnected.
 
         Raises:
-            EsSbertError: the engine cannot be asked, or a single document's vector cannot be made.
+            EsSbertError: the engine is not available, or a single document cannot be embedded.
             CallerGone: the caller did not wait until the request was sent.
         """
         if not has_json_body(incoming) or incoming.header(MODE_HEADER).strip().lower() == RewriteMode.OFF.encode():
@@ -92,37 +92,35 @@ class WriteHandler:
         return await self._answer_document(incoming, route, send)
 
     async def _answer_document(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
-        outgoing = await cancel_on_disconnect(incoming, self._document_outgoing(incoming, route))
+        outgoing = await cancel_on_disconnect(incoming, self._prepare_document(incoming, route))
         return await forward(incoming, send, self._upstream, outgoing)
 
-    async def _document_outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
+    async def _prepare_document(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
         raw = await incoming.body()
         plain = await _decompressed_or_none(raw, incoming)
-        ready = (
-            None
-            if plain is None
-            else await self._ready([_read_document_item(plain, incoming, route)], incoming.headers)
-        )
-        if ready is None:
+        if plain is None:
             return OutgoingRequest.unchanged(incoming, raw)
-        for problem in self._refused(ready).values():
-            raise problem
-        return OutgoingRequest.with_body(incoming, ready.items[0].body)
+        prepared = await self._prepare([_read_document_item(plain, incoming, route)], incoming.headers)
+        if prepared is None:
+            return OutgoingRequest.unchanged(incoming, raw)
+        for error in self._rejected(prepared).values():
+            raise error
+        return OutgoingRequest.with_body(incoming, prepared.items[0].body)
 
     async def _answer_bulk(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
-        sender = BulkSender(incoming, self._upstream, self._most_bytes)
+        sender = BulkSender(incoming, self._upstream, self._max_bytes)
         try:
-            outgoing = await cancel_on_disconnect(incoming, self._bulk_outgoing(incoming, route, sender))
-        except BulkRejectedError as refused:
-            return await send_response(send, refused.answer)
+            outgoing = await cancel_on_disconnect(incoming, self._prepare_bulk(incoming, route, sender))
+        except BulkRejectedError as rejected:
+            return await send_response(send, rejected.answer)
         if outgoing is None:
             return await sender.reply(send)
         return await forward(incoming, send, self._upstream, outgoing)
 
-    async def _bulk_outgoing(
+    async def _prepare_bulk(
         self, incoming: IncomingRequest, route: EngineRoute, sender: BulkSender
     ) -> OutgoingRequest | None:
-        """The request to the engine; None where it went in parts, by the sender."""
+        """The request to the engine; None if the sender has sent it in parts."""
         raw = await incoming.body()
         body = await _bulk_body(raw, incoming, route)
         if body is None:
@@ -137,115 +135,115 @@ class WriteHandler:
         window = await offload_if_large(len(body.body), body.window, 0, limits)
         if window.end == len(body.body):
             return await self._only_window(window, incoming, raw, sender)
-        del raw, window  # of which body has a copy, where they were compressed
+        del raw, window  # frees memory if the request was compressed
         await self._send_windows(body, limits, incoming.headers, sender)
         return None
 
     async def _limits(self, body: BulkBody, headers: Headers) -> WindowLimits | None:
-        """How much of a request is worked on at a time; None where no vector in it changes."""
-        known: dict[str, Destination] = {}
+        """Limits of a window; None if no vector changes."""
+        destinations: dict[str, Destination] = {}
         if body.names is not None:
             try:
-                known = await self._preparer.look_up(body.names, headers)
+                destinations = await self._preparer.resolve(body.names, headers)
             except EsSbertError as error:
                 self._pass_or_raise(error)
                 return None
-            if not any(destination.has_vectors for destination in known.values()):
+            if not any(destination.has_vectors for destination in destinations.values()):
                 return None
 
         def weight(name: str, size: int) -> int:
             if body.names is None:
                 return _MEMORY_FACTOR_WITH_VECTORS * size
-            return _MEMORY_FACTOR * size + (known[name].vector_bytes(size) if name in known else 0)
+            return _MEMORY_FACTOR * size + (destinations[name].vector_bytes(size) if name in destinations else 0)
 
         return WindowLimits(_WINDOW_ITEMS, _WINDOW_BYTES, weight)
 
     async def _only_window(
         self, window: BulkWindow, incoming: IncomingRequest, raw: bytes, sender: BulkSender
     ) -> OutgoingRequest | None:
-        """The request to the engine; None where it was sent already, since it had to be in several parts or none."""
-        ready = await self._ready(window.items, incoming.headers)
-        if ready is None:
+        """The request to the engine; None if the sender has sent it, in several parts or with rejected items."""
+        prepared = await self._prepare(window.items, incoming.headers)
+        if prepared is None:
             return OutgoingRequest.unchanged(incoming, raw)
-        refused = self._refused(ready)
-        if not refused and len(await sender.parts(ready.items, refused)) == 1:
-            return OutgoingRequest.with_body(incoming, await join_items(ready.items, window.rest))
-        await sender.send(ready.items, refused)
+        rejected = self._rejected(prepared)
+        if not rejected and len(await sender.parts(prepared.items, rejected)) == 1:
+            return OutgoingRequest.with_body(incoming, await join_items(prepared.items, window.rest))
+        await sender.send(prepared.items, rejected)
         return None
 
     async def _send_parts(self, body: BulkBody, sender: BulkSender) -> None:
-        """Send a request as it came, but in parts: the engine answers others between them."""
+        """Send an unchanged request in parts, so that the engine can serve other requests between them."""
         for start, end in pairwise(body.cuts):
             items = partial(body.items, start, end)
-            if sender.lost is None:
+            if sender.unreachable is None:
                 await sender.send_unchanged(body.body[start:end], items)
             else:
-                await sender.refuse(await offload_if_large(end - start, items), sender.lost)
+                await sender.reject(await offload_if_large(end - start, items), sender.unreachable)
 
     async def _send_windows(self, body: BulkBody, limits: WindowLimits, headers: Headers, sender: BulkSender) -> None:
-        """Embed and send a request window by window: updates see what the windows before have written.
+        """Embed and send a request window by window, so that updates see what earlier windows have written.
 
-        The memory for a request then grows neither with its vectors nor with the number of its actions.
+        The memory for a request then depends neither on its vectors nor on the number of its actions.
         """
         position = 0
         while position < len(body.body):
             window = await offload_if_large(len(body.body), body.window, position, limits)
             position = window.end
-            if sender.lost is not None:
-                await sender.refuse(window.items, sender.lost)
+            if sender.unreachable is not None:
+                await sender.reject(window.items, sender.unreachable)
                 continue
             try:
-                ready = await self._ready(window.items, headers)
+                prepared = await self._prepare(window.items, headers)
             except EsSbertError as error:
-                if not sender.began:
+                if not sender.started:
                     raise
-                await sender.refuse(window.items, error)
+                await sender.reject(window.items, error)
                 continue
-            if ready is None:
+            if prepared is None:
                 await sender.send(window.items, {})
             else:
-                await sender.send(ready.items, self._refused(ready))
+                await sender.send(prepared.items, self._rejected(prepared))
 
-    async def _ready(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
-        """Items with their vectors; None where they are sent as they came.
+    async def _prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
+        """Items with their vectors; None if they are sent unchanged.
 
         Raises:
-            EsSbertError: the engine cannot be asked, or the operator wants no documents without vectors.
+            EsSbertError: the engine is not available, or the settings reject documents without vectors.
         """
         try:
-            ready = await self._preparer.ready(items, headers)
+            prepared = await self._preparer.prepare(items, headers)
         except EsSbertError as error:
             self._pass_or_raise(error)
             return None
-        if ready is not None:
-            self._tell(ready)
-        return ready
+        if prepared is not None:
+            self._report(prepared)
+        return prepared
 
     def _pass_or_raise(self, error: EsSbertError) -> None:
         if isinstance(error, EngineUnreachable):
             raise error
         if self._policy is OnEmbeddingFailure.FAIL:
-            self._log.warning("requests are refused: %s", log_detail(error))
+            self._log.warning("requests are rejected: %s", log_detail(error))
             raise error
         self._log.warning("requests pass without vectors: %s", log_detail(error))
 
-    def _refused(self, ready: PreparedItems) -> Mapping[int, EsSbertError]:
-        return ready.problems if self._policy is OnEmbeddingFailure.FAIL else {}
+    def _rejected(self, prepared: PreparedItems) -> Mapping[int, EsSbertError]:
+        return prepared.errors if self._policy is OnEmbeddingFailure.FAIL else {}
 
-    def _tell(self, ready: PreparedItems) -> None:
-        refused = len(self._refused(ready))
-        self._metrics.documents(embedded=ready.embedded, without=len(ready.problems) - refused, refused=refused)
-        done = "are refused" if refused else "pass without a vector"
-        for number, error in ready.problems.items():
-            name = ready.items[number].index
-            self._log.warning(f"documents for %s {done}: %s", name, log_detail(error))
+    def _report(self, prepared: PreparedItems) -> None:
+        rejected = len(self._rejected(prepared))
+        self._metrics.documents(embedded=prepared.embedded, without=len(prepared.errors) - rejected, refused=rejected)
+        outcome = "are rejected" if rejected else "pass without a vector"
+        for number, error in prepared.errors.items():
+            name = prepared.items[number].index
+            self._log.warning(f"documents for %s {outcome}: %s", name, log_detail(error))
 
 
 async def _decompressed_or_none(raw: bytes, incoming: IncomingRequest) -> bytes | None:
-    """A body without its content encoding; None where the engine alone deals with it.
+    """A body without its content encoding; None if only the engine can decode it.
 
     Raises:
-        RequestTooLarge: it is beyond the limit then.
+        RequestTooLarge: the decoded body exceeds the limit.
     """
     try:
         return await decompress_offloaded(raw, incoming)
@@ -254,11 +252,11 @@ async def _decompressed_or_none(raw: bytes, incoming: IncomingRequest) -> bytes 
 
 
 async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute) -> BulkBody | None:
-    """The body of a bulk request; None where the engine alone deals with it."""
+    """The body of a bulk request; None if it cannot be parsed."""
     plain = await _decompressed_or_none(raw, incoming)
     if plain is None:
         return None
-    reading = BulkBody.read_in_steps(plain, unquote(route.index), _routing(incoming))
+    reading = BulkBody.read_in_steps(plain, unquote(route.index), _parameter(incoming, "routing"))
     return await offload_steps(len(plain), reading)
 
 
@@ -266,15 +264,11 @@ def _read_document_item(plain: bytes, incoming: IncomingRequest, route: EngineRo
     """The action of a request to a document API."""
     document = unquote(route.id) if route.id else None
     operation = _OP_TYPES[route.api]
-    return document_item(operation, unquote(route.index), document, _routing(incoming), to_utf8(plain))
-
-
-def _routing(incoming: IncomingRequest) -> str | None:
-    return _parameter(incoming, "routing")
+    return document_item(operation, unquote(route.index), document, _parameter(incoming, "routing"), to_utf8(plain))
 
 
 def _waits_for_refresh(incoming: IncomingRequest) -> bool:
-    """Whether each request waits for the next refresh, up to a second: too long for every part of a request."""
+    """Whether the request waits for the next refresh, up to a second, which is too long for each part."""
     return _parameter(incoming, "refresh") == "wait_for"
 
 

@@ -117,7 +117,7 @@ def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
         "embedding": vector_of("a cat"),
         "embedding_meta": meta_of("a cat", content=document_hash(json.loads(source))),
     }
-    assert (ready.embedded, ready.problems) == (1, {})
+    assert (ready.embedded, ready.errors) == (1, {})
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
 def test_what_has_no_text_or_brings_its_vector_stays_as_it_is(document: Any) -> None:
     ready = passed(index(document))
     assert ready.items[0].body == index(document)
-    assert (ready.embedded, ready.problems) == (0, {})
+    assert (ready.embedded, ready.errors) == (0, {})
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_vector_that_cannot_be_made_is_left_out_and_does_not_leave_an_older_on
     error = ModelError("m", "r")
     body = index({"text": "a"}) + index({"n": 1}) + update({"doc": {"text": "b"}, "upsert": {"text": "c"}})
     ready = passed(body, PLAIN, error=error)
-    assert ready.problems == {0: error, 2: error}
+    assert ready.errors == {0: error, 2: error}
     assert ready.embedded == 0
     assert written(ready, 0) == {"text": "a"}
     assert written(ready, 2) == {
