@@ -4,8 +4,7 @@
 
 DATA holds `ingest/short-docs.jsonl.gz`. First the default model, each worker with one core, beside the same load in one
 process. Then simulated workers: each waits as an accelerator of `--rate` texts a second would make it wait and gives
-made-up vectors, so that what is left to measure is the pipeline itself: reading, hashing, tokenising, the keeper of the
-state, bulk requests, and the engine, all of them on this machine's cores. Index type flat; rates are of the time after
+made-up vectors, so that what is left to measure is the pipeline itself: reading, hashing, tokenising, the coordinator, bulk requests, and the engine, all of them on this machine's cores. Index type flat; rates are of the time after
 the first document was in, starting Ray and its workers left out.
 """
 
@@ -37,9 +36,9 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
+from es_sbert.ingest.distributed.ray_actors import PartitionLoader
 from es_sbert.ingest.distributed.ray_cluster import RayWorkerPool
 from es_sbert.ingest.distributed.ray_runner import RayRunner
-from es_sbert.ingest.distributed.ray_worker import PartitionLoader
 from es_sbert.ingest.load import LoadRunner, LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
@@ -75,8 +74,8 @@ class SimulatedLoader(PartitionLoader):
 
     rate = 1000.0
 
-    def _opened(self) -> tuple[Engine, Any]:
-        engine, encoder = super()._opened()
+    def _open(self) -> tuple[Engine, Any]:
+        engine, encoder = super()._open()
         return engine, Accelerator(encoder, self.rate)
 
 

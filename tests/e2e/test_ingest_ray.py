@@ -215,7 +215,7 @@ def test_a_cluster_that_is_not_there(
     assert "there is no Ray cluster at 127.0.0.1:1" in done.err
     assert "ray start --head" in done.err
     done = cli(*arguments, "ray://127.0.0.1:10001", docs)
-    assert "which a Ray client is not" in done.err
+    assert "Ray Client addresses (ray://) are not supported" in done.err
     done = cli(*arguments, "auto", "--watch")
     assert "--watch" in done.err
 

@@ -21,14 +21,14 @@ from es_sbert.encoder.onnx_session import CUDA_WORKERS
 from es_sbert.errors import ClusterError, EsSbertError, UsageError, error_summary
 from es_sbert.messages import log_event
 
-# Starts a cluster of this machine alone, for as long as the load takes.
+# Starts a cluster on this machine for the duration of the load.
 LOCAL_CLUSTER = "local"
-_CURRENT_CLUSTER = "auto"  # the one that this machine belongs to
+_CURRENT_CLUSTER = "auto"  # the cluster that this machine belongs to
 _CONNECT_SECONDS = 10.0
 
 
 class _RayOutputLogger(io.TextIOBase):
-    """Takes what Ray prints, which is about its own processes: an event a line, nothing on standard output."""
+    """Turns what Ray prints into log events, one per line, and keeps standard output clean."""
 
     def write(self, text: str) -> int:
         for line in filter(None, map(str.strip, text.splitlines())):
@@ -38,20 +38,20 @@ class _RayOutputLogger(io.TextIOBase):
 
 @contextmanager
 def ray_connection(address: str) -> Iterator[None]:
-    """Be a driver of the cluster at an address: `host:port`, `auto` for the one that this machine belongs to, `local`.
+    """Connect to the cluster at an address: `host:port`, `auto` for the one that this machine belongs to, or `local`.
 
     Raises:
-        UsageError: an address of a Ray client's server.
+        UsageError: the address of a Ray Client server.
         ClusterError: there is no cluster.
     """
     if address.startswith("ray://"):
         raise UsageError(
-            "the state of a load stands on a machine of the cluster, which a Ray client is not",
+            "Ray Client addresses (ray://) are not supported: the checkpoint file must be on a node of the cluster",
             "Run the command on a machine that belongs to the cluster, with --ray auto.",
         )
     if address not in (LOCAL_CLUSTER, _CURRENT_CLUSTER):
         _check_port_open(address)
-    # What concerns the load comes as an exception, and is then said in our words.
+    # Ray's own logging is silenced: its failures are raised as ClusterError.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -75,7 +75,7 @@ def ray_connection(address: str) -> Iterator[None]:
 
 
 def _check_port_open(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Fail fast: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
@@ -91,11 +91,11 @@ def _no_cluster_error(address: str, error: Exception) -> ClusterError:
 
 
 def get_result(reference: Any) -> Any:
-    """The answer behind a reference.
+    """The result of a remote call.
 
     Raises:
         EsSbertError: the remote call raised it.
-        ClusterError: the process that should answer is gone.
+        ClusterError: the process that runs it has ended.
     """
     try:
         return ray.get(reference)
@@ -104,20 +104,20 @@ def get_result(reference: Any) -> Any:
     except RayError as error:
         raise ClusterError(
             f"a process of the load on the Ray cluster ended: {remote_error_summary(error)}",
-            "Look at the cluster (`ray status`) and run the same command again: it goes on where it was.",
+            "Check the cluster (`ray status`) and run the same command again: it resumes.",
         ) from error
 
 
 def remote_error_summary(error: Exception) -> str:
-    """What went wrong, in one line: behind the frames of the first traceback, which Ray puts into its messages."""
+    """The error in one line: the one after the frames of the first traceback, which Ray puts into its messages."""
     lines = str(error).splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
-    behind = lines[frames[0] :] if frames else []
-    return next((line for line in behind if line and not line[0].isspace()), error_summary(error))
+    rest = lines[frames[0] :] if frames else []
+    return next((line for line in rest if line and not line[0].isspace()), error_summary(error))
 
 
 def find_own_error(error: BaseException) -> EsSbertError | None:
-    """The error of ours that a remote call raised, wherever Ray has packed it; None where it was another."""
+    """The EsSbertError that a remote call raised and Ray wrapped; None if it was another error."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -132,7 +132,7 @@ def find_own_error(error: BaseException) -> EsSbertError | None:
     return None
 
 
-# Cores of an actor without a GPU: more share one model in memory, and scale a little worse than more actors.
+# Cores of an actor without a GPU. More cores share one model in memory, but scale a little worse than more actors.
 _CORES_PER_WORKER = 4
 
 
@@ -141,9 +141,9 @@ class RayWorkerPool:
     """The actors of a load.
 
     Attributes:
-        count: How many.
-        threads: Threads of each encoder; on CUDA its batches at a time.
-        cpus, gpus: What each takes of its machine.
+        count: Number of actors.
+        threads: Threads of each encoder; on CUDA, concurrent batches.
+        cpus, gpus: Resources of each actor.
     """
 
     count: int
@@ -151,32 +151,32 @@ class RayWorkerPool:
     cpus: float
     gpus: float
 
-    def fit(self, node: Mapping[str, float]) -> bool:
-        """Whether a machine with such resources may get one of them."""
+    def fits(self, node: Mapping[str, float]) -> bool:
+        """Whether an actor fits on a node with these resources."""
         return node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus
 
-    def strategy(self, parts: int) -> ActorPoolStrategy:
-        """The pool of Ray Data: one part at a time, so that a fast worker takes what a slow one has not begun."""
-        return ActorPoolStrategy(size=min(self.count, max(parts, 1)), max_tasks_in_flight_per_actor=1)
+    def actor_pool(self, partitions: int) -> ActorPoolStrategy:
+        """Ray Data's pool: one partition at a time, so that fast workers take more of them."""
+        return ActorPoolStrategy(size=min(self.count, max(partitions, 1)), max_tasks_in_flight_per_actor=1)
 
 
 def choose_worker_pool(
     nodes: list[Mapping[str, float]], device: str, threads: int | None, count: int | None
 ) -> RayWorkerPool:
-    """One actor a GPU where the device asks for it or may use it, else one a set of cores.
+    """Choose one actor per GPU if the device allows it, else one per group of cores.
 
     Args:
-        nodes: Resources of each machine that is alive, as Ray names them (`CPU`, `GPU`).
+        nodes: Resources of each live node, as Ray names them (`CPU`, `GPU`).
         device: `auto`, `cpu` or `cuda`.
-        threads: Cores of an actor; None chooses.
-        count: How many actors; None takes all that fit.
+        threads: Cores of an actor; None for the default.
+        count: Number of actors; None for as many as fit.
 
     Raises:
-        UsageError: a numbered GPU, which is Ray's to choose.
-        ClusterError: no machine has what an actor takes.
+        UsageError: a numbered GPU; Ray assigns GPUs.
+        ClusterError: no node is large enough for an actor.
     """
     if ":" in device:
-        raise UsageError("which GPU a worker gets is for Ray to say", "Give --device cuda.")
+        raise UsageError("--device names a GPU, but Ray assigns GPUs to workers", "Give --device cuda.")
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
     if device == "cuda" or (device == "auto" and gpus):
         cores = threads or CUDA_WORKERS
@@ -188,21 +188,20 @@ def choose_worker_pool(
     return RayWorkerPool(_check_count(count, fitting, f"{cores} CPUs"), cores, cores, 0)
 
 
-def _check_count(asked: int | None, fitting: int, what: str) -> int:
+def _check_count(requested: int | None, fitting: int, what: str) -> int:
     if not fitting:
         raise ClusterError(
             f"no machine of the Ray cluster has {what} for a worker",
-            "Look at `ray status`, or give --threads or --device.",
+            "Check `ray status`, or give --threads or --device.",
         )
-    if asked is not None and asked > fitting:
+    if requested is not None and requested > fitting:
         raise ClusterError(
-            f"the Ray cluster has room for {fitting} workers of {what}, not for {asked}",
+            f"the Ray cluster has room for {fitting} workers of {what}, not for {requested}",
             "Lower --ray-workers or --threads.",
         )
-    return asked or fitting
+    return requested or fitting
 
 
-# Of a large cluster where nothing is as it should be.
 _MAX_LISTED_NODES = 5
 
 RayNode = Mapping[str, Any]
@@ -210,12 +209,12 @@ RayNode = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class NodeRequirements:
-    """What every machine must have, as the machine has it where the command runs.
+    """What every node must have: the same as the machine that runs the command.
 
     Attributes:
         model: The model's folder, hub id or installed name.
-        fingerprint: Of the model behind it.
-        version: Of es-sbert.
+        fingerprint: Fingerprint of that model.
+        version: Version of es-sbert.
     """
 
     model: str
@@ -223,46 +222,48 @@ class NodeRequirements:
     version: str = __version__
 
     def problem(self, version: str | None, fingerprint: str | None) -> str | None:
-        """What is wrong with what a machine has, behind the machine's name; None where nothing is.
+        """How a node differs, to be put after its name; None if it does not.
 
         Args:
-            version: None where it has no es-sbert.
-            fingerprint: None where the version is another one.
+            version: None if es-sbert is not installed there.
+            fingerprint: None if the version is another one.
         """
         if version is None:
-            return "has no es-sbert for the Python that Ray runs there"
+            return "has no es-sbert in the Python that Ray uses there"
         if version != self.version:
             return f"has es-sbert {version}"
         return None if fingerprint == self.fingerprint else f"has the model {str(fingerprint)[:12]} under that name"
 
 
-def check_nodes(nodes: Sequence[RayNode], workers: RayWorkerPool, wanted: NodeRequirements) -> None:
-    """Make sure that every machine that may get a worker has the same es-sbert and the same model.
+def check_nodes(nodes: Sequence[RayNode], workers: RayWorkerPool, required: NodeRequirements) -> None:
+    """Check that every node that may get a worker has the same es-sbert and the same model.
 
     Args:
-        nodes: The machines that are alive, as `ray.nodes()` describes them.
-        workers: What a worker takes of its machine.
-        wanted: What they must have.
+        nodes: The live nodes, as `ray.nodes()` describes them.
+        workers: Resources of a worker.
+        required: What they must have.
 
     Raises:
         ClusterError: some have another version, another model or none, or do not answer.
     """
-    look = ray.remote(_make_probe(wanted.version))
-    asked = [
+    probe = ray.remote(_make_probe(required.version))
+    answers = [
         (
             node["NodeManagerHostname"],
-            look.options(num_cpus=0, scheduling_strategy=_pin_to_node(node)).remote(wanted.model),
+            probe.options(num_cpus=0, scheduling_strategy=_pin_to_node(node)).remote(required.model),
         )
         for node in nodes
-        if workers.fit(node["Resources"])
+        if workers.fits(node["Resources"])
     ]
-    found = [(machine, _probe_problem(answer, wanted)) for machine, answer in asked]
-    problems = [f"{machine} {problem}" for machine, problem in found if problem is not None]
+    problems = [
+        f"{host} {problem}" for host, answer in answers if (problem := _probe_problem(answer, required)) is not None
+    ]
     if problems:
         more = f"; and {len(problems) - _MAX_LISTED_NODES} more" if len(problems) > _MAX_LISTED_NODES else ""
         raise ClusterError(
-            f"machines of the Ray cluster have not what this one has, es-sbert {wanted.version} and "
-            f"{wanted.fingerprint[:12]} under the name {wanted.model}: {'; '.join(problems[:_MAX_LISTED_NODES])}{more}",
+            f"nodes of the Ray cluster have a different es-sbert or model than this machine (es-sbert "
+            f"{required.version}, {required.model} = {required.fingerprint[:12]}): "
+            f"{'; '.join(problems[:_MAX_LISTED_NODES])}{more}",
             "Install one version of es-sbert and one model on all machines, or give --model a folder that they share, "
             "and run the same command again.",
         )
@@ -272,8 +273,8 @@ def _pin_to_node(node: RayNode) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
 
 
-def _probe_problem(answer: Any, wanted: NodeRequirements) -> str | None:
-    """What is wrong with a machine by its answer."""
+def _probe_problem(answer: Any, required: NodeRequirements) -> str | None:
+    """How a node differs, by its answer; None if it does not."""
     try:
         version, fingerprint = get_result(answer)
     except ClusterError:
@@ -282,26 +283,26 @@ def _probe_problem(answer: Any, wanted: NodeRequirements) -> str | None:
         return f"cannot open the model: {error.message}"
     except RayTaskError as error:
         return f"cannot run es-sbert: {remote_error_summary(error)}"
-    return wanted.problem(version, fingerprint)
+    return required.problem(version, fingerprint)
 
 
-def _make_probe(wanted: str) -> Callable[[str], tuple[str | None, str | None]]:
-    """What is run on each machine: the version of es-sbert there and, where it is the wanted one, the fingerprint.
+def _make_probe(required_version: str) -> Callable[[str], tuple[str | None, str | None]]:
+    """The function that runs on each node: its es-sbert version and, if that is the required one, the fingerprint.
 
-    A function within another travels as code, not as a name, so that it runs where es-sbert lacks it; for the same
-    reason it uses nothing of this module.
+    A nested function is pickled as code, not by name, so that it runs on nodes without es-sbert; for the same reason it
+    uses nothing of this module.
     """
 
-    def look(model: str) -> tuple[str | None, str | None]:
+    def probe(model: str) -> tuple[str | None, str | None]:
         try:
-            from es_sbert import __version__ as found
+            from es_sbert import __version__ as version
         except ImportError:
             return None, None
-        if found != wanted:
-            return found, None
+        if version != required_version:
+            return version, None
         from es_sbert.bundle.model_lookup import resolve_model
         from es_sbert.bundle.sentence_model import read_sentence_model
 
-        return found, read_sentence_model(resolve_model(model)).fingerprint
+        return version, read_sentence_model(resolve_model(model)).fingerprint
 
-    return look
+    return probe

@@ -24,7 +24,14 @@ from es_sbert.engines.protocol import PointInTimeSlice
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
-from es_sbert.ingest.distributed.coordinator import RemoteCheckpoint, start_coordinator
+from es_sbert.ingest.distributed.ray_actors import (
+    Partition,
+    PartitionLoader,
+    PartitionReport,
+    RemoteCheckpoint,
+    WorkerJob,
+    start_coordinator,
+)
 from es_sbert.ingest.distributed.ray_cluster import (
     NodeRequirements,
     RayWorkerPool,
@@ -34,7 +41,6 @@ from es_sbert.ingest.distributed.ray_cluster import (
     ray_connection,
     remote_error_summary,
 )
-from es_sbert.ingest.distributed.ray_worker import Partition, PartitionLoader, PartitionReport, WorkerJob
 from es_sbert.ingest.load import ModelIdentity
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_report import record_start
@@ -42,41 +48,41 @@ from es_sbert.ingest.progress import ProgressTracker
 from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.io.text_formats import CorruptStream
 
-# Bytes of a part of a file that can be cut: some minutes of a worker on a CPU. What a lost machine had in hand is begun
-# anew, and at the end of a load the workers wait for the last part.
+# Bytes of a partition of a file: some minutes of a worker on a CPU. The partition of a lost machine is restarted, and
+# at the end of a load the workers wait for the last partition.
 PARTITION_BYTES = 16 << 20
-# Slices of an index for each worker, for the same reasons.
+# Slices of an index per worker, for the same reasons.
 SLICES_PER_WORKER = 8
-# More of them engines refuse, unless an index is set up otherwise.
+# Engines refuse more of them, unless the index is configured otherwise.
 MAX_SLICES = 1024
 
 
 def partition_sources(sources: Sequence[DocumentSource], size: int = PARTITION_BYTES) -> list[Partition]:
-    """Parts of sources, those of one source in its order.
+    """Split sources into partitions, in order.
 
     Args:
-        size: Bytes of a part of a source that can be cut.
+        size: Bytes of a partition of a source that can be split.
 
     Raises:
-        UsageError: a source that other machines cannot read.
-        SourceError: a source that cannot be read to cut it.
+        UsageError: other machines cannot read a source.
+        SourceError: a source cannot be read to split it.
     """
-    pieces: list[DocumentSource] = []
+    parts: list[DocumentSource] = []
     for source in sources:
         try:
-            pieces += source.partitions(size)
+            parts += source.partitions(size)
         except (OSError, CorruptStream) as error:
-            raise SourceError(f"{source.name} cannot be read: {error}", "Mend or leave out the file.") from error
-    return [Partition(number, source=piece) for number, piece in enumerate(pieces)]
+            raise SourceError(f"{source.name} cannot be read: {error}", "Fix the file, or leave it out.") from error
+    return [Partition(number, source=part) for number, part in enumerate(parts)]
 
 
 def partition_index(workers: int, point_in_time: str) -> list[Partition]:
-    """Slices of an index.
+    """Split an index into slices.
 
     Args:
         point_in_time: Its id.
     """
-    count = min(max(2, workers * SLICES_PER_WORKER), MAX_SLICES)  # engines take no single slice
+    count = min(max(2, workers * SLICES_PER_WORKER), MAX_SLICES)  # engines refuse a single slice
     return [Partition(number, slice=PointInTimeSlice(number, count, point_in_time)) for number in range(count)]
 
 
@@ -84,20 +90,20 @@ _POLL_SECONDS = 0.5
 
 
 class RayRunner:
-    """Runs a load on the cluster that this process is a driver of.
+    """Runs a load on a Ray cluster, of which this process is a driver.
 
-    Sources, and the slices of an index, are cut into parts; an actor runs the whole pipeline over one part at a time. A
-    part whose machine is lost is run again elsewhere: documents that the engine has acknowledged are known to the
-    keeper, and what it took without our hearing of it is written again under the same id.
+    Sources and indices are split into partitions; each worker runs the whole pipeline over one partition at a time. If
+    a node is lost, its partition is restarted elsewhere: the coordinator knows the documents that the engine has
+    acknowledged, and the others are written again under the same id.
 
     Args:
-        name: The model's folder, hub id or installed name, which every machine must find.
-        model: The model behind it.
-        engine: Where the engine is, as seen from every machine.
+        name: The model's folder, hub id or installed name, which every node must find.
+        model: The model of that name.
+        engine: Connection settings, valid on every node.
         device, precision: For loading the encoder, see `Encoder`.
-        workers: How many actors, and what each takes.
-        part_bytes: Bytes of a part of a long file.
-        loader: What the actors are.
+        workers: The actors.
+        part_bytes: Bytes of a partition of a long file.
+        loader: Class of the actors.
     """
 
     def __init__(
@@ -120,7 +126,7 @@ class RayRunner:
         self._workers = workers
         self._part_bytes = part_bytes
         self._loader = loader
-        self._keeper = start_coordinator()
+        self._coordinator = start_coordinator()
 
     @property
     def model(self) -> ModelIdentity:
@@ -130,7 +136,7 @@ class RayRunner:
         SentenceTokenizer(self._model).splitter(rules.tokens, rules.overlap, "document")
 
     def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
-        return RemoteCheckpoint.open_remote(self._keeper, path, identity)
+        return RemoteCheckpoint.open_remote(self._coordinator, path, identity)
 
     def load(self, context: LoadContext) -> EncoderInfo:
         index = context.index.name
@@ -148,30 +154,30 @@ class RayRunner:
             context.targets,
             context.index,
             empty,
-            self._keeper,
+            self._coordinator,
             context.clock.now(),
             Path.cwd(),
         )
         info: EncoderInfo | None = None
-        with self._parts(context) as parts, _ProgressPoller(context, self._keeper, len(parts)):
+        with self._partitions(context) as parts, _ProgressPoller(context, self._coordinator, len(parts)):
             for report in self._reports(job, parts):
                 if info is None and report.info is not None:
                     info = report.info
                     record_start(context, info)
                 _merge_report(context, report)
                 if report.error is not None:
-                    self._keeper.stop.remote()  # the other workers
+                    self._coordinator.request_stop.remote()  # the other workers
                     raise report.error
         if info is None:
             raise ClusterError(
                 "the load was stopped before a worker of the Ray cluster began",
-                "Run the same command again: it goes on where it was.",
+                "Run the same command again: it resumes.",
             )
         return info
 
     @contextmanager
-    def _parts(self, context: LoadContext) -> Iterator[list[Partition]]:
-        """What is to be done; slices of the index can be read until the block ends."""
+    def _partitions(self, context: LoadContext) -> Iterator[list[Partition]]:
+        """The partitions of the load; slices of the index can be read until the block ends."""
         if context.plan.sources:
             yield partition_sources(context.plan.sources, self._part_bytes)
             return
@@ -183,12 +189,12 @@ class RayRunner:
             engine.close_point_in_time(point_in_time)
 
     def _reports(self, job: WorkerJob, parts: Sequence[Partition]) -> Iterator[PartitionReport]:
-        """One of each part, in the order in which they end."""
-        rows = [{"part": pickle.dumps(part)} for part in parts]
+        """One report per partition, in the order in which they finish."""
+        rows = [{"partition": pickle.dumps(part)} for part in parts]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             self._loader,
             batch_size=1,
-            compute=self._workers.strategy(len(rows)),
+            compute=self._workers.actor_pool(len(rows)),
             fn_constructor_args=[job],
             num_cpus=self._workers.cpus,
             num_gpus=self._workers.gpus,
@@ -202,15 +208,14 @@ class RayRunner:
                 raise own from error
             raise ClusterError(
                 f"the load on the Ray cluster failed: {remote_error_summary(error)}",
-                "Look at `ray status` and the logs of the cluster, then run the same command again: it goes on where "
-                "it was.",
+                "Check `ray status` and the logs of the cluster, then run the same command again: it resumes.",
             ) from error
 
 
 def _merge_report(context: LoadContext, report: PartitionReport) -> None:
-    """The ends of a part's documents, as if they had been loaded here."""
+    """Count the outcomes of a partition as if it had been loaded here."""
     outcomes, control = context.outcomes, context.control
-    for letter in report.letters:
+    for letter in report.dead_letters:
         outcomes.dead_letters.write(
             letter.origin,
             letter.reason,
@@ -223,22 +228,22 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     outcomes.ledger.merge(report.ledger)
     outcomes.rejected += report.rejected
     outcomes.dropped.update(report.dropped)
-    # Workers have no limit of their own: a part is not the whole source.
-    outcomes.check_errors(letter.reason for letter in report.letters)
-    if report.lost is not None:
-        control.mark_unreachable(report.lost)
-    if report.cut is not None:
-        control.truncate(report.cut)
+    # Workers have no error limit: a partition is not the whole source.
+    outcomes.check_errors(letter.reason for letter in report.dead_letters)
+    if report.unreachable_reason is not None:
+        control.mark_unreachable(report.unreachable_reason)
+    if report.truncated_reason is not None:
+        control.truncate(report.truncated_reason)
 
 
 class _ProgressPoller:
-    """Shows how far the load is, and passes on that it is to stop, while reports are waited for."""
+    """Shows the progress of the load, and passes a stop request on to the workers."""
 
-    def __init__(self, context: LoadContext, keeper: Any, parts: int) -> None:
+    def __init__(self, context: LoadContext, coordinator: Any, parts: int) -> None:
         self._context = context
-        self._keeper = keeper
+        self._coordinator = coordinator
         self._parts = parts
-        self._over = threading.Event()
+        self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ingest-cluster-ticker", daemon=True)
 
     def __enter__(self) -> _ProgressPoller:
@@ -247,20 +252,22 @@ class _ProgressPoller:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
+        self._done.set()
         self._thread.join()
 
     def _run(self) -> None:
-        told = False
-        while not self._over.wait(_POLL_SECONDS):
-            if self._context.control.stop.is_set() and not told:
-                told = True
-                self._keeper.stop.remote()
+        stop_requested = False
+        while not self._done.wait(_POLL_SECONDS):
+            if self._context.control.stop.is_set() and not stop_requested:
+                stop_requested = True
+                self._coordinator.request_stop.remote()
             try:
-                parts = ray.get(self._keeper.progress.remote())
+                progress = ray.get(self._coordinator.progress.remote())
             except RayError:
-                return  # whoever waits for the reports meets the same
-            snapshot = self._tracker.snapshot(parts.read, parts.processed, parts.fraction / max(1, self._parts))
+                return  # load() gets the same error
+            snapshot = self._tracker.snapshot(
+                progress.read, progress.processed, progress.fraction / max(1, self._parts)
+            )
             self._context.meter.show(snapshot)
             self._context.observer.show(snapshot)
 
@@ -277,28 +284,28 @@ def open_ray_runner(
     count: int | None,
     part_bytes: int,
 ) -> Iterator[RayRunner]:
-    """A runner on the cluster at an address, until the block ends.
+    """Open a runner on the cluster at an address, until the block ends.
 
     Args:
-        address: See `connected`.
-        model: Model folder, bundle, hub id, installed or registered name, the same on all machines.
-        threads: Cores of a worker; None chooses.
-        count: How many workers; None takes all that fit.
+        address: See `ray_connection`.
+        model: Model folder, bundle, hub id, installed or registered name; the same on all nodes.
+        threads: Cores of a worker; None for the default.
+        count: Number of workers; None for as many as fit.
 
     Raises:
-        ClusterError: there is no such cluster, it has no room for a worker, or a machine has another es-sbert or model.
+        ClusterError: there is no such cluster, it is too small for a worker, or a node has another es-sbert or model.
         ModelError: the model is not found or broken.
-        UsageError: options that do not go together.
+        UsageError: contradictory options.
     """
     folder = Path(model) if Path(model).is_dir() else None
     if folder is None and "/" not in model and installed_model_folder(model) is None:
-        folder = registered_model_folder(model)  # other machines have other registries
-    named = model if folder is None else str(folder.absolute())
+        folder = registered_model_folder(model)  # the registry is local to this machine
+    model_name = model if folder is None else str(folder.absolute())
     with ray_connection(address):
         nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         workers = choose_worker_pool([node["Resources"] for node in nodes], device, threads, count)
         loaded = read_sentence_model(resolve_model(model), model)
-        check_nodes(nodes, workers, NodeRequirements(named, loaded.fingerprint))
+        check_nodes(nodes, workers, NodeRequirements(model_name, loaded.fingerprint))
         yield RayRunner(
-            named, loaded, engine, device=device, precision=precision, workers=workers, part_bytes=part_bytes
+            model_name, loaded, engine, device=device, precision=precision, workers=workers, part_bytes=part_bytes
         )

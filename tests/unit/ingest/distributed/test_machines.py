@@ -15,7 +15,7 @@ WANTED = NodeRequirements("my-model", "a" * 32, "1.2.0")
         ("1.2.0", "a" * 32, None),
         ("1.2.0", "b" * 32, "has the model bbbbbbbbbbbb under that name"),
         ("1.1.9", None, "has es-sbert 1.1.9"),
-        (None, None, "has no es-sbert for the Python that Ray runs there"),
+        (None, None, "has no es-sbert in the Python that Ray uses there"),
     ],
 )
 def test_another_version_or_model_is_a_problem(
@@ -25,8 +25,8 @@ def test_another_version_or_model_is_a_problem(
 
 
 def test_only_machines_that_may_get_a_worker_are_asked() -> None:
-    assert RayWorkerPool(1, 4, 4, 0).fit({"CPU": 4.0, "memory": 1e9})
-    assert not RayWorkerPool(1, 4, 4, 0).fit({"CPU": 2.0})
-    assert not RayWorkerPool(1, 4, 4, 0).fit({})
-    assert RayWorkerPool(1, 1, 1, 1).fit({"CPU": 8.0, "GPU": 1.0})
-    assert not RayWorkerPool(1, 1, 1, 1).fit({"CPU": 8.0})
+    assert RayWorkerPool(1, 4, 4, 0).fits({"CPU": 4.0, "memory": 1e9})
+    assert not RayWorkerPool(1, 4, 4, 0).fits({"CPU": 2.0})
+    assert not RayWorkerPool(1, 4, 4, 0).fits({})
+    assert RayWorkerPool(1, 1, 1, 1).fits({"CPU": 8.0, "GPU": 1.0})
+    assert not RayWorkerPool(1, 1, 1, 1).fits({"CPU": 8.0})

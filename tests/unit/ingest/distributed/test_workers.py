@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_which_gpu_is_for_ray_to_say() -> None:
-    with pytest.raises(UsageError, match="which GPU"):
+    with pytest.raises(UsageError, match="Ray assigns GPUs"):
         choose_worker_pool([GPU], "cuda:1", None, None)
 
 

@@ -1,0 +1,403 @@
+"""The Ray actors of a distributed load: workers that run the ingest pipeline over partitions, and their coordinator."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from es_sbert.clock import Clock
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.engines.connect import connect
+from es_sbert.engines.protocol import Engine, IndexState, PointInTimeSlice
+from es_sbert.engines.retry import Throttle, wait_for_engine
+from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError
+from es_sbert.index.document_vectors import EmbeddingTargets
+from es_sbert.ingest.backfill import IndexReader, embed_in_place
+from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity, SeenRecord, SeenStatus
+from es_sbert.ingest.distributed.ray_cluster import get_result
+from es_sbert.ingest.documents import RecordStream
+from es_sbert.ingest.ledger import Ledger, OutcomeRecorder
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_pipeline import WRITERS, load_sources
+from es_sbert.ingest.load_plan import LoadPlan
+from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.progress import fraction_processed
+from es_sbert.ingest.records import Origin, RejectedRecord
+from es_sbert.ingest.sources.document_source import DocumentSource
+from es_sbert.messages import log_event
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """Progress of a partition.
+
+    Attributes:
+        read: Documents read from it.
+        processed: Documents that are embedded, or needed no embedding.
+        fraction: Processed fraction, 0 to 1.
+    """
+
+    read: int
+    processed: int
+    fraction: float
+
+
+class LoadCoordinator:
+    """Owns the checkpoint file of all workers, tells them to stop, and collects the progress of each partition."""
+
+    def __init__(self) -> None:
+        self._checkpoint: CheckpointFile | None = None
+        self._stopped = False
+        self._progress: dict[int, PartitionProgress] = {}
+
+    def open(self, path: Path, identity: LoadIdentity) -> tuple[Path, str, bool, str | None]:
+        """Open the checkpoint; returns its path, run, `resumed` and note.
+
+        Raises:
+            UsageError, OutputError: see `CheckpointFile`.
+        """
+        self._checkpoint = CheckpointFile(path.absolute(), identity, rereads=True)
+        return path, self._checkpoint.run, self._checkpoint.resumed, self._checkpoint.note
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the checkpoint."""
+        assert self._checkpoint is not None, "open was called"
+        return getattr(self._checkpoint, method)(*arguments)
+
+    def record_seen(self, records: Sequence[SeenRecord]) -> tuple[list[tuple[SeenStatus, Origin]], bool]:
+        """See `LoadCheckpoint.record_seen`; also returns whether the load must stop."""
+        return self.call("record_seen", records), self._stopped
+
+    def request_stop(self) -> None:
+        self._stopped = True
+
+    def is_stopping(self) -> bool:
+        return self._stopped
+
+    def report_progress(self, partition: int, progress: PartitionProgress) -> bool:
+        """Take the progress of a partition; the last report counts, since a partition may be restarted elsewhere.
+
+        Returns:
+            Whether the load must stop.
+        """
+        self._progress[partition] = progress
+        return self._stopped
+
+    def progress(self) -> PartitionProgress:
+        """The sums over all partitions."""
+        partitions = self._progress.values()
+        return PartitionProgress(
+            sum(each.read for each in partitions),
+            sum(each.processed for each in partitions),
+            sum(each.fraction for each in partitions),
+        )
+
+
+def start_coordinator() -> Any:
+    """Start a coordinator on the node of this process; it ends with this process."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(LoadCoordinator).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+class RemoteCheckpoint:
+    """A `LoadCheckpoint` whose file is owned by the coordinator.
+
+    Args:
+        coordinator: Handle of the actor.
+        opened: Result of `LoadCoordinator.open`.
+        on_stop: Called when the load must stop.
+    """
+
+    def __init__(
+        self, coordinator: Any, opened: tuple[Path, str, bool, str | None], on_stop: Callable[[], None] = lambda: None
+    ) -> None:
+        self._coordinator = coordinator
+        self._on_stop = on_stop
+        self.path, self.run, self.resumed, self.note = opened
+
+    @classmethod
+    def open_remote(cls, coordinator: Any, path: Path, identity: LoadIdentity) -> RemoteCheckpoint:
+        """Open the checkpoint of a load on the coordinator's node.
+
+        Raises:
+            UsageError, OutputError: see `CheckpointFile`.
+        """
+        return cls(coordinator, get_result(coordinator.open.remote(path, identity)))
+
+    def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+        statuses: list[tuple[SeenStatus, Origin]]
+        statuses, must_stop = get_result(self._coordinator.record_seen.remote(records))
+        if must_stop:
+            self._on_stop()
+        return statuses
+
+    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
+        self._call("record_acknowledged", list(document_ids))
+
+    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
+        ids: set[str] = self._call("seen_ids", list(document_ids))
+        return ids
+
+    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        return int(self._call("count_acknowledged", documents))
+
+    def mark_untrusted(self) -> None:
+        self._call("mark_untrusted")
+
+    def is_untrusted(self) -> bool:
+        return bool(self._call("is_untrusted"))
+
+    def record_dead_letters(self, keys: Iterable[bytes]) -> None:
+        self._call("record_dead_letters", list(keys))
+
+    def has_dead_letter(self, key: bytes) -> bool:
+        return bool(self._call("has_dead_letter", key))
+
+    def close(self) -> None:
+        try:
+            self._call("close")
+        except ClusterError as error:
+            # The coordinator and its lock are gone; what was committed is in the file.
+            log_event("keeper_lost", error.message, logging.WARNING, text="", reason=error.message)
+
+    def finish(self) -> None:
+        self._call("finish")
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return get_result(self._coordinator.call.remote(method, *arguments))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Unit of work of a worker: a part of a source, or a slice of the index.
+
+    Attributes:
+        number: From 0.
+        source: What to read; None for a slice of the index.
+        slice: Slice of the index; None for a source.
+    """
+
+    number: int
+    source: DocumentSource | None = None
+    slice: PointInTimeSlice | None = None
+
+
+# Between two progress reports of a worker.
+_REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """What every worker of a load needs to know.
+
+    Attributes:
+        engine: Connection settings, valid on every node.
+        model, device, precision, threads: For loading the encoder.
+        plan: The load, without its sources.
+        targets: The vector fields to fill.
+        index: The index when the load started.
+        empty_index: Whether it was empty then.
+        coordinator: Handle of the coordinator.
+        started_at: Start, by the clock of the load.
+        folder: Working folder of the command: file names may be relative to it.
+    """
+
+    engine: EngineSettings
+    model: str
+    device: str
+    precision: str
+    threads: int
+    plan: LoadPlan
+    targets: EmbeddingTargets
+    index: IndexState
+    empty_index: bool
+    coordinator: Any
+    started_at: str
+    folder: Path
+
+
+@dataclass
+class PartitionReport:
+    """Result of a partition.
+
+    Attributes:
+        partition: Its number.
+        info: The encoder; None if the partition was not started because the load must stop.
+        ledger: Its counts.
+        dead_letters: Its dead letters, not written yet.
+        rejected: Records that are not documents.
+        dropped: See `OutcomeRecorder.dropped`.
+        unreachable_reason: Why the engine can no longer be reached.
+        truncated_reason: Why its source was not read to the end.
+        error: The error that ended it; Ray would keep only its text, not its class.
+    """
+
+    partition: int
+    info: EncoderInfo | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    dead_letters: list[RejectedRecord] = field(default_factory=list)
+    rejected: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    unreachable_reason: str | None = None
+    truncated_reason: str | None = None
+    error: EsSbertError | None = None
+
+
+class DeadLetterCollector:
+    """Collects dead letters; their file is on another node."""
+
+    def __init__(self) -> None:
+        self.letters: list[RejectedRecord] = []
+
+    def write(
+        self,
+        origin: Origin,
+        reason: str,
+        *,
+        document: bytes | None = None,
+        document_id: str | None = None,
+        raw: bytes = b"",
+        size: int = 0,
+        partial: bool = False,
+    ) -> None:
+        self.letters.append(RejectedRecord(origin, reason, raw, size, document, document_id, partial))
+
+
+class PartitionLoader:
+    """The worker actor of Ray Data. The first partition opens engine and encoder, so that their errors are reported."""
+
+    def __init__(self, job: WorkerJob) -> None:
+        self._job = job
+        self._engine: Engine | None = None
+        self._encoder: Encoder | None = None
+
+    def __call__(self, batch: dict[str, NDArray[np.object_]]) -> dict[str, NDArray[np.object_]]:
+        """Load the partitions of a batch; returns their reports, in order.
+
+        Raises:
+            EsSbertError: the load cannot continue.
+        """
+        if self._job.folder.is_dir():
+            os.chdir(self._job.folder)  # the actor has this process to itself
+        reports = [self._load(pickle.loads(packed)) for packed in batch["partition"]]
+        packed = np.empty(len(reports), dtype=object)
+        packed[:] = [pickle.dumps(report) for report in reports]
+        return {"report": packed}
+
+    def _load(self, partition: Partition) -> PartitionReport:
+        if ray.get(self._job.coordinator.is_stopping.remote()):
+            return PartitionReport(partition.number)
+        _check_file_present(partition)
+        engine, encoder = self._open()
+        dead_letters = DeadLetterCollector()
+        context = self._context(partition, engine, dead_letters)
+        failure: EsSbertError | None = None
+        try:
+            self._run(partition, context, encoder)
+        except EsSbertError as error:
+            failure = error
+        self._report(partition, context, 1.0)
+        outcomes, control = context.outcomes, context.control
+        return PartitionReport(
+            partition.number,
+            info=encoder.info,
+            ledger=outcomes.ledger,
+            dead_letters=dead_letters.letters,
+            rejected=outcomes.rejected,
+            dropped=outcomes.dropped,
+            unreachable_reason=control.unreachable_reason,
+            truncated_reason=control.truncated_reason,
+            error=failure,
+        )
+
+    def _open(self) -> tuple[Engine, Encoder]:
+        job = self._job
+        if self._encoder is None:
+            encoder = Encoder(job.model, device=job.device, precision=job.precision, threads=job.threads)
+            expected = next(target.meta for target in job.targets if target.filled)
+            if encoder.info.fingerprint != expected.fingerprint:
+                encoder.close()
+                raise IndexMismatch(
+                    f"a worker has a different model named {job.model} ({encoder.info.fingerprint[:12]}, not "
+                    f"{expected.fingerprint[:12]})",
+                    "Give --model a folder that all machines share, or install the same model on each.",
+                )
+            self._encoder = encoder
+        if self._engine is None:
+            self._engine = wait_for_engine(lambda: connect(job.engine), job.plan.settings.retry_seconds)
+        return self._engine, self._encoder
+
+    def _context(self, partition: Partition, engine: Engine, dead_letters: DeadLetterCollector) -> LoadContext:
+        job, control = self._job, LoadControl()
+        checkpoint = None
+        if partition.source is not None:
+            checkpoint = RemoteCheckpoint(job.coordinator, (job.plan.dead_letters, "", False, None), control.interrupt)
+        outcomes = OutcomeRecorder(Ledger(), dead_letters, checkpoint)
+        plan = replace(job.plan, sources=[] if partition.source is None else [partition.source])
+        throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
+        clock.observe(job.started_at)
+        return LoadContext(
+            engine, plan, job.index, job.targets, control, outcomes, throttle, checkpoint=checkpoint, clock=clock
+        )
+
+    def _run(self, partition: Partition, context: LoadContext, encoder: Encoder) -> None:
+        if partition.source is not None:
+            stream, size = (
+                RecordStream(context.plan.sources, context.plan.reading, context.control),
+                partition.source.size,
+            )
+            tick = self._ticker(partition, context, lambda: stream.counter.bytes / size if size else None)
+            load_sources(context, encoder, stream, tick, empty_index=self._job.empty_index)
+            return
+        tick = self._ticker(partition, context, lambda: None)
+        reader = IndexReader(context, partition.slice)
+        embed_in_place(context, encoder, reader, reader.documents(), tick)
+
+    def _ticker(self, partition: Partition, context: LoadContext, fraction_read: Callable[[], float | None]) -> Any:
+        last = time.monotonic()
+
+        def tick() -> None:
+            nonlocal last
+            if time.monotonic() - last >= _REPORT_SECONDS:
+                last = time.monotonic()
+                ledger = context.outcomes.ledger
+                fraction = fraction_processed(ledger.read, ledger.processed, fraction_read())
+                if get_result(self._report(partition, context, fraction or 0.0)):
+                    context.control.interrupt()
+
+        return tick
+
+    def _report(self, partition: Partition, context: LoadContext, fraction: float) -> Any:
+        """Report progress; returns a reference to whether the load must stop."""
+        ledger = context.outcomes.ledger
+        return self._job.coordinator.report_progress.remote(
+            partition.number, PartitionProgress(ledger.read, ledger.processed, fraction)
+        )
+
+
+def _check_file_present(partition: Partition) -> None:
+    """Check that a local file of the partition exists on this node.
+
+    Raises:
+        SourceError: it does not.
+    """
+    path = None if partition.source is None else partition.source.path
+    if path is not None and not path.exists():
+        raise SourceError(
+            f"{path} is not on the machine {platform.node()} of the cluster",
+            "Put the files where all machines find them under the same path, or give a URL (s3://…).",
+        )
