@@ -4,8 +4,9 @@
 
 DATA holds `ingest/short-docs.jsonl.gz`. First the default model, each worker with one core, beside the same load in one
 process. Then simulated workers: each waits as an accelerator of `--rate` texts a second would make it wait and gives
-made-up vectors, so that what is left to measure is the pipeline itself: reading, hashing, tokenising, the coordinator, bulk requests, and the engine, all of them on this machine's cores. Index type flat; rates are of the time after
-the first document was in, starting Ray and its workers left out.
+made-up vectors, so that what is left to measure is the pipeline itself: reading, hashing, tokenising, the
+coordinator, bulk requests, and the engine, all of them on this machine's cores. Index type flat; rates are of the
+time after the first document was in, starting Ray and its workers left out.
 """
 
 from __future__ import annotations

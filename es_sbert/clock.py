@@ -20,9 +20,9 @@ def format_timestamp(time: datetime) -> str:
 
 
 class Clock:
-    """A wall clock that never falls behind a time that it has given out or been shown. Thread-safe.
+    """A wall clock that never returns an earlier time than it has returned or observed. Thread-safe.
 
-    The physical part of a hybrid logical clock (Kulkarni et al. 2014): whatever is written after something that was
+    The physical part of a hybrid logical clock (Kulkarni et al. 2014): what is written after something that was
     observed has a later time, even where the machine's clock says otherwise. `--retry` tells by such times whether the
     index holds a later version than a dead letter.
 

@@ -19,7 +19,7 @@ from es_sbert.errors import UsageError
 
 
 def expand_home(path: str) -> Path:
-    """A path with `~` and `~user` replaced where it is known whose home that is; else as it stands."""
+    """A path with `~` and `~user` expanded if the home folder is known; else unchanged."""
     return Path(os.path.expanduser(path))
 
 
@@ -138,7 +138,7 @@ class EngineSettings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _read_secrets(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Secrets that stand in files or the keyring, as if they had been given."""
+        """Read the secrets of files and of the keyring into their own settings."""
         data = dict(data)
         for name, what in _SECRETS.items():
             file = data.get(f"{name}_file")

@@ -43,7 +43,7 @@ import importlib.util
 
 
 class EsSbertError(Exception):
-    """Base of all errors that are the user's to mend.
+    """Base of all errors that a user can fix.
 
     Args:
         message: What is wrong, naming the file, index, option or address concerned.
@@ -102,7 +102,7 @@ class ParityFailed(ModelError):
 
 
 class DeviceError(EsSbertError):
-    """The device asked for is not the one that would run."""
+    """The requested device is not available."""
 
 
 class EngineError(EsSbertError):
@@ -114,7 +114,7 @@ class EngineUnreachable(EngineError):
 
 
 class HostUnknown(EngineUnreachable):
-    """The address names a host that nobody knows."""
+    """The host name of the address cannot be resolved."""
 
 
 class TlsFailed(EngineUnreachable):
@@ -181,7 +181,7 @@ class DocumentsAltered(VectorIndexError):
 
 
 class TrainingError(EsSbertError):
-    """A training run cannot start or go on."""
+    """A training run cannot start or continue."""
 
 
 class RecipeInvalid(TrainingError):
@@ -197,7 +197,7 @@ class OutOfMemory(TrainingError):
 
 
 class CheckpointInvalid(TrainingError):
-    """There is no checkpoint to go on from, it is broken, or it belongs to another recipe."""
+    """There is no checkpoint to resume from, it is damaged, or it belongs to another recipe."""
 
 
 class ClusterError(EsSbertError):
@@ -205,7 +205,7 @@ class ClusterError(EsSbertError):
 
 
 class Overloaded(EsSbertError):
-    """More is asked of the gateway at once than it takes; the same request succeeds later."""
+    """The gateway receives more requests than it can handle; retry later."""
 
 
 class SourceError(EsSbertError):

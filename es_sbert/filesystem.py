@@ -117,7 +117,7 @@ def _flush_at_end(stream: BinaryIO) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside `path` that takes its name at the end, or is removed."""
+    """Write to a temporary file in the same folder, and rename it at the end, or remove it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w+b") as file:

@@ -21,7 +21,7 @@ class _Embedder:
         device, precision, threads: See `Encoder`.
 
     Raises:
-        ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded as asked.
+        ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class _Embedder:
         self._encoder: Encoder | None = None
 
     def warm_up(self) -> None:
-        """Load the model; `run` does so by itself where nobody has."""
+        """Load the model; `run` does so if needed."""
         if self._encoder is None:
             self._encoder = Encoder(self.model, device=self.device, precision=self.precision, threads=self.threads)
 
@@ -95,7 +95,7 @@ class SbertTextEmbedder(_Embedder):
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     async def run_async(self, text: str) -> dict[str, Any]:
-        """As `run`, in a thread beside the event loop."""
+        """As `run`, in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.run, text)
 
 
@@ -122,7 +122,7 @@ class SbertDocumentEmbedder(_Embedder):
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
     ) -> None:
-        # By name: @component makes the class anew, and super() would look for the one that it replaced.
+        # By name: @component replaces the class, and super() would look for the original one.
         _Embedder.__init__(self, model, device, precision, threads)
         self.meta_fields_to_embed = meta_fields_to_embed or []
         self.embedding_separator = embedding_separator
@@ -155,7 +155,7 @@ class SbertDocumentEmbedder(_Embedder):
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
     async def run_async(self, documents: list[Document]) -> dict[str, Any]:
-        """As `run`, in a thread beside the event loop."""
+        """As `run`, in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.run, documents)
 
     def _text(self, document: Document) -> str:

@@ -17,7 +17,7 @@ from es_sbert.io.text_formats import CorruptStream
 
 
 class FileFormat(StrEnum):
-    """What stands inside the compression."""
+    """Format of a file inside its compression."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -47,7 +47,7 @@ _FORMATS_BY_SUFFIX = {
 
 
 def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
-    """Format and compression that a file's name tells; None where it tells none."""
+    """Format and compression by a file's name; None if the name does not tell."""
     path = PurePosixPath(name)
     compression = COMPRESSION_SUFFIXES.get(path.suffix.lower())
     inner = PurePosixPath(path.stem) if compression else path
@@ -56,12 +56,12 @@ def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# Frames of notes to be passed over, of sixteen kinds: pzstd puts one in front of every frame (RFC 8878, 3.1.2).
+# Skippable frames, of sixteen kinds: pzstd writes one before every frame (RFC 8878, 3.1.2).
 _ZSTD_SKIPPABLE = tuple(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60))
 MAGIC_BYTES = 4
 
 _GZIP_MAX_OUTPUT = 1 << 20
-# zstd's decoder takes no bound on its output. A kilobyte unpacks to 32 MiB at the very most.
+# zstd's decoder takes no bound on its output. A kilobyte unpacks to at most 32 MiB.
 _ZSTD_MAX_INPUT = 1 << 10
 
 
@@ -75,21 +75,21 @@ COMPRESSION_SUFFIXES = {".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".zst
 
 
 def detect_compression(head: bytes) -> Compression:
-    """The compression whose magic number stands in front."""
+    """The compression that a file's first bytes tell."""
     if head.startswith(_GZIP_MAGIC):
         return Compression.GZIP
     return Compression.ZSTD if head.startswith((_ZSTD_MAGIC, *_ZSTD_SKIPPABLE)) else Compression.NONE
 
 
 def decompress(chunks: Iterable[bytes], compression: Compression | None = None) -> Iterator[bytes]:
-    """The stream unpacked, as far as it can be.
+    """Decompress a stream, as far as possible.
 
     Args:
         chunks: Raw bytes.
-        compression: None looks at the first bytes.
+        compression: None detects it from the first bytes.
 
     Raises:
-        CorruptStream: the data is damaged or ends early; what stands before the break has been given out.
+        CorruptStream: the data is damaged or truncated; the data before the damage has been yielded.
     """
     source = iter(chunks)
     if compression is None:
@@ -169,13 +169,13 @@ def _decompress(source: Iterator[bytes], compression: Compression) -> Iterator[b
                 if decoder.eof:
                     decoder = None
         while decoder is not None:
-            # All input is taken, but the decoder may still hold output back because of the bound.
+            # All input is consumed, but the decoder may still hold output because of the bound.
             out, _ = decoder.step(b"")
             if out:
                 yield out
             if decoder.eof:
                 decoder = None
             elif not out:
-                raise CorruptStream(f"the {compression} data ends before its end: the file was cut off")
+                raise CorruptStream(f"the {compression} data ends early: the file was cut off")
     except (zlib.error, zstandard.ZstdError) as error:
         raise CorruptStream(f"the {compression} data is damaged ({error})") from error

@@ -36,7 +36,7 @@ _MAX_LISTED = 5
 
 
 class RowErrors:
-    """Bad rows of a file: the first few in full, the rest as a count, so that one run shows what to mend.
+    """Bad rows of a file: the first few in full, the rest as a count, so that one run shows what to fix.
 
     Args:
         path: The file.
@@ -77,8 +77,8 @@ class MissingColumns(SourceError):
 
     Attributes:
         path: The file.
-        missing: Those asked for that it has not.
-        names: Those that it has.
+        missing: Requested columns that it lacks.
+        names: Columns that it has.
     """
 
     def __init__(self, path: Path, missing: Sequence[str], names: Sequence[str]) -> None:
@@ -93,18 +93,18 @@ class MissingColumns(SourceError):
         return type(self), (self.path, self.missing, self.names)
 
 
-def require_columns(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
-    """Check that a file has the columns wanted.
+def require_columns(path: Path, columns: Sequence[str], names: Sequence[str]) -> None:
+    """Check that a file has the requested columns.
 
     Args:
         path: The file.
-        wanted: Columns asked for.
+        columns: Requested columns.
         names: Columns that it has.
 
     Raises:
-        MissingColumns: one is missing; the message names those that there are.
+        MissingColumns: one is missing; the message lists the existing ones.
     """
-    missing = [column for column in dict.fromkeys(wanted) if column not in names]
+    missing = [column for column in dict.fromkeys(columns) if column not in names]
     if missing:
         raise MissingColumns(path, missing, names)
 
@@ -115,8 +115,8 @@ class Table:
 
     Attributes:
         path: The file or folder.
-        columns: Name → one value a row: strings in CSV and TSV, else whatever the format holds; None where a JSON
-            object lacks the key.
+        columns: Name → one value per row: strings in CSV and TSV, else the format's own type; None if a JSON object
+            lacks the key.
         lines: ``(rows,)`` int64, from 1: the line in which a row begins (a header counts), or the number of the row
             where the format has no lines.
         unit: What `lines` counts: `line` or `row`.
@@ -259,10 +259,10 @@ def read_text_table(path: Path, suffix: str, columns: Sequence[str], limit: int 
                 kept.append(fields.get(column))
     except CorruptStream as broken:
         where = f", after line {lines[-1]}" if lines else ""
-        raise SourceError(f"{path}{where}: {broken}", "Mend the file, or fetch it again.") from broken
+        raise SourceError(f"{path}{where}: {broken}", "Fix the file, or download it again.") from broken
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check that this user may read it.") from error
-    problems.check("Mend these rows, or leave them out.")
+    problems.check("Fix these rows, or leave them out.")
     if lines:
         require_columns(path, columns, list(names))
     return Table(path, values, np.array(lines, dtype=np.int64))
@@ -324,7 +324,7 @@ def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) 
     from datasets import load_from_disk
 
     try:
-        # Without a format, values are Python's own, whatever format the data set was saved with.
+        # Without a format, values are Python's own, not of the format that the data set was saved with.
         dataset = load_from_disk(str(path)).with_format(None)
         names = dataset.column_names
         require_columns(path, columns, names)
@@ -333,7 +333,7 @@ def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) 
         values = {column: list(taken[column]) for column in columns}
     except SourceError:
         raise
-    except Exception as error:  # whatever datasets and pyarrow raise on files that they cannot make sense of
+    except Exception as error:  # datasets and pyarrow raise many kinds on damaged files
         raise SourceError(
             f"{path} cannot be read by datasets: {error_summary(error)}", "Write it again with dataset.save_to_disk()."
         ) from error

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-# Of input that cannot be read, this much is kept to show it.
+# Bytes of unreadable input that are kept as a sample.
 SAMPLE_BYTES = 64 * 1024
 
 _UTF8_BOM = b"\xef\xbb\xbf"
@@ -17,7 +17,7 @@ _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class CorruptStream(Exception):
-    """A stream that ends before its end: damaged compression, a failing disk, another encoding."""
+    """A stream that cannot be read further: damaged compression, a failing disk, another encoding."""
 
 
 class Line(NamedTuple):
@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
     Attributes:
         number: From 1.
-        data: The line, or its first `SAMPLE_BYTES` where it is too long.
+        data: The line, or its first `SAMPLE_BYTES` if it is too long.
         size: Its size in bytes.
         is_too_long: Whether it is longer than allowed.
     """
@@ -37,9 +37,9 @@ class Line(NamedTuple):
 
 
 def split_lines(chunks: Iterable[bytes], max_bytes: int, first: int = 1) -> Iterator[Line]:
-    """Lines of a byte stream; a line of more than `max_bytes` is passed over without being held in memory.
+    """Lines of a byte stream; a longer line than `max_bytes` is skipped without holding it in memory.
 
-    The bytes after the last line feed are a line where there are any.
+    Bytes after the last line feed, if any, are a line too.
 
     Args:
         first: Number of the first line.
@@ -75,10 +75,10 @@ def line_too_long_reason(line: Line) -> str:
 
 
 def strip_byte_order_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The stream without the UTF-8 byte order mark that some programs put in front.
+    """The stream without the UTF-8 byte order mark that some programs write.
 
     Raises:
-        CorruptStream: the mark of UTF-16 stands there.
+        CorruptStream: the text is UTF-16.
     """
     head = b""
     decided = False
@@ -102,14 +102,14 @@ def _strip_head(head: bytes) -> bytes:
     return head.removeprefix(_UTF8_BOM)
 
 
-# White space that may stand around an object.
+# White space that may surround an object.
 LINE_WHITESPACE = b" \t\r\x0b\x0c"
-# orjson reads 1024 levels, but writes 254 only, and what is read must be written: hashed, and as a dead letter.
+# orjson reads 1024 levels but writes only 254, and what is read must be written again: for its hash, as a dead letter.
 MAX_DEPTH = 200
 
 
 def parse_json_line(data: bytes) -> dict[str, Any] | str:
-    """The object of a line without the space around it, or why there is none."""
+    """The object of a stripped line, or the reason why the line is invalid."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -118,8 +118,8 @@ def parse_json_line(data: bytes) -> dict[str, Any] | str:
 
 
 def dump_object(fields: dict[str, Any], *, sort_keys: bool = False) -> bytes:
-    """An object as JSON on one line, also one that an engine gave: its documents may hold lone surrogates and integers
-    of any size, which orjson does not write."""
+    """An object as JSON on one line. Documents of an engine may hold lone surrogates and integers of any size, which
+    orjson does not write."""
     try:
         return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS if sort_keys else None)
     except TypeError:
@@ -132,7 +132,7 @@ def depth_problem(fields: dict[str, Any], data: bytes) -> str | None:
     Args:
         data: What it was parsed from.
     """
-    # Almost no object has so many brackets: the others need not be looked into.
+    # Almost no object has so many brackets: the others need no check.
     if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return None
     level: list[Any] = [fields]
@@ -174,11 +174,11 @@ _CSV_FIELD_LIMIT = 2**31 - 1
 
 
 class _RowTooLong(Exception):
-    """More lines than one row may hold: in all likelihood a quote that is never closed."""
+    """More bytes than one row may hold: most likely a quote that is never closed."""
 
 
 class _LineFeeder:
-    """Hands lines to csv.reader as text and remembers those of the row that is being read."""
+    """Feeds lines to csv.reader as text and keeps those of the current row."""
 
     def __init__(self, lines: Iterable[Line], max_bytes: int) -> None:
         self._lines = iter(lines)
@@ -206,12 +206,12 @@ class _LineFeeder:
         self.raw.append(line.data)
         if self.size > self._max_bytes + 1:
             raise _RowTooLong
-        # Bytes that are not UTF-8 travel through csv as surrogates; the row they stand in is rejected later.
+        # Bytes that are not UTF-8 pass through csv as surrogates; their row is rejected later.
         return line.data.decode(errors="surrogateescape") + "\n"
 
 
 def csv_rows(lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
-    """Rows as RFC 4180 has them: quotes doubled inside quotes, line feeds allowed there."""
+    """Rows by RFC 4180: inside quotes, quotes are doubled and line feeds are allowed."""
     csv.field_size_limit(_CSV_FIELD_LIMIT)
     feeder = _LineFeeder(lines, max_bytes)
     reader = csv.reader(feeder, strict=True)
@@ -222,7 +222,7 @@ def csv_rows(lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
         except StopIteration:
             return
         except _RowTooLong:
-            # The reader is in the middle of a field: a new one starts afresh at the next line.
+            # The reader is inside a field: a new one starts at the next line.
             reader = csv.reader(feeder, strict=True)
             yield feeder.first, b"\n".join(feeder.raw)[:SAMPLE_BYTES], _unclosed_quote_reason(feeder)
             continue
@@ -246,7 +246,7 @@ def _unclosed_quote_reason(feeder: _LineFeeder) -> str:
 
 
 def tsv_rows(lines: Iterable[Line]) -> Iterator[DelimitedRow]:
-    """Rows split at tabs; quotes are letters like any other."""
+    """Rows split at tabs; quotes have no special meaning."""
     for line in lines:
         data = line.data.removesuffix(b"\r")
         if line.is_too_long:
@@ -258,10 +258,10 @@ def tsv_rows(lines: Iterable[Line]) -> Iterator[DelimitedRow]:
 def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[tuple[int, bytes, dict[str, str] | str]]:
     """Rows as objects whose names come from the first row, each with its first line and raw bytes.
 
-    A string in place of an object says why there is none.
+    A string instead of an object is the reason why the row is invalid.
 
     Raises:
-        CorruptStream: the first row is no header.
+        CorruptStream: the first row is not a header.
     """
     names: list[str] | None = None
     for number, raw, values in rows:
@@ -284,7 +284,7 @@ def parse_header(values: list[str] | str) -> list[str]:
         values: The first row, or why it could not be read.
 
     Raises:
-        CorruptStream: the row cannot be read, or a name is empty or stands there twice.
+        CorruptStream: the row cannot be read, or a name is empty or duplicated.
     """
     if isinstance(values, str):
         raise CorruptStream(f"the header cannot be read: {values}")

@@ -141,7 +141,7 @@ def test_a_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Don
     assert done.code == 1
     assert done.summary["indexed"] > 50
     [letter] = letters()
-    assert "the gzip data ends before its end" in letter["reason"]
+    assert "the gzip data ends early" in letter["reason"]
 
 
 @pytest.mark.parametrize(

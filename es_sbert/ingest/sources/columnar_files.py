@@ -40,7 +40,7 @@ class ParquetSource(FileSource):
 
     Attributes:
         compression: Of the whole file, by its name; there should be none, since columns are compressed by themselves.
-        row_groups: First row group to read, and the one behind the last; None reads all.
+        row_groups: First row group to read, and the one after the last; None reads all.
     """
 
     compression: Compression | None = None
@@ -52,7 +52,7 @@ class ParquetSource(FileSource):
         if self.compression is not None:
             raise SourceError(f"{self.name} is a Parquet file inside {self.compression}", "Unpack it first.")
         if self.size == 0:
-            raise CorruptStream("the file is empty, which no Parquet file is")
+            raise CorruptStream("the file is empty, so it is not a Parquet file")
         with self._opened(preview_context(max_bytes)) as file:
             check_table_columns(self.name, file.schema_arrow.names, required)
 
@@ -76,7 +76,7 @@ class ParquetSource(FileSource):
             for batch in parquet_batches(file, groups=groups):
                 yield from _batch_records(batch, row, self.name, context)
                 row += batch.num_rows
-                # Rows in place of bytes: what of the file has been read to make them is not known.
+                # Estimated by rows: the bytes that were read for them are not known.
                 part = (self.size or 0) * row // rows - counted
                 counted += part
                 context.counter.bytes += part
@@ -112,7 +112,7 @@ class ArrowSource(FileSource):
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         with _ArrowStream(decompress(self.input.chunks(context))) as stream:
-            if stream.is_empty():  # opens the file: an error of the system's until here is none of Arrow's
+            if stream.is_empty():  # opens the file: system errors up to here are not Arrow's
                 return
             row = 0
             with _arrow_errors():
@@ -170,7 +170,7 @@ class _ArrowStream(io.RawIOBase):
         return ipc.open_stream(self._buffered)
 
     def check_end(self) -> None:
-        """Make sure that nothing is missing behind the last batch: Arrow takes any end between two for the end.
+        """Check that nothing is missing after the last batch: Arrow accepts an end between any two.
 
         Raises:
             CorruptStream: something is.
@@ -178,7 +178,7 @@ class _ArrowStream(io.RawIOBase):
         while self._buffered.read(1 << 16):
             pass
         if not self._tail.endswith(_FILE_MAGIC if self._is_file else _END_OF_STREAM):
-            raise CorruptStream("the mark at the end of the Arrow data is missing: it may have been cut off")
+            raise CorruptStream("the end marker of the Arrow data is missing: the file may have been truncated")
 
 
 @contextmanager

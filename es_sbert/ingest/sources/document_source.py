@@ -24,27 +24,27 @@ from es_sbert.io.text_formats import CorruptStream
 
 
 def check_table_columns(name: str, columns: Sequence[str], required: RequiredColumns) -> None:
-    """Make sure that rows of these columns can become documents.
+    """Check that rows of these columns can become documents.
 
     Raises:
         SourceError: two columns have the same name, or one that is required is missing.
     """
     twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice:
-        raise SourceError(f"{name} has two columns called {twice[0]}", "Give each a name of its own.")
+        raise SourceError(f"{name} has two columns called {twice[0]}", "Give each a different name.")
     required.check(name, columns, nested=True)
 
 
 class ReadCancelled(Exception):
-    """Somebody asked to stop reading; an unfinished record is left alone."""
+    """The load stops; an unfinished record is dropped."""
 
 
 class SourceUnavailable(Exception):
-    """A source does not answer any more, though nothing is the matter with what it holds; the message says why."""
+    """A source does not answer any more, although its data is intact; the message says why."""
 
 
 class ByteCounter:
-    """Bytes taken from the sources so far: what a progress bar is drawn from."""
+    """Bytes read from the sources so far, for the progress bar."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -56,9 +56,9 @@ class ReadSettings:
 
     Attributes:
         max_bytes: Longest record in bytes; longer ones become dead letters.
-        plain_text_field: Field that takes the line where a source is plain text.
+        plain_text_field: Field that holds the line of a plain text source.
         target_index: The index that is loaded.
-        retry_seconds: How long a source that does not answer is waited for.
+        retry_seconds: How long to retry a source that does not answer.
     """
 
     max_bytes: int
@@ -87,15 +87,15 @@ class RequiredColumns:
     """Columns that a source with a header must have.
 
     Attributes:
-        text_fields: Of which one must be there.
-        id_field: Must be there, where one is asked for.
+        text_fields: One of them must exist.
+        id_field: Must exist, if given.
     """
 
     text_fields: Sequence[str]
     id_field: str | None = None
 
     def check(self, name: str, columns: Sequence[str], *, nested: bool = False) -> None:
-        """Compare them with the columns that there are.
+        """Compare them with the columns of a source.
 
         Args:
             name: The source, for messages.
@@ -103,7 +103,7 @@ class RequiredColumns:
             nested: Whether a column may hold objects, whose fields are named with a dot.
 
         Raises:
-            SourceError: one is missing; the message names those that there are.
+            SourceError: one is missing; the message lists the existing ones.
         """
         remedy = f"its columns are: {', '.join(columns)}"
         if not any(_has_column(columns, field, nested) for field in self.text_fields):
@@ -284,10 +284,10 @@ def check_sources(
 
     Args:
         text_fields: Fields of which a header must name at least one.
-        id_field: Field that a header must name, where one is asked for.
+        id_field: Field that a header must name, if given.
 
     Raises:
-        SourceError: a source cannot be opened, is not what its name says, or lacks the columns asked for.
+        SourceError: a source cannot be opened, is not what its name says, or lacks a required column.
         UsageError: a library that reads it is not installed.
     """
     required = RequiredColumns(text_fields, id_field)
@@ -299,7 +299,7 @@ def check_sources(
                 f"{source.name} cannot be read: {error.strerror or error}", "Check that this user may read it."
             ) from error
         except CorruptStream as broken:
-            raise SourceError(f"{source.name}: {broken}", "Mend or convert the file and run again.") from broken
+            raise SourceError(f"{source.name}: {broken}", "Fix or convert the file and run again.") from broken
         except SourceUnavailable as lost:
             raise SourceError(
                 f"{source.name} cannot be read: {lost}", "Run the same command again when it can be reached."
@@ -311,7 +311,7 @@ def read_records(
     settings: ReadSettings,
     counter: ByteCounter,
     stop: threading.Event,
-    lost: Callable[[str], None],
+    on_unavailable: Callable[[str], None],
 ) -> Generator[Record | RejectedRecord]:
     """Records of all sources, one after another, with bounded memory.
 
@@ -319,8 +319,8 @@ def read_records(
     ends the stream at the next record.
 
     Args:
-        lost: Told where and why a source stopped answering, which ends the stream: to read it again later gives the
-            rest, so nothing of it is rejected.
+        on_unavailable: Called with the reason if a source stops answering, which ends the stream. Reading it again
+            later gives the rest, so nothing of it is rejected.
     """
     context = ReadContext(settings, counter, stop)
     for source in sources:
@@ -334,12 +334,12 @@ def read_records(
         except ReadCancelled:
             return
         except SourceUnavailable as reason:
-            lost(f"{source.name} could not be read {_position(last)}: {reason}")
+            on_unavailable(f"{source.name} could not be read {_position(last)}: {reason}")
             return
         except CorruptStream as broken:
             yield RejectedRecord(Origin(source.name), f"the source breaks off {_position(last)}: {broken}")
         except OSError as error:
-            # It could be opened when the load began: removed or replaced since.
+            # It could be opened when the load started: it was removed or replaced since.
             yield RejectedRecord(Origin(source.name), f"the file cannot be opened: {error.strerror or error}")
 
 
@@ -353,7 +353,7 @@ _STOP_POLL_SECONDS = 0.1
 
 
 class BlockingCalls:
-    """Runs calls one after another in one thread of its own; a call that still runs when `stop` is set is abandoned.
+    """Runs calls one after another in a separate thread; a call that still runs when `stop` is set is abandoned.
 
     One thread for all calls: a database's cursor may belong to the thread that opened it. It is a daemon, so a process
     ends while it is blocked. `close` it.
@@ -398,7 +398,7 @@ class BlockingCalls:
         else:
             answer = self._begun(last)
             self._calls.put(None)
-            # Files and connections are let go of, but who wants to stop does not wait long for it.
+            # Files and connections are closed, but a stop does not wait long for it.
             _wait_briefly(answer)
             while not answer.done() and not self._stop.is_set():
                 _wait_briefly(answer)
@@ -422,6 +422,6 @@ class BlockingCalls:
 
 
 def _wait_briefly(answer: Future[Any]) -> None:
-    """Wait a moment for an answer; what it is, the caller asks."""
+    """Wait a moment for an answer; the caller reads it."""
     with contextlib.suppress(TimeoutError):
         answer.exception(_STOP_POLL_SECONDS)

@@ -194,7 +194,7 @@ def _expand_pattern(argument: str) -> list[str]:
     names = sorted(name for name in glob.glob(argument, recursive=True) if not os.path.isdir(name))
     if not names:
         raise SourceError(
-            f"no file matches {_printable_name(argument)}", "Check the pattern; ** stands for any folders in between."
+            f"no file matches {_printable_name(argument)}", "Check the pattern; ** matches any folders in between."
         )
     return names
 

@@ -41,7 +41,7 @@ def is_url(argument: str) -> bool:
 
 
 def url_scheme(address: str) -> str:
-    """What stands in front: `s3`, `https`, …."""
+    """The scheme of an address: `s3`, `https`, …."""
     return re.split("://|::", address)[0].lower()
 
 
@@ -73,7 +73,7 @@ _NOT_FOUND, _ACCESS_DENIED = (404, 410), (401, 403)
 
 
 def underlying_error(error: Exception) -> Exception:
-    """What was the matter: fsspec says of whatever an HTTP server does wrong that there is no such file."""
+    """The original error: fsspec reports every HTTP failure as FileNotFoundError."""
     cause = error.__cause__
     if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
         return error
@@ -83,7 +83,7 @@ def underlying_error(error: Exception) -> Exception:
 
 @dataclass(frozen=True)
 class RemoteFile(ByteInput):
-    """A file behind an fsspec filesystem.
+    """A file on an fsspec filesystem.
 
     Attributes:
         name: Its address without secrets.
@@ -275,7 +275,7 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
     try:
         locations = _expand_remote_pattern(filesystem, location)
         if not locations:
-            raise SourceError(f"no file matches {shown}", "Check the pattern; ** stands for any folders in between.")
+            raise SourceError(f"no file matches {shown}", "Check the pattern; ** matches any folders in between.")
         if "file" in _protocols_of(filesystem):
             return [], locations
         return [_remote_file(filesystem, each, shown if each == location else None) for each in locations], []

@@ -68,7 +68,8 @@ class SqlSource(DocumentSource):
                     columns = list(result.keys())
             except SQLAlchemyError as error:
                 raise SourceError(
-                    f"the database refuses the query: {self._reason(error)}", "Mend --sql; try it in a client first."
+                    f"the database refuses the query: {self._reason(error)}",
+                    "Correct the query in --sql; test it in a SQL client first.",
                 ) from None
         check_table_columns("the query", columns, required)
 
@@ -106,7 +107,7 @@ class SqlSource(DocumentSource):
 
         Raises:
             SourceUnavailable: the retry budget is spent.
-            ReadCancelled: somebody asked to stop.
+            ReadCancelled: the load stops.
         """
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -148,13 +149,13 @@ class SqlSource(DocumentSource):
         """What a query that fails between two rows ends with."""
         from sqlalchemy.exc import InterfaceError, OperationalError
 
-        # A query has no place to go on from. The same command reads it anew and leaves alone what is in.
+        # A query cannot resume. The same command runs it again and skips documents that are already in the index.
         reason = self._reason(error)
-        passes = isinstance(error, OperationalError | InterfaceError)
+        is_retryable = isinstance(error, OperationalError | InterfaceError)
         if self._url().get_backend_name() == "sqlite":
             # Its driver calls everything operational, but there is no connection that could break.
-            passes = "locked" in reason
-        return SourceUnavailable(reason) if passes else CorruptStream(f"the query failed: {reason}")
+            is_retryable = "locked" in reason
+        return SourceUnavailable(reason) if is_retryable else CorruptStream(f"the query failed: {reason}")
 
     def _engine(self) -> Engine:
         """What opens connections; it keeps none.
@@ -196,10 +197,10 @@ class SqlSource(DocumentSource):
         return self._url().drivername
 
     def _reason(self, error: Exception) -> str:
-        """What the database says, in one line and without the password."""
-        said = error_summary(getattr(error, "orig", None) or error)
+        """The database's message in one line, without the password."""
+        reason = error_summary(getattr(error, "orig", None) or error)
         password = self._url().password
-        return said.replace(str(password), "***") if password else said
+        return reason.replace(str(password), "***") if password else reason
 
 
 def _check_sqlite_file(url: URL) -> None:

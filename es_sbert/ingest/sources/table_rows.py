@@ -1,10 +1,16 @@
 """Rows of SQL results and columnar files as records: their values converted to JSON.
 
-number          unchanged; an integer beyond 64 bits, which no numeric field holds, becomes a string decimal         a
-number with all its digits; an integer beyond 64 bits becomes a string NaN             null: numpy and pandas write it
-for a missing value infinity        rejected: JSON has no infinity date, time      ISO 8601; with a time zone converted
-to UTC and written with a Z; without one unchanged duration        ISO 8601 (`P1DT2H`) binary          Base64, as the
-engines' `binary` fields expect it UUID, IP        as text anything else   rejected
+| value | JSON |
+|---|---|
+| integer | unchanged; beyond 64 bits, which no numeric field holds, a string |
+| decimal | a number with all its digits; an integer beyond 64 bits is a string |
+| NaN | null: numpy and pandas write it for a missing value |
+| infinity | rejected: JSON has no infinity |
+| date, time | ISO 8601; with a time zone, converted to UTC and written with a Z |
+| duration | ISO 8601 (`P1DT2H`) |
+| binary | Base64, as the engines' `binary` fields expect it |
+| UUID, IP address | text |
+| anything else | rejected |
 
 pyarrow's own `to_pylist` fails for a whole column on one nanosecond timestamp, one year beyond 9999 or one byte of
 invalid UTF-8. Here only that value is an `UnserializableValue`; its neighbours are converted.
@@ -29,7 +35,7 @@ from es_sbert.io.text_formats import SAMPLE_BYTES
 
 _INTEGER_RANGE = (-(2**63), 2**64 - 1)
 _TEXT_TYPES = (UUID, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
-# Digits behind the point, by the unit that they are counted in.
+# Fraction digits, by units per second.
 _FRACTION_DIGITS = {1: 0, 1_000: 3, 1_000_000: 6, 1_000_000_000: 9}
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999, since 1970
 
@@ -39,7 +45,7 @@ class SerializationError(Exception):
 
 
 class UnserializableValue:
-    """Stands for a value that cannot be written, in columns that are converted as a whole.
+    """Placeholder for a value that JSON cannot hold, in a converted column.
 
     Args:
         reason: Why not.
@@ -71,7 +77,7 @@ def row_to_json(row: Mapping[str, Any]) -> bytes:
 
 
 def preview_row(row: Mapping[str, Any]) -> bytes:
-    """A row that cannot be written, for people to look at: what is unfit stands there as its reason."""
+    """A row that cannot be serialized, for display: the reason replaces the value."""
     shown: dict[str, Any] = {}
     for name, value in row.items():
         try:
@@ -132,7 +138,7 @@ def float_to_json(value: float) -> float | UnserializableValue | None:
 
 
 def decimal_to_json(value: Decimal) -> Any:
-    """An exact JSON number (an `orjson.Fragment`), or what stands for one."""
+    """An exact JSON number (an `orjson.Fragment`), or its replacement."""
     if value.is_nan():
         return None
     if value.is_infinite():
@@ -153,7 +159,7 @@ def timestamp_to_json(count: int, unit: int, *, utc: bool) -> str | Unserializab
 
     Args:
         count: Since the beginning of 1970.
-        unit: Of which there are so many in a second: 1, 10³, 10⁶ or 10⁹.
+        unit: Units per second: 1, 10³, 10⁶ or 10⁹.
         utc: Whether it is a point in time rather than what a clock shows.
     """
     seconds, rest = divmod(count, unit)
@@ -305,20 +311,20 @@ def _structs_to_json(array: Any) -> list[Any]:
     names = [field.name for field in array.type]
     valid = array.is_valid().to_pylist()
     if len(set(names)) < len(names):
-        unfit = UnserializableValue("two fields of an object have the same name")
-        return [unfit if there else None for there in valid]
+        invalid = UnserializableValue("two fields of an object have the same name")
+        return [invalid if is_valid else None for is_valid in valid]
     if not names:
-        return [{} if there else None for there in valid]
+        return [{} if is_valid else None for is_valid in valid]
     columns = [column_to_json(child) for child in array.flatten()]
     rows = zip(*columns, strict=True)
-    return [dict(zip(names, row, strict=True)) if there else None for there, row in zip(valid, rows, strict=True)]
+    return [dict(zip(names, row, strict=True)) if is_valid else None for is_valid, row in zip(valid, rows, strict=True)]
 
 
 def _lists_to_json(array: Any) -> list[Any]:
     lengths = array.value_lengths().to_pylist()
     values = iter(column_to_json(array.flatten()))  # those of lists that are not null
     valid = array.is_valid().to_pylist()
-    return [list(islice(values, length)) if there else None for there, length in zip(valid, lengths, strict=True)]
+    return [list(islice(values, length)) if is_valid else None for is_valid, length in zip(valid, lengths, strict=True)]
 
 
 def _maps_to_json(array: Any) -> list[Any]:
@@ -334,15 +340,15 @@ def _maps_to_json(array: Any) -> list[Any]:
 
 
 def _entries_to_object(entries: list[Any]) -> dict[str, Any] | UnserializableValue:
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for entry in entries:
         key = entry["key"]
         if not isinstance(key, str | int) or isinstance(key, bool):
             return UnserializableValue("a key of a map is neither text nor an integer")
-        if str(key) in made:
+        if str(key) in result:
             return UnserializableValue(f"a map holds the key {key} twice")
-        made[str(key)] = entry["value"]
-    return made
+        result[str(key)] = entry["value"]
+    return result
 
 
 def _is_list(kind: Any) -> bool:

@@ -71,7 +71,7 @@ def test_rows_come_in_their_order_with_their_numbers(database: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELEC 1", "refuses the query: near \"SELEC\": syntax error\n  Mend --sql"),
+        ("SELEC 1", "refuses the query: near \"SELEC\": syntax error\n  Correct the query"),
         ("SELECT * FROM missing", "refuses the query: no such table: missing"),
         ("SELECT id, text AS body FROM docs",
          "the query has no column text\n  Name one with --text-field; its columns are: id, body"),

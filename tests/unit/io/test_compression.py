@@ -89,7 +89,7 @@ def test_notes_between_zstd_frames_are_passed_over(size: int) -> None:
     data = note + PACK[Compression.ZSTD](b"one\n") + note + note + PACK[Compression.ZSTD](b"two\n") + note
     assert detect_compression(data) is Compression.ZSTD
     assert unpack(in_chunks(data, size)) == (b"one\ntwo\n", "")
-    assert unpack(in_chunks(data[:-1], size))[1] == "the zstd data ends before its end: the file was cut off"
+    assert unpack(in_chunks(data[:-1], size))[1] == "the zstd data ends early: the file was cut off"
 
 
 def test_zeros_behind_gzip_data_are_padding() -> None:
