@@ -39,6 +39,7 @@ from es_sbert.bundle.bundle import (
     open_reranker_bundle,
 )
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
+from es_sbert.bundle.model_files import read_module_list
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.errors import DeviceError, OutputError, ParityFailed, UnsupportedArchitecture, UsageError, require_extra
 from es_sbert.exporters.graph_builder import save_graph
@@ -413,8 +414,7 @@ class _EncoderExport(_Export[EncoderManifest]):
         )
 
     def copy_model(self, folder: Path) -> None:
-        modules = json.loads((self.model.folder / "modules.json").read_text(encoding="utf-8"))
-        copy_files(self.model.folder, folder, ["", *(entry["path"] for entry in modules)])
+        copy_files(self.model.folder, folder, ["", *(path for _, path in read_module_list(self.model.folder))])
 
 
 class _RerankerExport(_Export[RerankerManifest]):

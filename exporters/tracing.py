@@ -27,9 +27,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.encoder.batching import LENGTH_MULTIPLE
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import available_providers, open_session
-from es_sbert.encoder.tokenizer import CUDA_LENGTH_MULTIPLE, PairTokenizer, load_tokenizer
+from es_sbert.encoder.tokenizer import PairTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16, fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
@@ -259,7 +260,7 @@ class TracedCrossEncoder:
         session, emulated = (
             _open_fp16_session(path) if precision is Precision.FP16 else (open_session(path, _CPU), False)
         )
-        multiple = CUDA_LENGTH_MULTIPLE if precision is Precision.FP16 else 1
+        multiple = LENGTH_MULTIPLE if precision is Precision.FP16 else 1
         scores = np.empty((len(first), len(self._model.labels)), dtype=np.float32)  # (pairs, labels)
         for batch in max_padding_batches(tokenized.lengths):
             (scores[batch],) = session.run([_SCORE_OUTPUT], tokenizer.feed(tokenized, batch, multiple=multiple))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
-from es_sbert.bundle.model_files import find_weight_files, read_header
+from es_sbert.bundle.model_files import COPY_AGAIN, HEADER_LENGTH_BYTES, find_weight_files, read_header
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
@@ -121,7 +121,6 @@ class TransformerWeights:
         return self.hidden // self.heads
 
 
-_HEADER_LENGTH_BYTES = 8
 # numpy has no bfloat16: its bits are the upper half of a float32's, so it is read as integers.
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -197,13 +196,13 @@ class ModuleWeights:
                 "config.json and the weights do not belong together: copy the folder again.",
             )
         with file.open("rb") as stream:
-            base = _HEADER_LENGTH_BYTES + int.from_bytes(stream.read(_HEADER_LENGTH_BYTES), "little")
+            base = HEADER_LENGTH_BYTES + int.from_bytes(stream.read(HEADER_LENGTH_BYTES), "little")
             start, end = entry["data_offsets"]
             stream.seek(base + start)
             raw = stream.read(end - start)
         dtype = _DTYPES[entry["dtype"]]
         if len(raw) != dtype.itemsize * int(np.prod(actual)):
-            raise BundleInvalid(f"{file} is broken at the tensor {full}", "Copy or download the model folder again.")
+            raise BundleInvalid(f"{file} is broken at the tensor {full}", COPY_AGAIN)
         values = np.frombuffer(raw, dtype).reshape(actual)
         if entry["dtype"] == "BF16":
             return (values.astype(np.uint32) << 16).view(np.float32)
@@ -384,7 +383,7 @@ def _read_size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
     if not isinstance(value, int) or value < 1:
         raise BundleInvalid(
             f"{model.transformer_folder / 'config.json'} has {key}: {value!r}, expected a positive number",
-            "Copy or download the model folder again.",
+            COPY_AGAIN,
         )
     return value
 

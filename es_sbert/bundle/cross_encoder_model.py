@@ -5,7 +5,6 @@ Both layouts are supported: transformers' `save_pretrained` and sentence-transfo
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_module_list, read_optional_json
 from es_sbert.bundle.sentence_model import max_input_tokens
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
@@ -121,14 +120,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
 
 def _check_shape(folder: Path, config: dict[str, Any], settings: dict[str, Any]) -> None:
     architectures = [str(architecture) for architecture in config.get("architectures") or []]
-    modules = [("Transformer", "")]
-    path = folder / "modules.json"
-    if path.exists():
-        try:
-            entries = json.loads(path.read_text(encoding="utf-8"))
-            modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BundleInvalid(f"{path} is broken: {error}", COPY_AGAIN) from error
+    modules = read_module_list(folder) if (folder / "modules.json").exists() else [("Transformer", "")]
     if modules != [("Transformer", "")] or not any(name.endswith(_HEAD) for name in architectures):
         raise UnsupportedArchitecture(
             f"{folder} holds {', '.join(kind for kind, _ in modules)} with {', '.join(architectures) or 'no network'}; "

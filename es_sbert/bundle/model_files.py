@@ -41,6 +41,20 @@ def read_optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
+def read_module_list(folder: Path) -> list[tuple[str, str]]:
+    """(class name, folder) of each module in a folder's modules.json.
+
+    Raises:
+        BundleInvalid: the file is broken.
+    """
+    path = folder / "modules.json"
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleInvalid(f"{path} is broken: {error}", COPY_AGAIN) from error
+
+
 HEADER_LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000  # the format's own limit
 

@@ -6,7 +6,6 @@ pooling.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ from es_sbert.bundle.model_files import (
     find_weight_files,
     read_header,
     read_json,
+    read_module_list,
     read_optional_json,
 )
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
@@ -335,11 +335,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
             f"{folder} has no modules.json, so it does not say how token vectors become a sentence vector",
             "Give a sentence-transformers folder (SentenceTransformer(...).save writes one).",
         )
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BundleInvalid(f"{path} is broken: {error}", COPY_AGAIN) from error
+    modules = read_module_list(folder)
     for _, place in modules:
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")

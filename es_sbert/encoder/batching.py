@@ -115,8 +115,8 @@ def slice_by_size(
 
 ModelInputs = dict[str, NDArray[np.integer[Any]]]
 
-# Padded lengths of a packed batch are multiples of this: onnxruntime's memory-efficient attention takes a bias only
-# where its rows are aligned to 16 bytes, 8 numbers of fp16.
+# Padded lengths on CUDA are multiples of this: onnxruntime's memory-efficient attention takes a bias or a mask only if
+# its rows are aligned to 16 bytes, 8 numbers of fp16. Others run on slower kernels.
 LENGTH_MULTIPLE = 8
 # Property of a packed graph: id of the padding token, where positions are counted as in RoBERTa.
 PADDING_ID_PROPERTY = "es_sbert.padding_id"

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
-from es_sbert.encoder.batching import BATCH_TOKENS, WINDOW, plan_batches
+from es_sbert.encoder.batching import BATCH_TOKENS, LENGTH_MULTIPLE, WINDOW, plan_batches
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.model_loading import SelectedVariant, open_variant, select_reranker_variant
 from es_sbert.encoder.onnx_session import InferencePool, OnnxModel
-from es_sbert.encoder.tokenizer import CUDA_LENGTH_MULTIPLE, PairTokenizer, TokenizedPairs
+from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs
 from es_sbert.errors import ModelError, UsageError
 
 Scores = NDArray[np.float32]
@@ -135,7 +135,7 @@ class Reranker(OnnxModel):
         self._pool = pool
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
         self._budget = budget or _BATCH_TOKENS[device.kind]
-        self._multiple = CUDA_LENGTH_MULTIPLE if device.kind == "cuda" else 1
+        self._multiple = LENGTH_MULTIPLE if device.kind == "cuda" else 1
         self._window = WINDOW[device.kind]
         self._activation = _ACTIVATIONS[bundle.model.activation]
         self.labels = bundle.model.labels

@@ -246,10 +246,6 @@ def load_tokenizer(path: Path, *, lowercase: bool = False) -> Tokenizer:
 
 TokenIds = NDArray[np.int64]
 
-# CUDA's memory-efficient attention takes masks of rows whose length is a multiple of this, and leaves others to slower
-# kernels.
-CUDA_LENGTH_MULTIPLE = 8
-
 
 @dataclass(frozen=True)
 class TokenizedPairs:
