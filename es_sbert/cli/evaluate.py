@@ -31,7 +31,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         type=click.Choice(TASKS),
         multiple=True,
         required=True,
-        help="What to measure; may be repeated.",
+        help="Evaluation task; may be repeated.",
     ),
     click.option(
         "--data",
@@ -45,7 +45,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         type=click.Path(path_type=Path),
         multiple=True,
         metavar="FILE",
-        help="Measure this file instead of a folder; may be repeated.",
+        help="Evaluate on this file instead of a folder; may be repeated.",
     ),
     click.option(
         "--columns",
@@ -57,7 +57,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         "--limit",
         type=click.IntRange(min=1),
         metavar="N",
-        help="A quick look: N examples of each file (N queries), always the same.",
+        help="Use N examples of each file (N queries), always the same.",
     ),
 )
 @option_group(
@@ -67,13 +67,13 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         type=click.Choice(["auto", "onnx", "torch"]),
         default="auto",
         show_default=True,
-        help="auto: onnx, and torch for what onnx does not serve.",
+        help="auto: onnx, or torch for models without ONNX support.",
     ),
     device_options,
 )
 @option_group(
     "Output",
-    click.option("--json", "as_json", is_flag=True, help="One JSON object a task in place of tables."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object for each task instead of tables."),
     click.option(
         "--card",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -87,7 +87,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
     "Index, for the task retrieval",
     click.option(
         "--index",
-        help="Search this index instead of memory. One that does not exist is loaded with the documents, and kept.",
+        help="Search this index instead of memory. A missing index is created, loaded and kept.",
     ),
     vector_field_option,
 )
@@ -109,14 +109,14 @@ def evaluate(
     vector_field: str,
     **connection: Any,
 ) -> None:
-    """Measure MODEL by the protocols of the Sentence-BERT paper.
+    """Evaluate MODEL by the protocols of the Sentence-BERT paper.
 
     MODEL is a sentence encoder (a folder, a bundle, a hub id or an installed name), or the folder of a
     cross-encoder or poly-encoder.
 
     \b
     Tasks:
-      sts         Spearman's and Pearson's correlation with people's scores
+      sts         Spearman's and Pearson's correlation with human scores
       triplet     is the positive closer than the negative?
       argument    similarity of arguments: untrained, in 10 folds, across topics
       transfer    SentEval: logistic regression on the vectors

@@ -49,7 +49,7 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         show_envvar=True,
         type=click.Path(path_type=Path),
         metavar="FOLDER",
-        help="What relative paths in the recipe count from.  [default: the recipe's folder]",
+        help="Base of relative paths in the recipe.  [default: the recipe's folder]",
     ),
     click.option(
         "--set",
@@ -58,11 +58,11 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         metavar="KEY=VALUE",
         help="Change one setting, such as stages.0.batch=32. Repeatable.",
     ),
-    click.option("--seed", type=click.IntRange(min=0), help="Seed of everything random.  [default: the recipe's]"),
+    click.option("--seed", type=click.IntRange(min=0), help="Random seed.  [default: the recipe's]"),
     click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
-    click.option("--resume", is_flag=True, help="Go on with the run in FOLDER, from its last whole checkpoint."),
-    click.option("--check", is_flag=True, help="Only read and check recipe and data, and find the models."),
-    click.option("--keep-checkpoints", is_flag=True, help="Leave checkpoints in FOLDER/training."),
+    click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
+    click.option("--check", is_flag=True, help="Only check the recipe and the data, and find the models."),
+    click.option("--keep-checkpoints", is_flag=True, help="Keep the checkpoints in FOLDER/training."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
     click.option(
         "--list",
@@ -85,14 +85,14 @@ def train(
     keep_checkpoints: bool,
     as_json: bool,
 ) -> None:
-    """Fine-tune a sentence encoder by RECIPE and export it to a checked ONNX bundle.
+    """Fine-tune a sentence encoder with RECIPE and export it to a checked ONNX bundle.
 
     RECIPE is a YAML file or the name of a recipe that comes with es-sbert (--list). All data is read and checked
     before training starts. The best checkpoint on the dev set becomes the model; FOLDER is then a bundle that
     `es-sbert ingest --model FOLDER` takes, with log and plot in FOLDER/training. The model is registered under the
     recipe's name (es-sbert model list), so that searches find it without --model.
 
-    Several cards: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` stays the joint batch.
+    Several GPUs: torchrun --nproc-per-node 4 -m es_sbert.cli.main train …; `batch` stays the joint batch.
 
     \b
     Examples:
@@ -150,7 +150,7 @@ def _train_result_json(trained: TrainingResult) -> dict[str, Any]:
 
 
 def train_summary(trained: TrainingResult, seconds: float) -> str:
-    """What a run came to, for people: one line for each stage, the test scores, the folder."""
+    """Human-readable summary of a run: one line for each stage, the test scores, the folder."""
     lines = []
     for stage in trained.stages:
         best = ""

@@ -1,4 +1,4 @@
-"""Models that can be evaluated: the two interfaces, and how a model is opened as one of them."""
+"""Models for evaluation: the interfaces `SentenceEmbedder` and `PairScorer`, and opening a model as one of them."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _open_onnx(
     pair: bool,
     report: Callable[[str], None],
 ) -> SentenceEmbedder | PairScorer:
-    # Imported here: they bring onnxruntime.
+    # Imported here: they import onnxruntime.
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.encoder.reranker import Reranker
 
@@ -183,10 +183,10 @@ def _open_torch(folder: Path, spec: str, *, device: str, precision: str, pair: b
     from es_sbert.networks.pair_scorer_folder import open_pair_scorer
     from es_sbert.networks.siamese_encoder import open_siamese_encoder
 
-    place = _torch_device(device)
+    torch_device = _torch_device(device)
     network = open_pair_scorer(folder, name=spec) if pair else open_siamese_encoder(folder, name=spec)
     if isinstance(network, nn.Module):
-        network.to(place)
+        network.to(torch_device)
     return network
 
 
@@ -194,7 +194,7 @@ def _torch_device(device: str) -> str:
     """The device as torch names it.
 
     Raises:
-        DeviceError: CUDA is asked for and does not run.
+        DeviceError: the CUDA device is not available.
         UsageError: there is no such device.
     """
     require_extra("train", "torch")

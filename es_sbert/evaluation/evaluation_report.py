@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from es_sbert.errors import BundleInvalid, OutputError
 from es_sbert.evaluation.task_data import EvaluationTask
 
-# What the figures come from.
+# Packages that the figures depend on.
 _REPORTED_PACKAGES = (
     "es-sbert", "numpy", "scipy", "scikit-learn", "ir-measures", "onnxruntime", "onnxruntime-gpu", "torch",
     "transformers",
@@ -59,7 +59,7 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What one task showed about one model.
+    """Results of one model on one task.
 
     Attributes:
         task: Which.
@@ -168,7 +168,7 @@ _TITLES = {
 
 
 class StageRecord(BaseModel):
-    """How a stage of the training went."""
+    """Result of a training stage, as the card shows it."""
 
     name: str
     examples: int
@@ -194,7 +194,7 @@ class FinalScores:
 
 
 class TrainingRecord(BaseModel):
-    """`training.json` in the folder of a model that was trained here; what else stands in it is not shown.
+    """`training.json` in the folder of a model that es-sbert trained; the card shows these fields.
 
     Attributes:
         recipe: The recipe, without what is by default.
@@ -212,7 +212,7 @@ class TrainingRecord(BaseModel):
 
 
 def read_training_record(folder: Path) -> TrainingRecord | None:
-    """How a model was trained; None for a model that was not trained here.
+    """Training record of a model; None if es-sbert did not train it.
 
     Raises:
         BundleInvalid: the record is broken.

@@ -18,7 +18,7 @@ from es_sbert.errors import ModelError, SourceError
 
 
 class Similarity(StrEnum):
-    """How alike two vectors are, the higher the more; distances are negated."""
+    """Similarity of two vectors, higher is more similar; distances are negated."""
 
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
@@ -71,15 +71,15 @@ def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
-    """Refuse what no figure can be made of.
+    """Reject NaN and infinite values.
 
     Raises:
         ModelError: a value is NaN or infinite.
     """
     if not all(np.isfinite(array).all() for array in values):
         raise ModelError(
-            "the model gives vectors or scores that are not finite numbers",
-            "Its weights are damaged or its training diverged: use another checkpoint, or fp32 in place of fp16.",
+            "the model returned NaN or infinite values",
+            "Use another checkpoint, or fp32 instead of fp16.",
         )
 
 
@@ -114,18 +114,18 @@ def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Corre
     """
     if scores.shape != gold.shape or scores.ndim != 1:
         raise ValueError(f"scores of the shape {scores.shape} do not belong to gold scores {gold.shape}")
-    predicted, wanted = scores.astype(np.float64), gold.astype(np.float64)  # (pairs,) each
+    predicted, expected = scores.astype(np.float64), gold.astype(np.float64)  # (pairs,) each
     check_finite(predicted)
-    if len(wanted) < 2 or _is_constant(wanted):
+    if len(expected) < 2 or _is_constant(expected):
         raise SourceError(
-            f"{len(wanted)} pairs whose gold scores do not differ cannot be ranked",
+            f"{len(expected)} pairs with equal gold scores cannot be ranked",
             "Give at least two pairs with different scores (a larger --limit).",
         )
     if _is_constant(predicted):
         return Correlation(0.0, 0.0)
     # Rounding in r of almost equal scores: centred first, they keep their digits.
-    pearson = stats.pearsonr(predicted - predicted.mean(), wanted - wanted.mean()).statistic
-    return Correlation(100 * float(pearson), 100 * float(stats.spearmanr(predicted, wanted).statistic))
+    pearson = stats.pearsonr(predicted - predicted.mean(), expected - expected.mean()).statistic
+    return Correlation(100 * float(pearson), 100 * float(stats.spearmanr(predicted, expected).statistic))
 
 
 def sts_correlations(
@@ -150,7 +150,7 @@ def subset_rows(subsets: Sequence[str] | None, gold: NDArray[np.floating]) -> di
 
     Args:
         subsets: Name of each pair's subset; None where there are none.
-        gold: *Shape:* ``(pairs,)``; a subset in which they do not differ (a small sample) is left out.
+        gold: *Shape:* ``(pairs,)``; subsets with equal gold scores (small samples) are left out.
 
     Returns:
         `all`, then the subsets in the order of the file, each with its rows.
@@ -198,7 +198,7 @@ def triplet_accuracy(
 
 @dataclass(frozen=True)
 class DuplicateMetrics:
-    """How well scores part duplicates from other pairs; thresholds apply as score ≥ threshold.
+    """How well scores separate duplicates from other pairs; a pair with score ≥ threshold is a duplicate.
 
     The thresholds are chosen on the measured pairs themselves: best F1 and accuracy are upper bounds, average
     precision needs no threshold.
@@ -256,7 +256,7 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
 
 @dataclass(frozen=True)
 class _Thresholds:
-    """Every way to part the pairs by one threshold, from none to all called duplicates.
+    """All thresholds, from no pair to all pairs being duplicates.
 
     Attributes:
         thresholds: *Shape:* ``(cuts,)``, falling: midway between neighbouring scores.
@@ -274,7 +274,7 @@ class _Thresholds:
     def of(cls, scores: NDArray[np.float64], labels: NDArray[np.int64]) -> _Thresholds:
         order = np.argsort(-scores, kind="stable")  # (pairs,)
         falling = scores[order]  # (pairs,)
-        # Equal scores cannot be parted: a cut lies behind the last of them.
+        # Equal scores cannot be separated: a cut is after the last of them.
         ends = np.append(np.flatnonzero(falling[:-1] > falling[1:]), len(scores) - 1)  # (cuts − 1,)
         upper, lower = falling[ends], np.append(falling[ends[:-1] + 1], falling[-1])  # (cuts − 1,) each
         middle = lower + (upper - lower) / 2

@@ -44,7 +44,7 @@ from es_sbert.errors import SourceError
 from es_sbert.evaluation.pair_metrics import Correlation, check_finite, correlate
 
 FOLDS = 10
-# Inverse penalties, of vectors whose mean length is 1: SentEval's grid covers about these for vectors of length 10.
+# Inverse penalties for vectors of mean length 1: SentEval's grid covers about these for vectors of length 10.
 PENALTIES = tuple(4.0**power for power in range(6))
 # lbfgs ends long before on vectors of such length.
 _ITERATIONS = 2000
@@ -73,7 +73,7 @@ class LabelledFeatures:
 
 @dataclass(frozen=True)
 class SentEvalResult:
-    """How well the classifier does on examples that it has not seen.
+    """Result of the classifier on unseen examples.
 
     Attributes:
         accuracy: × 100; of several folds, the mean over folds.
@@ -92,14 +92,14 @@ def pair_features(first: NDArray[np.float32], second: NDArray[np.float32]) -> ND
 
 
 def evaluate_in_folds(examples: LabelledFeatures, *, folds: int = FOLDS, seed: int = 0) -> SentEvalResult:
-    """Accuracy over stratified folds, shuffled by the seed, with a penalty chosen anew for each.
+    """Accuracy over stratified folds, shuffled by the seed, with a penalty chosen for each.
 
     Raises:
         SourceError: fewer than two classes, or a class with too few examples for the folds.
         ModelError: a feature is not a finite number.
     """
     results = []
-    _check_classes(examples, at_least=folds + 2)  # so that `folds` of each class are left when a fold is taken away
+    _check_classes(examples, at_least=folds + 2)  # the other folds still have `folds` of each class
     splits = StratifiedKFold(folds, shuffle=True, random_state=seed)
     for train, test in splits.split(examples.features, examples.classes):
         results.append(evaluate_split(examples.at(train), examples.at(test), folds=folds, seed=seed))
@@ -164,10 +164,7 @@ def _classifier(C: float = 1.0) -> LogisticRegression:  # noqa: N803 - scikit-le
 
 
 def _mean_length_scale(features: NDArray[np.float32]) -> np.float32:
-    """What makes the mean length 1, so that one grid of penalties fits vectors of any length.
-
-    One number for all features: nothing that a classifier without penalty could not do itself.
-    """
+    """Factor that makes the mean length 1, so that one grid of penalties fits vectors of any length."""
     mean = float(np.linalg.norm(features.astype(np.float64), axis=1).mean())
     return np.float32(1 / mean) if mean > 0 else np.float32(1)
 
@@ -202,7 +199,7 @@ class FoldSplit:
     """One fold.
 
     Attributes:
-        train, test: Row numbers, *shape* ``(pairs,)`` each, rising; no row stands in both.
+        train, test: Row numbers, *shape* ``(pairs,)`` each, ascending and disjoint.
     """
 
     train: FoldRows
@@ -255,7 +252,7 @@ def topic_splits(topics: Sequence[str], *, folds: int | None = TOPIC_FOLDS, seed
 
     Args:
         topics: Topic of each pair.
-        folds: How many groups of topics, chosen by the seed; None: every topic is a fold of its own.
+        folds: How many groups of topics, chosen by the seed; None: every topic is a separate fold.
         seed: For grouping the topics.
 
     Raises:
@@ -264,7 +261,7 @@ def topic_splits(topics: Sequence[str], *, folds: int | None = TOPIC_FOLDS, seed
     distinct = sorted(set(topics))
     if len(distinct) < max(2, folds or 2):
         raise SourceError(
-            f"{len(distinct)} topics cannot be parted into {folds or 'several'} folds",
+            f"{len(distinct)} topics cannot be split into {folds or 'several'} folds",
             "Give pairs of more topics (a larger --limit), or use fewer folds.",
         )
     splitter = LeaveOneGroupOut() if folds is None else GroupKFold(folds, shuffle=True, random_state=seed)
@@ -280,10 +277,10 @@ def cross_validate(
     Args:
         splits: Folds, see `random_splits` and `topic_splits`.
         gold: *Shape:* ``(all pairs,)``.
-        train_and_score: Trains anew at every call.
+        train_and_score: Trains a new model at every call.
 
     Raises:
-        SourceError: a fold whose gold scores do not differ.
+        SourceError: all gold scores of a fold are equal.
         ModelError: a score is not a finite number.
         ValueError: there are no folds, or scores of another number of pairs.
     """

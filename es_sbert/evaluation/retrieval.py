@@ -43,7 +43,7 @@ from es_sbert.search.semantic_index import SemanticIndex
 
 
 def retrieval_row(data: RetrievalCollection, run: Run, part: str) -> ReportRow:
-    """Figures of a ranking of a collection."""
+    """Metrics of a ranking of a collection."""
     result = measure_run(run, data.judgements)
     figures = {"ndcg@10": result.ndcg, "mrr@10": result.mrr, "map@100": result.map, "recall@100": result.recall}
     return ReportRow(data.name, part, len(data.queries), "queries", figures)
@@ -76,7 +76,7 @@ class RetrievalMetrics:
 
 
 def measure_run(run: Run, judgements: Judgements) -> RetrievalMetrics:
-    """Figures of a ranking.
+    """Metrics of a ranking.
 
     Args:
         run: For every judged query the documents found, with scores; a query without documents is `{}`. Equal scores
@@ -96,7 +96,7 @@ def measure_run(run: Run, judgements: Judgements) -> RetrievalMetrics:
 
 
 def _break_ties(found: Mapping[str, float]) -> dict[str, float]:
-    """Documents with scores that no two share: the tools behind ir-measures order equal ones each in its own way."""
+    """Documents with distinct scores: the backends of ir-measures order equal ones differently."""
     ranked = sorted(found, key=lambda document: found[document], reverse=True)  # equal ones stay as they are
     return {document: -float(place) for place, document in enumerate(ranked)}
 
@@ -110,7 +110,7 @@ def search_exact(
         queries: *Shape:* ``(queries, dimensions)``.
         documents: *Shape:* ``(documents, dimensions)``.
         k: At most so many.
-        own: *Shape:* ``(queries,)``: the document that is the query itself and is left out; −1 for none.
+        own: *Shape:* ``(queries,)``: row of the document that is the query itself, which is excluded; −1 for none.
 
     Returns:
         Rows of documents and their cosines, *shape* ``(queries, at most k)`` each, best first; equal cosines in the
@@ -246,13 +246,13 @@ def evaluate_index(
 def _load_collection(
     engine: Engine, encoder: Encoder, index: str, data: RetrievalCollection, vector_field: str
 ) -> None:
-    """Fill a new index by the ingest pipeline."""
+    """Load the documents into a new index with the ingest pipeline."""
     with tempfile.TemporaryDirectory() as folder:
         file, dead = Path(folder) / "corpus.jsonl", Path(folder) / "dead-letters.jsonl"
         with file.open("wb") as out:
             for identifier, text in data.documents.items():
                 out.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
-        wanted = IngestSettings(
+        settings = IngestSettings(
             index=index,
             files=(str(file),),
             id_field="id",
@@ -260,19 +260,19 @@ def _load_collection(
             vector_field=vector_field,
             dead_letters=dead,
         )
-        summary = run_load(engine, LocalRunner(encoder), plan_load(engine, wanted), LoadControl(), SilentMeter())
+        summary = run_load(engine, LocalRunner(encoder), plan_load(engine, settings), LoadControl(), SilentMeter())
         if summary.indexed != len(data.documents):
             letters = dead.read_bytes().splitlines() if dead.exists() else []
             reason = f": {orjson.loads(letters[0])['reason']}" if letters else ""
             raise EngineError(
                 f"{index} took {summary.indexed:,} of {len(data.documents):,} documents{reason}",
-                "Mend the documents, remove the index and run again.",
+                "Correct the documents, delete the index and run again.",
             )
     engine.refresh(index)
 
 
 def _search_queries(semantic: SemanticIndex, data: RetrievalCollection) -> Run:
-    """One search for each query; one hit more than measured, since a query may find itself."""
+    """Search each query with one extra hit, because a query may find itself."""
     ids = list(data.queries)
     vectors = semantic.encoder.encode(list(data.queries.values()), "query")  # (queries, dimensions)
     ranked: Run = {}

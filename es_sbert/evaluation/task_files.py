@@ -52,7 +52,7 @@ def is_beir_folder(folder: Path) -> bool:
 
 
 def read_beir_folder(folder: Path, *, limit: int | None = None) -> RetrievalCollection:
-    """Read a collection; queries that nobody judged are left out.
+    """Read a collection, without queries that have no relevant document.
 
     Documents that were judged but are not in the corpus count as not found, as trec_eval has it. So do documents
     with neither title nor text.
@@ -62,8 +62,8 @@ def read_beir_folder(folder: Path, *, limit: int | None = None) -> RetrievalColl
         limit: At most so many queries, drawn by a fixed seed; the documents stay all.
 
     Raises:
-        SourceError: a file is missing or not as it should be (with its line), an id stands twice, a judged query
-            does not exist, or no query is judged.
+        SourceError: a file is missing or invalid (with its line), an id is duplicated, a judged query does not
+            exist, or no query is judged.
     """
     texts = _read_documents(folder)
     documents = {identifier: text for identifier, text in texts.items() if text}
@@ -105,7 +105,7 @@ def _read_queries(folder: Path) -> dict[str, str]:
     table = _read_beir_table(_find_beir_file(folder, "queries.jsonl"), ["_id", "text"])
     ids, problems = _read_ids(table)
     texts = table.texts("text", problems)
-    problems.check("Give every query an id of its own and a text.")
+    problems.check("Give every query a unique id and a text.")
     return dict(zip(ids, texts, strict=True))
 
 
@@ -116,7 +116,7 @@ def _read_ids(table: Table) -> tuple[list[str], RowErrors]:
     first: dict[str, int] = {}
     for identifier, line in zip(ids, table.lines.tolist(), strict=True):
         if first.setdefault(identifier, line) != line:
-            problems.add(line, f"_id {identifier!r} stands in line {first[identifier]} already")
+            problems.add(line, f"_id {identifier!r} is already in line {first[identifier]}")
     return ids, problems
 
 
@@ -135,7 +135,7 @@ def _read_judgements(folder: Path, queries: dict[str, str]) -> dict[str, dict[st
     for query, document, grade, line in rows:
         if query not in queries:
             problems.add(line, f"there is no query {query!r}")
-        elif math.isfinite(grade) and grade != int(grade):  # `floats` has noted what is no number
+        elif math.isfinite(grade) and grade != int(grade):  # `floats` reports invalid numbers
             problems.add(line, f"score is {grade}, not a whole number")
         elif math.isfinite(grade) and found.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
             problems.add(line, f"{document!r} has had the grade {found[query][document]} for {query!r}")
@@ -167,14 +167,14 @@ _FOLDERS = {
     EvaluationTask.DUPLICATES: "duplicates",
     EvaluationTask.RETRIEVAL: "retrieval",
 }
-# What models are trained on is not measured, except by SentEval's classifier, which is fitted on it.
+# Training splits are used only by SentEval, to fit the classifier.
 _EVALUATED_SPLITS = {
     EvaluationTask.STS: ("dev", "test"),
     EvaluationTask.TRIPLET: ("dev", "test"),
     EvaluationTask.DUPLICATES: ("test",),
 }
 _SPLITS = ("train", "dev", "test")
-# What columns are for, also those that a file need not have.
+# Roles of columns, including optional ones.
 ROLES = {
     EvaluationTask.STS: ("sentence1", "sentence2", "score", "subset"),
     EvaluationTask.TRIPLET: ("anchor", "positive", "negative"),
@@ -241,22 +241,23 @@ def read_folder(
     """
     if not folder.is_dir():
         raise SourceError(f"there is no folder {folder}", "Check --data.")
-    own = folder / _FOLDERS[task]
-    place = own if own.is_dir() else folder
+    task_folder = folder / _FOLDERS[task] if (folder / _FOLDERS[task]).is_dir() else folder
     if task is EvaluationTask.RETRIEVAL:
-        places = [place] if is_beir_folder(place) else sorted(filter(is_beir_folder, place.iterdir()))
-        found: list[TaskData] = [read_beir_folder(each, limit=limit) for each in places]
+        collections = (
+            [task_folder] if is_beir_folder(task_folder) else sorted(filter(is_beir_folder, task_folder.iterdir()))
+        )
+        datasets: list[TaskData] = [read_beir_folder(each, limit=limit) for each in collections]
     else:
-        files = sorted(path for path in place.iterdir() if path.is_file() and not path.name.startswith("."))
+        files = sorted(path for path in task_folder.iterdir() if path.is_file() and not path.name.startswith("."))
         splits = _EVALUATED_SPLITS.get(task)
         measured = [path for path in files if splits is None or _split_name(path) in splits]
-        found = read_files(task, measured, limit=limit, columns=columns)
-    if not found:
+        datasets = read_files(task, measured, limit=limit, columns=columns)
+    if not datasets:
         raise SourceError(
-            f"{place} holds no data for the task {task}",
-            "Check --data: `es-sbert evaluate --help` and docs/commands/evaluate.md show what it should look like.",
+            f"{task_folder} holds no data for the task {task}",
+            "Check --data: `es-sbert evaluate --help` and docs/commands/evaluate.md show the layout.",
         )
-    return found
+    return datasets
 
 
 def read_files(
@@ -272,7 +273,7 @@ def read_files(
 
     Raises:
         SourceError: a file is missing, broken or not as it should be (with its line).
-        UsageError: the task is retrieval, whose data is a folder, or a test split has no training split.
+        UsageError: the task is retrieval (its data is a folder), or a test split has no training split.
     """
     if task is EvaluationTask.RETRIEVAL:
         raise UsageError("retrieval needs documents, queries and judgements", "Name their folder with --data.")
@@ -283,7 +284,7 @@ def read_files(
 
 def _read_sts(path: Path, limit: int | None, columns: Mapping[str, str]) -> StsPairs:
     roles = ["sentence1", "sentence2", "score"]
-    # A column that was named must be there.
+    # A column named by the user must exist.
     subset = "subset" in columns or has_roles(path, ["subset"], columns)
     table = read_roles(path, [*roles, "subset"] if subset else roles, columns)
     rows = sample_rows(len(table), limit)

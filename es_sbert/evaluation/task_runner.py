@@ -50,19 +50,19 @@ def run_task(
     settings: Mapping[str, str | int | float | None] | None = None,
     progress: Callable[[str], None] = lambda message: None,
 ) -> EvaluationReport:
-    """Measure a model.
+    """Evaluate a model.
 
     Args:
-        model: What is measured.
-        task: By which protocol.
-        data: Of this task, as `es_sbert.evaluation.task_files` reads it.
-        settings: How it is measured, for the report.
-        progress: Told what is being measured.
+        model: The model.
+        task: The task.
+        data: Data of the task, as `read_task_data` returns it.
+        settings: Settings to record in the report.
+        progress: Called with progress messages.
 
     Raises:
-        UsageError: the task needs sentence vectors and the model only scores pairs.
-        SourceError: data that no figure can be made of (all of one class, …), named.
-        ModelError: the model gives vectors or scores that are not finite numbers.
+        UsageError: the task needs sentence vectors, and the model only scores pairs.
+        SourceError: no metric is defined for the data (all of one class, …).
+        ModelError: the model returned NaN or infinite values.
     """
     rows: list[ReportRow] = []
     for each in data:
@@ -91,10 +91,10 @@ def _evaluate(model: SentenceEmbedder | PairScorer, data: TaskData) -> list[Repo
 
 
 def require_vectors(model: SentenceEmbedder | PairScorer, task: EvaluationTask) -> SentenceEmbedder:
-    """The model, if it makes sentence vectors.
+    """The model, if it returns sentence vectors.
 
     Raises:
-        UsageError: it scores pairs only.
+        UsageError: it only scores pairs.
     """
     if isinstance(model, SentenceEmbedder):
         return model

@@ -93,7 +93,7 @@ class BiEncoderTask(TrainingTask):
         encoder: The encoder.
         objectives: Data set → objective; several data sets may share one.
         prompts: Data set → the prompt of each text column, where there are any.
-        mini_batch: Texts whose activations are held at a time; None: those of the whole batch.
+        mini_batch: Texts whose activations are in memory at once; None: all texts of the batch.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class BiEncoderTask(TrainingTask):
 
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
         """A batch: `passes`, of all columns together or one a column, each a list of mini-batches as
-        `SiameseEncoder.inputs` gives them; `columns`, how many there are; `labels`, where the objective wants some.
+        `SiameseEncoder.inputs` gives them; `columns`, how many there are; `labels`, if the objective needs them.
         """
         columns = [[column[row] for row in rows] for column in self.tokenized(examples)]
         longest = [max(map(len, column)) for column in columns]
@@ -136,7 +136,7 @@ class BiEncoderTask(TrainingTask):
         return batch
 
     def _mini_batches(self, texts: Sequence[Tokens]) -> list[Sequence[Tokens]]:
-        """Cut here, where lengths are known: to ask a GPU for the longest text of a part would take a wait."""
+        """Split on the host, which knows the lengths: reading them from a GPU would block."""
         size = self._mini_batch or len(texts)
         return [texts[start : start + size] for start in range(0, len(texts), size)]
 

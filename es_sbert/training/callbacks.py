@@ -18,16 +18,16 @@ from es_sbert.training.training_errors import translate_disk_errors
 
 
 def checkpoint_steps(steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """Steps within an epoch, from 1, at which it is measured and saved: evenly spread, the last one always."""
+    """Steps within an epoch, from 1, with an evaluation and a checkpoint: evenly spread, including the last."""
     return frozenset(math.ceil(steps_per_epoch * part / per_epoch) for part in range(1, per_epoch + 1))
 
 
 class CheckpointSchedule(TrainerCallback):
-    """Measure and save at the steps of `checkpoint_steps`, and after the last step of the run (transformers' default).
+    """Evaluate and save at the steps of `checkpoint_steps`, and after the last step of the run (transformers' default).
 
     Args:
         steps_per_epoch: Optimiser steps of one epoch.
-        per_epoch: How often an epoch is saved.
+        per_epoch: Checkpoints of an epoch.
         measured: Whether there is a dev set.
     """
 
@@ -47,24 +47,24 @@ class CheckpointSchedule(TrainerCallback):
 
 
 def is_out_of_patience(dev: Sequence[float], patience: int) -> bool:
-    """Whether the last `patience` measurements brought nothing better than the best before them.
+    """Whether the last `patience` evaluations are no better than the best before them.
 
     Args:
-        dev: Scores in order, without that of step 0: what a run starts from is no checkpoint.
+        dev: Scores in order, without that of step 0: the start model is not a checkpoint.
         patience: At least 1.
     """
     return bool(dev) and len(dev) - 1 - dev.index(max(dev)) >= patience
 
 
 class ResumableEarlyStopping(TrainerCallback):
-    """End a run that has had its steps, or that has brought nothing better for too long.
+    """Stop a run after its last step, or after `patience` evaluations without a better dev score.
 
-    Both are told from what a checkpoint holds, so that a resumed run ends where an uninterrupted one does:
-    transformers' own early stopping counts anew, and its loop takes one step more where the last checkpoint is that
-    of the last step, in the middle of an epoch.
+    Both depend only on what a checkpoint holds, so a resumed run ends at the same step as an uninterrupted one.
+    transformers' early stopping starts counting again on resume, and its loop takes one step more if the last
+    checkpoint is that of the last step, in the middle of an epoch.
 
     Args:
-        patience: Measurements without gain, or None for no such end.
+        patience: Evaluations without a better score; None: never stop early.
     """
 
     def __init__(self, patience: int | None) -> None:
@@ -92,7 +92,7 @@ MetricsRow = Mapping[str, float]
 
 
 def metrics_history(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """transformers' log as rows of `_COLUMNS`, one a step; a row lacks what was not measured at its step."""
+    """transformers' log as rows of `_COLUMNS`, one for each step; a row has only the values of its step."""
     rows: dict[int, dict[str, float]] = {}
     for entry in log_history:
         if "loss" not in entry and "eval_dev" not in entry:
@@ -107,7 +107,7 @@ def metrics_history(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def metrics_csv(rows: Sequence[MetricsRow]) -> str:
-    """Rows with a header; an empty field where nothing was measured."""
+    """Rows with a header; missing values are empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -122,13 +122,13 @@ def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name
         rows: As `metrics_history` gives them.
         path: PNG file to write.
         title: Above the axes.
-        dev_name: What the dev score is, or None without one.
+        dev_name: Name of the dev metric; None without a dev set.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)  # a canvas of its own: no window, and no global state of pyplot
+    FigureCanvasAgg(figure)  # no window, and no global state of pyplot
     axes = figure.add_subplot(title=title, xlabel="step", ylabel="loss")
     losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
     axes.plot([step for step, _ in losses], [loss for _, loss in losses], color="tab:blue", label="loss")
@@ -144,12 +144,12 @@ def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name
 
 
 class MetricsLogCallback(TrainerCallback):
-    """Keeps log and plot beside the checkpoints up to date; on resuming they go on from the checkpoint's own log.
+    """Writes log and plot next to the checkpoints; on resume they continue from the checkpoint's log.
 
     Args:
         stem: Path without suffix: `<stem>.csv` and `<stem>.png` are written.
         title: Of the plot.
-        dev_name: What the dev score is, or None.
+        dev_name: Name of the dev metric; None without a dev set.
     """
 
     def __init__(self, stem: Path, *, title: str, dev_name: str | None) -> None:
@@ -173,12 +173,12 @@ class MetricsLogCallback(TrainerCallback):
 
 
 class ProgressBarCallback(TrainerCallback):
-    """A bar where stderr is a terminal; else a line for every measurement.
+    """A progress bar if stderr is a terminal, else a line for every evaluation.
 
     Args:
         stage: Name of the stage.
-        dev_name: What the dev score is, or None.
-        report: Told a line for every measurement.
+        dev_name: Name of the dev metric; None without a dev set.
+        report: Called with a line for every evaluation.
         console: Where the bar is drawn; stderr by default.
     """
 
@@ -235,7 +235,7 @@ class ProgressBarCallback(TrainerCallback):
             )
 
     def stop(self) -> None:
-        """Leave the terminal as it was, however the run ended."""
+        """Restore the terminal."""
         if self._bar:
             self._bar.stop()
             self._bar = None

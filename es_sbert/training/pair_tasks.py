@@ -134,13 +134,13 @@ def head_labels(objectives: Mapping[str, ObjectiveSpec]) -> tuple[str, ...]:
             )
         heads[dataset] = objective.classes if isinstance(objective, SoftmaxSpec) else REGRESSION_LABELS
     if len(set(heads.values())) > 1:
-        told = "; ".join(
+        heads_text = "; ".join(
             f"{dataset}: {'a score' if labels == REGRESSION_LABELS else ', '.join(labels)}"
             for dataset, labels in heads.items()
         )
         raise RecipeInvalid(
-            f"a cross-encoder has one head, and the data sets of a stage need different ones ({told})",
-            "Train on them in stages that follow each other.",
+            f"a cross-encoder has one head, and the data sets of a stage need different ones ({heads_text})",
+            "Train on them in separate stages.",
         )
     return next(iter(heads.values()))
 

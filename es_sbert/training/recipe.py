@@ -21,7 +21,7 @@ from es_sbert.training.objectives.settings import ObjectiveSpec, RecipeSettings,
 
 
 class ModelKind(StrEnum):
-    """What is trained: two texts apart, together, or in between."""
+    """What is trained: a network that reads two texts apart (bi-encoder), together (cross-encoder), or in between."""
 
     BI_ENCODER = "bi-encoder"
     CROSS_ENCODER = "cross-encoder"
@@ -29,12 +29,12 @@ class ModelKind(StrEnum):
 
 
 class NeighboursSpec(RecipeSettings):
-    """Take each text of a data set with one of its nearest, in place of the pairs that stand in the file.
+    """Replace the pairs of a data set by pairs of nearest neighbours among its texts.
 
     Attributes:
-        model: Says what is near: name, folder or hub id of a sentence encoder.
+        model: Name, folder or hub id of the sentence encoder that finds the neighbours.
         among: How many nearest texts the partner is drawn from.
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
 
     model: str = "all-MiniLM-L6-v2"
@@ -53,10 +53,10 @@ class DataSpec(RecipeSettings):
             list of columns. Labels have the roles `score` or `class`.
         score_range: The lowest and highest gold score of the data; a score outside is an error.
         prompts: Role → name of the model's prompt that is put in front of the texts of that column.
-        skip: Leave out the first so many examples.
-        limit: Take only so many.
+        skip: Skip this many examples at the start.
+        limit: Use at most this many.
         objective: Overrides the stage's. Data sets without one of their own share the stage's, heads included.
-        neighbours: Pairs of near texts in place of those of the file; only where a `teacher` scores them.
+        neighbours: Mine pairs of nearest neighbours for a `teacher` to score, instead of the pairs of the file.
     """
 
     path: str
@@ -78,8 +78,8 @@ class DevSpec(RecipeSettings):
             positive, negative); `pairs`: reciprocal rank of each anchor's positive among all positives
             (anchor, positive); `duplicates`: average precision (sentence1, sentence2, class 0 or 1).
         path, columns: As for training data.
-        skip: Leave out the first so many examples.
-        limit: Take only so many.
+        skip: Skip this many examples at the start.
+        limit: Use at most this many.
     """
 
     task: Literal["sts", "triplet", "pairs", "duplicates"] = "sts"
@@ -109,14 +109,14 @@ class StageSpec(RecipeSettings):
     Attributes:
         name: Also of the stage's folder and log in `OUTPUT/training`.
         batch: Examples of one optimiser step's joint batch, over all processes, before accumulation.
-        mini_batch: Make the vectors of so many examples at a time and recompute them for the gradients, so that
+        mini_batch: Embed this many examples at a time and recompute them for the gradients, so that
             `batch` may exceed memory (gradient caching, Gao et al. 2021, arXiv 2101.06983).
         accumulation: Joint batches whose gradients are averaged before a step.
         mixing: `proportional`: every example once an epoch, batches of all data sets in random order;
-            `round-robin`: one batch of each in turn, until the shortest is through.
+            `round-robin`: one batch of each in turn, until the shortest is exhausted.
         warmup: Share of all steps over which the learning rate rises from 0; it then falls linearly to 0.
         checkpoints_per_epoch: How often an epoch is measured on dev and saved, evenly.
-        patience: End when so many measurements in a row brought nothing better on dev; None: never.
+        patience: Stop after this many evaluations without a better dev score; None: never.
         smart_batching: Put examples of similar length into one batch.
     """
 
@@ -144,11 +144,11 @@ class StageSpec(RecipeSettings):
         if without:
             raise ValueError(f"no objective for {', '.join(without)}: give the stage or the data set one")
         if self.patience is not None and self.dev is None:
-            raise ValueError("patience needs dev: nothing says which checkpoint is better")
+            raise ValueError("patience needs a dev set")
         for data in self.data:
             objective = self.objective_of(data)
             if data.neighbours and not (isinstance(objective, RegressionSpec) and objective.teacher is not None):
-                raise ValueError(f"{data.path}: nobody has scored neighbours: use objective regression with a teacher")
+                raise ValueError(f"{data.path}: neighbours need scores: use objective regression with a teacher")
         return self
 
     def objective_of(self, data: DataSpec) -> ObjectiveSpec:
@@ -159,7 +159,7 @@ class StageSpec(RecipeSettings):
 
 
 class DenseSpec(RecipeSettings):
-    """A Dense layer behind the pooling."""
+    """A Dense layer after the pooling."""
 
     out_features: PositiveInt
     activation: Activation = Activation.TANH
@@ -167,17 +167,17 @@ class DenseSpec(RecipeSettings):
 
 
 class ModelSpec(RecipeSettings):
-    """What the run starts from.
+    """The start model of a run.
 
     Attributes:
         base: Folder, installed name or hub id of a sentence-transformers model, or of a bare transformer.
         kind: What is trained.
         pooling: For a bi-encoder; None keeps the base's, mean where it has none.
-        dense: A new layer behind the pooling, in place of the base's; None keeps the base's.
+        dense: A new layer after the pooling instead of the base's; None keeps the base's.
         normalize: Whether vectors have unit length; None keeps the base's, False for a bare transformer.
         max_tokens: None keeps the base's.
         prompts: Prompt name → text, added to the base's.
-        codes: For a poly-encoder: how many vectors stand for the first text.
+        codes: For a poly-encoder: number of vectors of the first text.
         lora: Train low-rank updates only.
     """
 
@@ -210,12 +210,12 @@ class Recipe(RecipeSettings):
     Attributes:
         name: Name of the trained model.
         description: For the model card.
-        model: What the run starts from.
+        model: The start model of a run.
         stages: In order.
         precision: Number format of the transformer's products while training; weights and optimiser stay float32.
             `auto`: bf16 on a card that has it, fp32 on a CPU.
         compile: Compile the transformer with torch.compile before its first step.
-        seed: Of everything random.
+        seed: Random seed.
         test: Data to measure the base model and the trained model on, at the end. No checkpoint is chosen by it.
         export: What is written at the end.
     """
@@ -267,7 +267,7 @@ def load_recipe(name: str, overrides: Mapping[str, str] | None = None) -> Recipe
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or error_summary(error)
-        raise RecipeInvalid(f"{source}{where}: {problem}", "Mend the YAML there.") from error
+        raise RecipeInvalid(f"{source}{where}: {problem}", "Correct the YAML at that line.") from error
     if not isinstance(settings, dict):
         raise RecipeInvalid(f"{source} does not hold settings (key: value)", _REMEDY)
     for path, value in (overrides or {}).items():
@@ -295,33 +295,33 @@ def _read_yaml(name: str) -> tuple[str, str]:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML without keys that stand twice: PyYAML would silently keep the last."""
+    """YAML that rejects duplicate keys: PyYAML would silently keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def _apply_override(settings: dict[str, Any], path: str, value: str) -> None:
-    *way, last = path.split(".")
-    place: Any = settings
+    *parents, last = path.split(".")
+    container: Any = settings
     try:
-        for part in way:
-            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
-        place[int(last) if isinstance(place, list) else last] = yaml.safe_load(value)
+        for part in parents:
+            container = container[int(part)] if isinstance(container, list) else container.setdefault(part, {})
+        container[int(last) if isinstance(container, list) else last] = yaml.safe_load(value)
     except (ValueError, IndexError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise RecipeInvalid(
             f"--set {path}={value} does not fit the recipe: {error_summary(error)}",
-            "Write the way to the setting with dots, lists by number: --set stages.0.batch=32",
+            "Write the path of the setting with dots and list indices: --set stages.0.batch=32",
         ) from error
 
 
 def _describe_problems(error: ValidationError) -> str:
-    """Every problem with its place, in one line."""
+    """All problems with their settings, in one line."""
     problems = []
     places = [entry["loc"] for entry in error.errors()]
     for entry in error.errors():

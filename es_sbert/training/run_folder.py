@@ -25,7 +25,7 @@ _COMPLETE_MARKER = "complete"
 
 
 def mark_checkpoint_complete(checkpoint: Path) -> None:
-    """Say that a checkpoint was written whole: every file is on the disk before the marker is.
+    """Mark a checkpoint as complete, after all its files are on the disk.
 
     Raises:
         OSError: the disk is full.
@@ -50,13 +50,13 @@ def _fsync(path: Path) -> None:
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written whole; None where there is none."""
+    """The newest complete checkpoint, or None."""
     complete = [path for path in _list_checkpoints(folder) if (path / _COMPLETE_MARKER).exists()]
     return complete[-1] if complete else None
 
 
 def remove_incomplete_checkpoints(folder: Path) -> None:
-    """Remove what an interrupted save left."""
+    """Remove checkpoints of interrupted saves."""
     for path in _list_checkpoints(folder):
         if not (path / _COMPLETE_MARKER).exists():
             shutil.rmtree(path)
@@ -104,19 +104,18 @@ class RunFolder:
         *,
         resume: bool,
     ) -> Iterator[None]:
-        """Begin a run in an empty folder, or go on with the same one, and keep others out of it meanwhile.
+        """Start a run in an empty folder, or resume the run in it, and lock the folder against other processes.
 
         Args:
-            recipe: What is run.
+            recipe: The recipe.
             data: Path → SHA-256 of every file that training reads.
-            models: Name → `hash_model` of every model that the recipe names; those that are not there any more are
-                left out where a run goes on.
-            precision: Number format of the run, which `precision` gives when it goes on.
-            resume: Go on with a run that ended early.
+            models: Name → `hash_model` of every model in the recipe. On resume, missing models are left out.
+            precision: Number format of the run; `precision` returns it on resume.
+            resume: Resume an interrupted run.
 
         Raises:
             UsageError: the folder holds something else, or another process trains into it.
-            CheckpointInvalid: there is nothing to go on with, or it is another recipe's, other data's or other models'.
+            CheckpointInvalid: there is no run to resume, or it used another recipe, other data or other models.
             OutputError: the folder cannot be written to.
         """
         settings = {
@@ -135,14 +134,12 @@ class RunFolder:
             lock_file.touch()
         with file_lock(lock_file, self._refuse):
             if not resume:
-                self._check_empty(path)  # of two that began at once, one was here first
+                self._check_empty(path)  # another process may have started a run since the first check
                 write_json(path, settings)
             yield
 
     def _refuse(self) -> None:
-        raise UsageError(
-            f"another process trains into {self.output}", "Let it finish, or stop it, or name another folder."
-        )
+        raise UsageError(f"another process trains into {self.output}", "Wait for it, stop it, or use another folder.")
 
     def _check_empty(self, path: Path) -> None:
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -150,7 +147,7 @@ class RunFolder:
         if self.output.is_dir():
             raise UsageError(
                 f"{self.output} is not empty",
-                "Name a folder that does not exist yet, or go on with the run that is in it: --resume.",
+                "Name a new folder, or resume the run in it with --resume.",
             )
         raise UsageError(f"{self.output} is a file", "Name a folder that does not exist yet.")
 
@@ -159,47 +156,46 @@ class RunFolder:
             before = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise CheckpointInvalid(
-                f"{self.output} holds no run to go on with", "Leave --resume out to start one."
+                f"{self.output} holds no run to resume", "Leave --resume out to start one."
             ) from error
         except (OSError, ValueError) as error:
-            raise CheckpointInvalid(f"{path} cannot be read: {error}", "Start anew in another folder.") from error
+            raise CheckpointInvalid(f"{path} cannot be read: {error}", "Start a new run in another folder.") from error
         started = {"recipe": _recorded_recipe(before, settings["recipe"]), "data": before.get("data")}
         for part, what in (("recipe", "another recipe"), ("data", "other training data")):
             if started[part] != settings[part]:
                 changed = ", ".join(_changed_settings(started[part], settings[part]))
                 raise CheckpointInvalid(
                     f"{self.output} was started with {what}: {changed}",
-                    "Run the recipe it was started with (it stands in training/run.json), or start anew in another "
-                    "folder.",
+                    "Resume with the recipe of the run (see training/run.json), or start a new run in another folder.",
                 )
         self._check_same_models(before.get("models", {}), settings["models"])
 
     def _check_same_models(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-        for name, found in now.items():
-            started = before.get(name, found)  # runs that older versions began have noted none
-            if started != found:
+        for name, current in now.items():
+            started = before.get(name, current)  # older versions did not record it
+            if started != current:
                 raise CheckpointInvalid(
                     f"{self.output} was started with another model under the name {name}: its hash was {started[:12]}, "
-                    f"that of the model found now is {found[:12]}",
-                    "Put the model back that it was started with (run the command in the same folder, where the name "
-                    "is a relative path), or start anew in another folder.",
+                    f"now it is {current[:12]}",
+                    "Restore that model (or, if the name is a relative path, run the command in the same folder), "
+                    ", or start a new run in another folder.",
                 )
 
     def precision(self) -> NumberFormat | None:
-        """The number format that the run began with; None where there is no run, or none was noted."""
+        """Number format of the run; None if there is no run, or it is not recorded."""
         try:
             run = json.loads((self.folder / _RUN_FILE).read_text(encoding="utf-8"))
-            noted = run.get("precision", run["recipe"]["precision"])  # older versions noted the recipe's alone
+            precision = run.get("precision", run["recipe"]["precision"])  # older versions recorded only the recipe's
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # `lock` reports the error
-        return noted if noted in get_args(NumberFormat) else None
+        return precision if precision in get_args(NumberFormat) else None
 
     def stage(self, name: str) -> Path:
-        """Folder of a stage: its checkpoints, and `model` when it is through."""
+        """Folder of a stage: its checkpoints, and `model` once it is finished."""
         return self.folder / name
 
     def result(self, name: str) -> Path:
-        """How a stage went; it stands there before its model does."""
+        """Result of a stage, written before its model."""
         return self.stage(name) / "result.json"
 
     def log(self, name: str) -> Path:
@@ -208,15 +204,15 @@ class RunFolder:
 
     @property
     def staging_folder(self) -> Path:
-        """Where the model is put together before it moves to OUTPUT; no stage can be called so."""
+        """The model before it is moved to OUTPUT; no stage can have this name."""
         return self.folder / ".built"
 
     def finished(self) -> bool:
-        """Whether the model stands in OUTPUT whole."""
+        """Whether the complete model is in OUTPUT."""
         return (self.output / TRAINING_RECORD).exists() and not self.staging_folder.exists()
 
     def publish(self, *, keep_checkpoints: bool, stages: list[str]) -> None:
-        """Move the built model into OUTPUT; what makes it a model to others, modules.json or config.json, comes last.
+        """Move the staged model to OUTPUT; modules.json or the manifest, which mark it as a model, are moved last.
 
         Raises:
             OutputError: the folder cannot be written to.
@@ -229,7 +225,7 @@ class RunFolder:
             for entry in entries:
                 target = self.output / entry.name
                 if target.is_dir():
-                    shutil.rmtree(target)  # half of it, from a run that was interrupted here
+                    shutil.rmtree(target)  # left by a run that was interrupted here
                 entry.replace(target)
             self.staging_folder.rmdir()
             if not keep_checkpoints:
@@ -239,7 +235,7 @@ class RunFolder:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON whole or not at all.
+    """Write JSON completely or not at all.
 
     Raises:
         OutputError: the folder cannot be written to.
@@ -251,9 +247,9 @@ def write_json(path: Path, value: object) -> None:
 
 
 def _recorded_recipe(run: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
-    """The recipe that a run was started with, as this version writes it: settings that are newer have their defaults.
+    """The recipe of a run in this version's format: newer settings have their defaults.
 
-    Older versions had a precision where this one has `auto`; a run of theirs goes on in it.
+    Older versions wrote a precision instead of `auto`; their runs resume with it.
     """
     try:
         recipe = Recipe.model_validate(run["recipe"]).model_dump(mode="json")
@@ -286,7 +282,7 @@ def hash_source(path: Path) -> str:
 def hash_model(folder: Path) -> str:
     """SHA-256 over the names and hashes of a model's files: weights, tokenizer and settings of it and its modules.
 
-    Its card and what was exported of it do not count.
+    Its card and its exported files are not included.
     """
     files = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
     return _hash_files(

@@ -46,26 +46,26 @@ _METRIC_NAMES = {
     "duplicates": "average precision × 100",
 }
 
-# Anchors whose positives are ranked at a time: (block, positives) cosines are held.
+# Anchors whose positives are ranked at once: (block, positives) cosines are in memory.
 _ANCHOR_BLOCK = 1024
 
 
 def dev_metric_name(spec: DevSpec, data: Literal["dev", "test"] = "dev") -> str:
-    """What the score on a set of data is, for people."""
+    """Human-readable name of the score on a data set."""
     return f"{data} {_METRIC_NAMES[spec.task]}"
 
 
 def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Similarity = Similarity.COSINE) -> float:
-    """Measure a model on dev data, × 100.
+    """Score of a model on dev data, × 100.
 
     Args:
-        model: What is trained, as it is.
+        model: The model.
         data: The dev data.
-        distance: What triplets are measured by.
+        distance: Distance of triplets.
 
     Raises:
-        RecipeInvalid: a cross- or poly-encoder with a task that needs sentence vectors.
-        ModelError: the model gives values that are not finite.
+        RecipeInvalid: the task needs sentence vectors, and the model is a cross- or poly-encoder.
+        ModelError: the model returned NaN or infinite values.
     """
     if isinstance(model, SentenceEmbedder):
         return _score_vectors([model.embed(texts) for texts in data.texts], data, distance)
@@ -95,7 +95,7 @@ def _score_pairs(scores: NDArray[np.floating], data: DevData) -> float:
 def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]) -> float:
     """Mean reciprocal rank × 100 of each anchor's own positive among all positives by cosine.
 
-    A tie counts against the model: a positive stands behind all that are as close.
+    A tie counts against the model: a positive ranks after all equally close texts.
 
     Args:
         anchors, positives: *Shape:* ``(pairs, dimensions)``.
@@ -110,7 +110,7 @@ def reciprocal_rank(anchors: NDArray[np.float32], positives: NDArray[np.float32]
 
 
 def triplet_distance(objectives: Iterable[ObjectiveSpec]) -> Similarity:
-    """What a stage's dev triplets are measured by: the distance that all its triplets are trained by, else cosine."""
+    """Distance of a stage's dev triplets: the one distance that all its triplets are trained with, else cosine."""
     distances = {objective.distance for objective in objectives if isinstance(objective, TripletSpec)}
     if len(distances) != 1:
         return Similarity.COSINE
@@ -122,41 +122,41 @@ def triplet_distance(objectives: Iterable[ObjectiveSpec]) -> Similarity:
 
 
 def compile_transformer(encoder: nn.Module, backend: str = "inductor") -> None:
-    """Have an encoder's transformer compiled by its first step, for batches of any size and length.
+    """Compile an encoder's transformer at its first step, for batches of any size and length.
 
-    It is compiled in place: its class and the names of its weights stay as they are, so that checkpoints and saved
-    models do not differ. Pooling and objective, which take little time, run as before.
+    It is compiled in place: its class and the names of its weights do not change, so checkpoints and saved models
+    are the same. Pooling and objective take little time and are not compiled.
 
     Args:
         encoder: A network with a `transformer`.
         backend: One of `torch.compiler.list_backends(())`.
     """
     transformer: Any = encoder.transformer
-    # Lengths differ from batch to batch: fixed ones would be compiled over and over.
+    # Lengths differ from batch to batch: static shapes would be compiled again and again.
     transformer.compile(dynamic=True, backend=backend)
 
 
 def eager_mode(*, compiled: bool) -> AbstractContextManager[Any]:
-    """Run compiled networks as they were written inside the block.
+    """Run compiled networks without compilation inside the block.
 
-    Measurements need no gradients, which would be another graph to compile.
+    Evaluation needs no gradients, which would be another graph to compile.
 
     Args:
-        compiled: Whether there are any.
+        compiled: Whether a network is compiled.
     """
-    # Without any, torch's compiler need not even be imported.
+    # Do not import torch's compiler without need.
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 @contextmanager
 def translate_compiler_errors(*, compiled: bool) -> Iterator[None]:
-    """Turn a failed compilation into advice.
+    """Turn a failed compilation into an error with a remedy.
 
     Args:
         compiled: Whether anything is compiled inside the block.
 
     Raises:
-        TrainingError: there is no compiler, or it does not take the network.
+        TrainingError: there is no compiler, or it cannot compile the network.
     """
     if not compiled:
         yield
@@ -166,11 +166,11 @@ def translate_compiler_errors(*, compiled: bool) -> Iterator[None]:
     try:
         yield
     except TorchDynamoException as error:
-        cause = getattr(error, "inner_exception", error)  # of the compiler behind torch.compile
+        cause = getattr(error, "inner_exception", error)  # error of the compiler that torch.compile calls
         raise TrainingError(
             f"torch.compile cannot compile the network here: {error_summary(cause)}",
-            "Install a C++ compiler (g++), which torch calls on GPUs too, or set compile: false and start anew in "
-            "another folder.",
+            "Install a C++ compiler (g++), which torch calls on GPUs too, or set compile: false and start a new "
+            "run in another folder.",
         ) from error
 
 

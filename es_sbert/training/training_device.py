@@ -15,10 +15,10 @@ from es_sbert.errors import DeviceError
 
 
 def choose_training_device(name: str) -> Literal["cpu", "cuda"]:
-    """What to train on.
+    """The device to train on.
 
     Raises:
-        DeviceError: CUDA is asked for and torch cannot use it.
+        DeviceError: `cuda`, and torch cannot use it.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(
@@ -55,26 +55,26 @@ class TrainingPrecision:
 
 
 def choose_training_precision(
-    wanted: Literal["auto", "fp32", "bf16", "fp16"], device: Literal["cpu", "cuda"], *, has_bf16: bool
+    requested: Literal["auto", "fp32", "bf16", "fp16"], device: Literal["cpu", "cuda"], *, has_bf16: bool
 ) -> TrainingPrecision:
     """The precision of a run.
 
     `auto` is bf16 on a card that computes in it and TF32 on one that does not, as bf16 has the range of float32 and
-    needs no scaling of losses; on a CPU it is fp32. A precision that is asked for is kept: fp32 is IEEE float32
+    needs no loss scaling; on a CPU it is fp32. An explicit precision is kept: fp32 is IEEE float32
     throughout, without TF32.
 
     Args:
-        wanted: By the recipe.
-        device: What the run trains on.
-        has_bf16: Whether the card computes in bf16 itself; False on a CPU.
+        requested: Precision of the recipe.
+        device: Device of the run.
+        has_bf16: Whether the GPU has native bf16; False on a CPU.
 
     Raises:
-        DeviceError: a CPU, and fp16.
+        DeviceError: fp16 on a CPU.
     """
-    if device == "cpu" and wanted == "fp16":  # transformers would silently train in fp32
+    if device == "cpu" and requested == "fp16":  # transformers would silently train in fp32
         raise DeviceError("a CPU does not train in fp16", "Set precision: bf16 or fp32, or train on a CUDA device.")
     best: NumberFormat = "bf16" if device == "cuda" and has_bf16 else "fp32"
-    return TrainingPrecision(best if wanted == "auto" else wanted, tf32=device == "cuda" and wanted != "fp32")
+    return TrainingPrecision(best if requested == "auto" else requested, tf32=device == "cuda" and requested != "fp32")
 
 
 def has_native_bf16() -> bool:
@@ -117,13 +117,13 @@ def gather(local: Tensor, sizes: Sequence[int] = ()) -> Tensor:
     """Stack the rows of all processes, with gradients.
 
     Every process then has the loss of the joint batch. Its gradient with respect to the local rows is summed over the
-    processes on the way back, and data-parallel training divides by their number: what arrives at the parameters of
-    encoder and objective alike is the gradient of one process with the joint batch.
+    processes in the backward pass, and data-parallel training divides by their number: the gradient of encoder and
+    objective is the gradient of one process with the joint batch.
 
     Args:
         local: *Shape:* ``(batch, …)``; the number of rows may differ between processes.
-        sizes: Rows of every process, as the sampler has dealt them out: to ask the others would take an exchange, and
-            the host would have to wait for the GPU to read its answer. One process needs none.
+        sizes: Rows of every process, known from the sampler: exchanging them would make the host wait for the GPU. Not
+            needed with one process.
 
     Returns:
         *Shape:* ``(joint batch, …)``, in the order of the processes; `local` itself where there is one.
@@ -145,7 +145,7 @@ def joint_mean(losses: Tensor, sizes: Sequence[int] = ()) -> Tensor:
 
 
 def rows_before(sizes: Sequence[int] = ()) -> int:
-    """How many rows of the joint batch stand in front of this process's own."""
+    """Number of rows of the joint batch before those of this process."""
     return 0 if processes() == 1 else sum(sizes[: dist.get_rank()])
 
 
@@ -156,7 +156,7 @@ class _Gather(torch.autograd.Function):
         longest = max(sizes)
         filled = local.contiguous()
         if len(local) < longest:
-            # Backends gather tensors of one shape only: shorter parts are filled up and cut again.
+            # Backends gather tensors of one shape only: pad shorter parts and cut them afterwards.
             filled = local.new_zeros((longest, *local.shape[1:]))  # (longest part, …)
             filled[: len(local)] = local
         joint = local.new_empty((len(sizes) * longest, *local.shape[1:]))  # (processes · longest part, …)

@@ -20,18 +20,18 @@ from torch import Tensor
 from es_sbert.errors import EsSbertError, OutOfMemory, OutputError, TrainingDiverged, error_summary
 from es_sbert.training.data.examples import Examples
 
-# Batches between a loss and the look at it on a GPU. The host may run ahead of the GPU by so many.
+# Batches between a loss and its check on a GPU. The host may run ahead of the GPU by this many.
 CHECK_DELAY = 8
 
 
 @dataclass(frozen=True)
 class _PendingLoss:
-    """A loss on its way to the host.
+    """A loss that is being copied to the host.
 
     Attributes:
-        value: *Shape:* ``()``, page-locked memory that receives it.
-        event: Has passed on the GPU when `value` is there; None on a CPU.
-        step, examples, rows: What it is the loss of.
+        value: *Shape:* ``()``, pinned memory that receives it.
+        event: CUDA event after the copy; None on a CPU.
+        step, examples, rows: Step, data set and rows of the batch.
     """
 
     value: Tensor
@@ -42,18 +42,18 @@ class _PendingLoss:
 
 
 class LossCheck:
-    """Looks at the loss of every batch, in order.
+    """Checks that the loss of every batch is finite, in order.
 
-    On a CPU a loss is looked at as soon as it is computed, before it reaches the weights. On a GPU the host would have
-    to wait for it, and the GPU would then wait for the host. So each loss is copied into page-locked memory, which does
-    not block, and looked at some batches later; by then it has long arrived. `finish` looks at the rest: before the
-    weights are measured or saved, and before a loss is logged.
+    On a CPU a loss is checked as soon as it is computed, before it reaches the weights. On a GPU the host would have to
+    wait for it, and the GPU would then wait for the host. So each loss is copied to pinned memory without blocking and
+    checked some batches later. `finish` checks the rest: before the weights are evaluated or saved, and before a loss
+    is logged.
 
-    All processes of a run look at the same loss at the same step, so that all stop together.
+    All processes of a run check the same loss at the same step, so all stop together.
 
     Args:
-        device: Where losses are computed.
-        delay: Batches between a loss and the look at it; 0: look at once.
+        device: Device of the losses.
+        delay: Batches between a loss and its check; 0: check at once.
     """
 
     def __init__(self, device: torch.device, delay: int | None = None) -> None:
@@ -64,7 +64,7 @@ class LossCheck:
         self._pending: deque[_PendingLoss] = deque()
 
     def add(self, loss: Tensor, step: int, examples: Examples, rows: NDArray[np.int64]) -> None:
-        """Take note of a loss and look at the one of `delay` batches ago.
+        """Add a loss and check the one of `delay` batches ago.
 
         Args:
             loss: A scalar.
@@ -84,40 +84,40 @@ class LossCheck:
             event.record()
         self._pending.append(_PendingLoss(place, event, step, examples, rows))
         while len(self._pending) > self._delay:
-            self._look()
+            self._check_oldest()
 
     def finish(self) -> None:
-        """Look at every loss that has not been looked at.
+        """Check all remaining losses.
 
         Raises:
             TrainingDiverged: one is not finite.
         """
         while self._pending:
-            self._look()
+            self._check_oldest()
 
-    def _look(self) -> None:
+    def _check_oldest(self) -> None:
         pending = self._pending.popleft()
         if pending.event is not None:
             pending.event.synchronize()
-        # By way of numpy: this is memory of the host, whatever torch would do to read a tensor.
+        # numpy reads host memory; torch could synchronise with the GPU.
         check_loss_finite(float(pending.value.numpy()), pending.step, pending.examples, pending.rows)
 
 
 # Lines of a batch named in a message.
 _MAX_LINES_SHOWN = 8
 
-# A run that goes on repeats what it did: its recipe cannot change.
+# Resuming uses the same recipe and would diverge again.
 _DIVERGED_REMEDY = (
-    "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start anew in another folder: "
-    "--resume runs the same recipe, into the same end."
+    "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start a new run in another "
+    "folder: --resume uses the same recipe and would diverge again."
 )
 
-# How allocators of CPU memory word a failure; torch has no class of its own for it there.
+# Messages of CPU allocators; torch has no error class for them.
 _CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
 
 
 def check_loss_finite(loss: float, step: int, examples: Examples, rows: Sequence[int] | NDArray[np.int64]) -> None:
-    """Stop where a loss is not a number.
+    """Stop if a loss is not finite.
 
     Raises:
         TrainingDiverged: with step and batch.
@@ -130,17 +130,17 @@ def check_loss_finite(loss: float, step: int, examples: Examples, rows: Sequence
     )
     raise TrainingDiverged(
         f"the loss of step {step} is {loss}, in the batch of {examples.path}, lines {named}",
-        f"Where it is step 1, look at these lines. {_DIVERGED_REMEDY}",
+        f"If it is step 1, check these lines. {_DIVERGED_REMEDY}",
     )
 
 
 def check_model_finite(loss: Tensor, step: int) -> None:
-    """Stop where a model gives values that are not numbers, before it is measured or saved.
+    """Stop if a model returns NaN or infinite values, before it is evaluated or saved.
 
     Args:
-        loss: Of a few examples, by the weights as they are: loss and gradient of the step that broke them may have
-            been finite, and after the last step no other loss follows.
-        step: The last one done.
+        loss: Loss of a few examples with the current weights. Loss and gradient of the step that broke them may have
+            been finite, and no other loss follows the last step.
+        step: The last step.
 
     Raises:
         TrainingDiverged: with the step.
@@ -153,7 +153,7 @@ def check_model_finite(loss: Tensor, step: int) -> None:
 
 @contextmanager
 def translate_out_of_memory(batch: int, mini_batch: int | None) -> Iterator[None]:
-    """Turn a failed allocation into advice.
+    """Turn a failed allocation into an error with a remedy.
 
     Raises:
         OutOfMemory: names the setting to lower.
@@ -186,7 +186,7 @@ def _out_of_memory(error: Exception, batch: int, mini_batch: int | None) -> OutO
 
 @contextmanager
 def translate_disk_errors(folder: Path) -> Iterator[None]:
-    """Turn a failed write into advice; what was written whole before stays.
+    """Turn a failed write into an error with a remedy. Complete files are kept.
 
     Raises:
         OutputError: the disk is full, or the folder cannot be written to.
@@ -198,7 +198,7 @@ def translate_disk_errors(folder: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         raise _write_failed(folder, error) from error
     except RuntimeError as error:
-        # torch.save reports a failed write as a RuntimeError of its own zip writer.
+        # torch.save reports a failed write as a RuntimeError of its zip writer.
         if not any(word in str(error) for word in ("PytorchStreamWriter", "unexpected pos", "file write failed")):
             raise
         raise _write_failed(folder, error) from error
@@ -207,7 +207,7 @@ def translate_disk_errors(folder: Path) -> Iterator[None]:
 def _write_failed(folder: Path, error: Exception) -> OutputError:
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return OutputError(
-        f"{folder} cannot be written: {'no space is left there' if full else error_summary(error)}",
-        "Free space, or make the folder writable, and run the same command with --resume: it goes on from the last "
-        "checkpoint that was written whole.",
+        f"{folder} cannot be written: {'the disk is full' if full else error_summary(error)}",
+        "Free space, or make the folder writable, and run the same command with --resume: it continues from the last "
+        "complete checkpoint.",
     )

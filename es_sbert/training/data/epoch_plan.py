@@ -17,26 +17,25 @@ from numpy.typing import NDArray
 
 from es_sbert.training.data.examples import Examples
 
-# A batch that should have n rows asks for one 8n times at most: where one text is nearly everywhere, asking on would
-# take long and bring nothing.
+# A batch of n rows tries at most 8n donors: if one text is nearly everywhere, more attempts would be slow and in vain.
 _ATTEMPTS_PER_ROW = 8
 
 
 def batch_without_duplicates(
     order: Sequence[int] | NDArray[np.int64], texts: NDArray[np.int64], size: int
 ) -> list[list[int]]:
-    """Deal rows into batches, in order; a row whose text stands in a batch already waits for a later one.
+    """Assign rows to batches, in order, so that no text occurs twice in a batch.
 
-    Each row goes into the first batch with room that follows all batches with one of its texts.
+    Each row goes into the first batch that is not full after all batches with one of its texts.
 
     Args:
-        order: Rows in the order in which they are dealt.
-        texts: *Shape:* ``(examples, texts)``, numbers of each example's texts. One example may hold a text twice.
+        order: Rows in the order of assignment.
+        texts: *Shape:* ``(examples, texts)``, text numbers of each example. One example may have a text twice.
         size: Most rows of a batch.
     """
     batches: list[list[int]] = []
-    following: list[int] = []  # of a full batch: one behind it that may have room; of any other: itself
-    first = [0] * (int(texts.max()) + 1 if texts.size else 0)  # text → first batch that may take it
+    following: list[int] = []  # of a full batch: a later one that may not be full; else the batch itself
+    first = [0] * (int(texts.max()) + 1 if texts.size else 0)  # text → first batch that may hold it
     numbers = texts.tolist()
     for row in np.asarray(order).tolist():
         place = _first_batch_with_room(max((first[text] for text in numbers[row]), default=0), following)
@@ -52,11 +51,11 @@ def batch_without_duplicates(
 
 
 def _first_batch_with_room(place: int, following: list[int]) -> int:
-    """The first batch with room, from `place` on; the number of batches where there is none."""
+    """The first batch from `place` on that is not full; the number of batches if all are full."""
     end = place
     while end < len(following) and following[end] != end:
         end = following[end]
-    # Whoever asks again goes straight to the end: without this, dealing would take quadratic time.
+    # Path compression keeps this near linear.
     while place < len(following) and following[place] not in (place, end):
         following[place], place = end, following[place]
     return end
@@ -69,16 +68,16 @@ def balance_batches(
     *,
     count: int | None = None,
 ) -> list[list[int]]:
-    """Bring batches to a given number, and small ones to half the largest as far as the data allows.
+    """Make at least `count` batches, and fill small ones to half the size of the largest if the data allows it.
 
     The last batches of `batch_without_duplicates` may hold one row, which has no negatives. They take rows from larger
-    batches, which cannot make a repetition there.
+    batches.
 
     Args:
         batches: Rows of each, without repetitions.
         texts: *Shape:* ``(examples, texts)``.
-        random: Chooses the batches that give rows away.
-        count: How many batches there shall be at least.
+        random: Chooses the batches that rows are taken from.
+        count: Minimum number of batches.
     """
     levelled = [list(rows) for rows in batches]
     levelled += [[] for _ in range((count or 0) - len(levelled))]
@@ -95,7 +94,7 @@ def balance_batches(
 
 
 def _fill_batch(batch: list[int], donors: deque[list[int]], texts: NDArray[np.int64], least: int) -> None:
-    """Take rows of the donors in turn, one of each, so that none gives much more than the others."""
+    """Take one row of each donor in turn, so that none gives much more than the others."""
     present = {text for row in batch for text in texts[row].tolist()}
     for _ in range(_ATTEMPTS_PER_ROW * least):
         if not donors or len(batch) >= least:
@@ -113,13 +112,13 @@ def _fill_batch(batch: list[int], donors: deque[list[int]], texts: NDArray[np.in
 
 Rows = NDArray[np.int64]
 
-# Examples are sorted by length among so many batches: nearly all of the padding goes, and which examples meet in a
-# batch still differs from epoch to epoch.
+# Examples are sorted by length within windows of this many batches: it removes nearly all padding, and batches still
+# differ from epoch to epoch.
 _SORT_WINDOW = 50
 
 
 def batch_count(examples: int, batch: int) -> int:
-    """How many batches of at most `batch` hold so many examples."""
+    """Number of batches of at most `batch` examples."""
     return -(-examples // batch)
 
 
@@ -133,7 +132,7 @@ def plan_batches(
     distinct: NDArray[np.int64] | None = None,
     count: int | None = None,
 ) -> list[Rows]:
-    """Deal examples into batches in random order, each example once.
+    """Assign examples to batches in random order, each example once.
 
     Sizes differ by one at most, so that no step rests on a handful of left-over examples (with `distinct`, sizes
     vary more where the data makes it necessary).
@@ -142,10 +141,10 @@ def plan_batches(
         lengths: *Shape:* ``(examples,)``, tokens of each example.
         batch: Most examples of a batch.
         seed: Of the run and of the data set in it.
-        epoch: From 0; each has an order of its own.
+        epoch: From 0; each has a different order.
         smart: Put examples of similar length together (smart batching, Reimers and Gurevych 2019, section 7).
-        distinct: *Shape:* ``(examples, texts)``, numbers of the texts of each example (`number_texts`): no number
-            then stands in two examples of a batch.
+        distinct: *Shape:* ``(examples, texts)``, text numbers of each example (`number_texts`): no number
+            then occurs in two examples of a batch.
         count: With `distinct`: make so many batches where fewer would do.
 
     Returns:
@@ -208,7 +207,7 @@ def mix_batches(batches: Sequence[Sequence[Rows]], rule: Mixing, random: np.rand
     Args:
         batches: Of each data set, in random order.
         rule: `proportional`: every batch, in random order; `round-robin`: one of each data set in turn, until the
-            shortest is through.
+            shortest is exhausted.
         random: Draws the order.
     """
     each = [[JointBatch(number, rows) for rows in dataset] for number, dataset in enumerate(batches)]
@@ -225,7 +224,7 @@ class PlannedDataset:
 
     Attributes:
         lengths: *Shape:* ``(examples,)``, tokens of each example.
-        distinct: *Shape:* ``(examples, texts)``, numbers of its texts, where no text may stand twice in a batch.
+        distinct: *Shape:* ``(examples, texts)``, text numbers, if no text may occur twice in a batch.
     """
 
     lengths: NDArray[np.int64]
@@ -240,8 +239,8 @@ class EpochPlan:
     Args:
         datasets: In the order of the stage.
         batch: Most examples of a joint batch.
-        mixing: How data sets take turns.
-        epochs: How many epochs will be asked for; a part of one counts as one.
+        mixing: How data sets are mixed.
+        epochs: Number of epochs, rounded up.
         seed: Of the run.
         smart: Whether to put examples of similar length together.
 
@@ -270,7 +269,7 @@ class EpochPlan:
         first = self.batches(0)
         self._length = len(first)
         self.examples = sum(len(batch.rows) for batch in first)
-        """Examples of an epoch, about: of data sets that others leave behind (round-robin), a part."""
+        """Examples of an epoch, approximately: with round-robin, only a part of longer data sets."""
 
     def __len__(self) -> int:
         """Joint batches of an epoch."""

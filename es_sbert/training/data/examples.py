@@ -18,7 +18,7 @@ from es_sbert.training.recipe import DataSpec, DevSpec, StageSpec
 
 
 class LabelKind(StrEnum):
-    """What stands beside the texts of an example."""
+    """Kind of the label of an example."""
 
     NONE = "none"
     SCORE = "score"  # float: a similarity, or a teacher's margin
@@ -36,8 +36,8 @@ class ExampleSchema:
         repeats_last: Whether the last role may be mapped to any number of columns, none included.
         score_range: For `LabelKind.SCORE`: the range that gold scores are mapped to, or None for scores as they are.
         classes: For `LabelKind.CLASS`: the names of the classes, in the order of their numbers.
-        distinct: Whether a text must not stand twice in a batch (in-batch negatives).
-        taught: Whether a teacher model makes the labels, so that the data holds none.
+        distinct: Whether a text must not occur twice in a batch (in-batch negatives).
+        taught: Whether a teacher model makes the labels, so the data has none.
     """
 
     roles: tuple[str, ...]
@@ -73,7 +73,7 @@ class Examples:
         return len(self.lines)
 
     def origin(self, example: int) -> str:
-        """Where an example comes from, for messages: `pairs.tsv, line 17`."""
+        """Location of an example, for messages: `pairs.tsv, line 17`."""
         return f"{self.path}, line {self.lines[example]}"
 
     def part(self, start: int, count: int | None) -> Examples:
@@ -89,7 +89,7 @@ _LABEL_ROLES = {LabelKind.SCORE: "score", LabelKind.CLASS: "class"}
 
 @dataclass(frozen=True)
 class AssignedColumns:
-    """Columns of a file by what they are for.
+    """Columns of a file by role.
 
     Attributes:
         texts: In the order of the objective's roles.
@@ -140,29 +140,29 @@ def _as_tuple(given: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_negatives(texts: Sequence[Sequence[str]], lines: NDArray[np.int64], problems: RowErrors) -> None:
-    """Note the rows whose negative is the anchor itself, or a positive of the same anchor in any row.
+    """Reject false negatives: a negative must be neither the anchor nor a positive of the same anchor in any row.
 
     Texts that differ in white space only count as equal.
 
     Args:
         texts: Columns: anchors, positives, then any number of columns of negatives.
         lines: *Shape:* ``(rows,)``, for messages.
-        problems: Takes the rows.
+        problems: Collects the rows.
     """
     anchors, positives, *negatives = ([" ".join(text.split()) for text in column] for column in texts)
-    right: dict[tuple[str, str], int] = {}  # (anchor, positive) → the first line that says so
+    positives_of: dict[tuple[str, str], int] = {}  # (anchor, positive) → its first line
     for line, pair in zip(lines.tolist(), zip(anchors, positives, strict=True), strict=True):
-        right.setdefault(pair, line)
+        positives_of.setdefault(pair, line)
     for column in negatives:
         for line, anchor, negative in zip(lines.tolist(), anchors, column, strict=True):
             if negative == anchor:
                 problems.add(line, "the negative is the anchor itself")
-            elif (said := right.get((anchor, negative))) is not None:
-                where = "" if said == line else f" of the same anchor in line {said}"
+            elif (first_line := positives_of.get((anchor, negative))) is not None:
+                where = "" if first_line == line else f" of the same anchor in line {first_line}"
                 problems.add(line, f"the negative is the positive{where}")
 
 
-_ROWS_REMEDY = "Mend these rows or leave them out; `columns` in the recipe says which column is read as what."
+_ROWS_REMEDY = "Correct or remove these rows, or assign other columns in the recipe's `columns`."
 
 
 def read_examples(spec: DataSpec, shape: ExampleSchema, data_folder: Path) -> Examples:
@@ -186,7 +186,7 @@ def read_examples(spec: DataSpec, shape: ExampleSchema, data_folder: Path) -> Ex
     unknown = sorted(set(spec.prompts) - set(shape.roles))
     if unknown:
         raise RecipeInvalid(
-            f"{name}: there is no role {', '.join(unknown)} to put a prompt in front of",
+            f"{name}: prompts for unknown roles: {', '.join(unknown)}",
             f"The roles of texts are: {', '.join(shape.roles)}.",
         )
     return read_with_schema(
@@ -218,8 +218,8 @@ def read_with_schema(
         columns: Role → column; several for the last role of a shape that repeats it.
         shape: What is needed.
         score_range: Lowest and highest gold score of the data; None: those of the shape, if it has any.
-        skip: Leave out the first so many rows (they are read and checked).
-        limit: Take only so many.
+        skip: Skip this many rows at the start (they are read and checked).
+        limit: Use at most this many.
 
     Raises:
         RecipeInvalid, SourceError, UsageError: as for `read_examples`.
@@ -237,7 +237,7 @@ def read_with_schema(
     problems.check(_ROWS_REMEDY)
     if shape.label is LabelKind.NONE and "negative" in shape.roles:
         check_negatives(texts, table.lines, problems)
-        problems.check("Leave these rows out, or give them other negatives.")
+        problems.check("Remove these rows, or use other negatives.")
     examples = Examples(name=name, path=path, texts=texts, labels=labels, lines=table.lines).part(skip, limit)
     if not len(examples):
         raise SourceError(f"{path} has {len(texts[0])} examples, and skip: {skip} leaves none", "Lower skip.")
@@ -254,7 +254,7 @@ def _labels(
     scores = table.floats(columns.label, problems)  # (rows,)
     if given is not None:
         low, high = given
-        # A score that is no number is NaN here, noted already, and neither below nor above.
+        # An invalid score is NaN here and was reported already.
         for row in np.flatnonzero((scores < low) | (scores > high)):
             reason = f"{columns.label} is {scores[row]:g}, outside {low:g} to {high:g}"
             problems.add(int(table.lines[row]), f"{reason} (score_range in the recipe)")
@@ -294,10 +294,10 @@ class DevData:
     """Texts and gold labels of a dev set.
 
     Attributes:
-        task: What is measured on them.
+        task: The dev task.
         texts: One list for each role of the task, all of one length.
         gold: Scores (`sts`, float32) or classes (`duplicates`, int64) of *shape* ``(examples,)``; None for the
-            tasks whose columns say which text is right.
+            tasks whose columns define the right text.
     """
 
     task: Literal["sts", "triplet", "pairs", "duplicates"]
@@ -326,9 +326,9 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
     )
     gold = examples.labels
     if gold is not None and np.all(gold == gold[0]):
-        # Neither a rank correlation nor a precision is defined then: no checkpoint could be called the best.
+        # Rank correlation and precision are then undefined, so no checkpoint would be the best.
         raise SourceError(
-            f"{path}: all {len(examples)} gold labels are {gold[0]:g}, which tells no checkpoint from another",
+            f"{path}: all {len(examples)} gold labels are {gold[0]:g}, so every checkpoint would have the same score",
             "Name another dev set, or raise its limit.",
         )
     if spec.task == "pairs" and len(set(examples.texts[1])) == 1:

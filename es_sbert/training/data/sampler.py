@@ -33,7 +33,7 @@ def process_part_sizes(joint: int, processes: int) -> tuple[int, ...]:
 
 
 class MixedDataset(Dataset[BatchItem]):
-    """Several data sets as one whose items only say where an example stands; collating looks the example up.
+    """Several data sets as one: an item is the location of an example, and collating looks the example up.
 
     Args:
         sizes: Examples of each data set.
@@ -53,12 +53,12 @@ class MixedBatchSampler(Sampler[list[BatchItem]]):
     """Batches of the current epoch, each of one data set.
 
     A joint batch is dealt out in order: the parts of all processes, one after another, are the joint batch. Their
-    sizes differ by one at most. Use it in a plain `DataLoader(…, batch_sampler=…)` and do not have accelerate prepare
-    that loader: its `BatchSamplerShard` would deal the parts out once more, and with `split_batches` it passes over
-    every batch that is smaller than `batch_size`.
+    sizes differ by at most one. Use it in a plain `DataLoader(…, batch_sampler=…)` that accelerate does not prepare:
+    its `BatchSamplerShard` would split the parts again, and with `split_batches` it skips every batch that is
+    smaller than `batch_size`.
 
     `set_epoch` has to be called before each epoch. Nothing else changes what is drawn, so a resumed run that sets
-    the epoch and passes over the batches it has seen (`accelerate.skip_first_batches`) goes on with the same ones.
+    the epoch and skips the batches it has seen (`accelerate.skip_first_batches`) continues with the same ones.
 
     Args:
         plan: The joint batches.

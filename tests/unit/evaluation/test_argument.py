@@ -99,7 +99,7 @@ def test_too_few_pairs_of_a_label(labels: list[str]) -> None:
 
 @pytest.mark.parametrize(("topics", "folds"), [(["a", "b", "c"], 4), (["a", "a"], None), ([], None)])
 def test_too_few_topics(topics: list[str], folds: int | None) -> None:
-    with pytest.raises(SourceError, match="topics cannot be parted"):
+    with pytest.raises(SourceError, match="topics cannot be split"):
         topic_splits(topics, folds=folds)
 
 

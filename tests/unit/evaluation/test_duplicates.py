@@ -86,7 +86,7 @@ def test_labels_that_cannot_be_measured(labels: list[int]) -> None:
 
 
 def test_scores_that_are_not_finite() -> None:
-    with pytest.raises(ModelError, match="not finite"):
+    with pytest.raises(ModelError, match="NaN or infinite"):
         duplicates(np.array([np.nan, 0.0]), np.array([0, 1]))
 
 

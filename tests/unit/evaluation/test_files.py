@@ -177,7 +177,7 @@ def test_documents_without_text_are_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]}, "line 2: _id 'a' stands in line 1"),
+        ({"corpus": [{"_id": "a", "text": "x"}, {"_id": "a", "text": "y"}]}, "line 2: _id 'a' is already in line 1"),
         ({"corpus": [{"_id": "a", "title": "", "text": " "}]}, "all documents of"),
         ({"corpus": [{"_id": "a", "text": 5}]}, "corpus.jsonl, line 1: title or text is no text"),
         ({"corpus": [{"text": "x"}]}, "no column _id"),

@@ -114,5 +114,5 @@ def test_nothing_relevant() -> None:
 
 def test_vectors_that_are_not_finite() -> None:
     good = np.ones((2, 2), dtype=np.float32)
-    with pytest.raises(ModelError, match="not finite"):
+    with pytest.raises(ModelError, match="NaN or infinite"):
         search_exact(good * np.float32(np.nan), good, 1)

@@ -64,7 +64,7 @@ def test_a_vector_is_nearest_to_itself(u: NDArray[np.float32]) -> None:
 def test_values_that_are_not_finite(similarity: Similarity, bad: float) -> None:
     broken = U.copy()
     broken[1, 1] = bad
-    with pytest.raises(ModelError, match="not finite"):
+    with pytest.raises(ModelError, match="NaN or infinite"):
         paired_similarity(similarity, broken, V)
 
 

@@ -76,7 +76,7 @@ def test_gold_scores_that_order_nothing(gold: list[float]) -> None:
 
 
 def test_scores_that_are_not_finite() -> None:
-    with pytest.raises(ModelError, match="not finite"):
+    with pytest.raises(ModelError, match="NaN or infinite"):
         correlate(np.array([0.0, np.nan]), np.array([1.0, 2.0]))
 
 

@@ -121,9 +121,9 @@ def test_nothing_to_measure_on() -> None:
 def test_features_that_are_not_finite() -> None:
     broken = examples(60, 1)
     broken.features[3, 2] = np.nan
-    with pytest.raises(ModelError, match="not finite"):
+    with pytest.raises(ModelError, match="NaN or infinite"):
         evaluate_split(broken, examples(10, 2))
-    with pytest.raises(ModelError, match="not finite"):
+    with pytest.raises(ModelError, match="NaN or infinite"):
         evaluate_split(examples(60, 1), broken)
 
 

@@ -47,5 +47,5 @@ def test_no_triplets() -> None:
 
 def test_vectors_that_are_not_finite() -> None:
     good, bad = np.ones((1, 2), dtype=np.float32), np.array([[1, np.nan]], dtype=np.float32)
-    with pytest.raises(ModelError, match="not finite"):
+    with pytest.raises(ModelError, match="NaN or infinite"):
         triplet_accuracy(good, good, bad)

@@ -81,7 +81,7 @@ def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, way: str, value
 
 def test_patience_needs_something_to_be_patient_about(tmp_path: Path) -> None:
     path = write_recipe(tmp_path, recipe(tmp_path, dev=None, patience=2))
-    with pytest.raises(RecipeInvalid, match="patience needs dev"):
+    with pytest.raises(RecipeInvalid, match="patience needs a dev set"):
         load_recipe(str(path))
 
 
@@ -96,7 +96,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     text = yaml.safe_dump(recipe(tmp_path))
     (tmp_path / "twice.yaml").write_text(text + "seed: 1\nseed: 2\n")
     line = len(text.splitlines()) + 2
-    with pytest.raises(RecipeInvalid, match=rf"twice.yaml, line {line}: 'seed' stands twice"):
+    with pytest.raises(RecipeInvalid, match=rf"twice.yaml, line {line}: duplicate key 'seed'"):
         load_recipe(str(tmp_path / "twice.yaml"))
 
 

@@ -107,7 +107,7 @@ def test_a_run_that_ended_before_its_model_was_written_goes_no_further(
     train_here(path, folder / "whole")
     with monkeypatch.context() as full:
         full.setattr(BiEncoderTask, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-        with pytest.raises(OutputError, match="no space is left") as caught:
+        with pytest.raises(OutputError, match="the disk is full") as caught:
             train_here(path, folder / "full")
     assert "--resume" in caught.value.remedy
     train_here(path, folder / "full", resume=True)
@@ -197,7 +197,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 def test_resuming_another_recipe_or_other_data_or_models_is_refused(folder: Path, model: Path) -> None:
     base = shutil.copytree(model, folder / "base")
     path = write_recipe(folder, recipe(base))
-    with pytest.raises(CheckpointInvalid, match="holds no run to go on with"):
+    with pytest.raises(CheckpointInvalid, match="holds no run to resume"):
         train_here(path, folder / "out", resume=True)
     with cut_at(1):
         train_here(path, folder / "out")

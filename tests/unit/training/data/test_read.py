@@ -116,7 +116,7 @@ def test_a_mapping_that_does_not_fit(
 
 
 def test_a_prompt_for_no_role(tmp_path: Path) -> None:
-    with pytest.raises(RecipeInvalid, match="no role query to put a prompt in front of"):
+    with pytest.raises(RecipeInvalid, match="prompts for unknown roles: query"):
         read_examples(spec(TEXT_COLUMNS, prompts={"query": "q", "sentence1": "q"}), ExampleSchema(PAIRS), tmp_path)
 
 
