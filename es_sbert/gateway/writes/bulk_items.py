@@ -12,18 +12,18 @@ import orjson
 
 from es_sbert.gateway.proxy.json_bodies import lines_to_utf8
 
-# What JSON takes for white space; a line feed ends a line of a bulk request.
+# Whitespace of JSON; a line feed ends a line of a bulk request.
 JSON_SPACE = b" \t\r\n"
-# Bytes of a body that are worked on in one step.
+# Bytes of a body that are processed in one step.
 _STEP_BYTES = 1024 * 1024
-# Engines index a part of this size in a fraction of a second. Many more small documents at once make their garbage
-# collections long, and all other requests wait for these.
+# Engines index a part of this size in a fraction of a second. Many more small documents cause long garbage collections,
+# which delay all other requests.
 _PART_ITEMS = 5000
 _PART_BYTES = 4 * 1024 * 1024
 
 
 class OpType(StrEnum):
-    """What an action does."""
+    """The type of an action."""
 
     INDEX = "index"
     CREATE = "create"
@@ -36,13 +36,13 @@ class BulkItem:
     """One action.
 
     Attributes:
-        operation: What it does.
-        index: Index, alias or data stream, as it is called (not percent-encoded).
-        id: The document's; None where the engine is to give it one.
-        routing: What chooses its shard; None where that is the id.
-        head: The bytes before its document: of a bulk request the action's line.
-        source: The bytes of its document, the white space around it left out; empty where it has none.
-        tail: The bytes behind its document.
+        operation: Its type.
+        index: Index, alias or data stream (not percent-encoded).
+        id: Id of the document; None if the engine generates it.
+        routing: Routing value; None if that is the id.
+        head: The bytes before its document: in a bulk request, the line of the action.
+        source: The bytes of its document, without surrounding whitespace; empty if it has none.
+        tail: The bytes after its document.
     """
 
     operation: OpType
@@ -59,12 +59,12 @@ class BulkItem:
         return self.head + self.source + self.tail
 
     def with_source(self, source: bytes) -> BulkItem:
-        """The same action on another document."""
+        """The same action with another document."""
         return replace(self, source=source)
 
 
 class _InvalidBulkLine(ValueError):
-    """The engine says by itself what is wrong with it."""
+    """A line that is not an action; the engine rejects the request."""
 
 
 def document_item(operation: OpType, index: str, id: str | None, routing: str | None, source: bytes) -> BulkItem:
@@ -74,11 +74,11 @@ def document_item(operation: OpType, index: str, id: str | None, routing: str | 
 
 @dataclass(frozen=True)
 class WindowLimits:
-    """How much of a bulk request is worked on at a time.
+    """Limits of a window of a bulk request.
 
     Attributes:
-        items: Most actions.
-        bytes: Most bytes of memory, as `weight` estimates them. A larger action makes a window alone.
+        items: Maximum number of actions.
+        bytes: Maximum memory, as estimated by `weight`. A larger action is a window of one item.
         weight: Estimates the memory for an action, from the name of its index and the bytes of its lines.
     """
 
@@ -93,7 +93,7 @@ class BulkWindow:
 
     Attributes:
         items: In order.
-        rest: Lines after the last action of the request, which engines pass over.
+        rest: Lines after the last action of the request, which engines ignore.
         end: Offset of the next window in the request's body.
     """
 
@@ -116,9 +116,9 @@ class BulkBody:
 
     Attributes:
         body: In UTF-8.
-        index, routing: Apply to actions that do not say their own.
-        names: Indices that documents are written to; None where these are more than `most_names`.
-        cuts: Offsets at which a body is cut that is sent in parts as it came: where each part begins, and the end.
+        index, routing: Defaults of actions.
+        names: Indices that documents are written to; None if they are more than `most_names`.
+        cuts: Offsets of the parts in which an unchanged body is sent, and of its end.
     """
 
     body: bytes
@@ -134,7 +134,7 @@ class BulkBody:
         """Check the lines of a body, a part of it in each step.
 
         Returns:
-            None where the engine refuses the whole request, or where it is not certain which line is which.
+            None if the engine rejects the whole request, or the meaning of a line is not certain.
         """
         body = yield from _to_utf8_in_steps(body)
         if not body.endswith(b"\n"):
@@ -147,7 +147,7 @@ class BulkBody:
                 name = _name_or_none(said.get("_index")) or index
                 if not name:
                     return None
-                # What is not an object has no text, and the engine refuses it.
+                # Skip bodies that are not JSON objects; the engine rejects them.
                 if (
                     name not in names
                     and len(names) <= most_names

@@ -30,17 +30,17 @@ from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, 
 from es_sbert.io.text_formats import depth_problem, parse_json_line
 
 _WHITESPACE = " \t\r\n"
-# Only where a value ends is asked: numbers need not be understood, and may be longer than Python likes to read.
+# Only the end of a value is needed: numbers are not parsed, and may be longer than Python accepts.
 _DECODER = json.JSONDecoder(strict=False, parse_float=len, parse_int=len, parse_constant=len)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonMember:
-    """Where a member stands in an object's text.
+    """The position of a member in the text of an object.
 
     Attributes:
         name: Its key.
-        start, value, end: Offsets of its key, of its value, and behind it.
+        start, value, end: Offsets of its key, its value and its end.
     """
 
     name: str
@@ -69,7 +69,7 @@ def object_members(text: str) -> list[JsonMember]:
 
 
 def member_value(source: bytes, name: str) -> bytes:
-    """The bytes of a member's value; of the last one, where the key stands several times.
+    """The bytes of a member's value; of the last one if the key is repeated.
 
     Args:
         source: A valid JSON object that has the member.
@@ -112,9 +112,9 @@ def _skip_space(text: str, position: int) -> int:
     return position
 
 
-# Index and id of a document, as an item calls them.
+# Index and id of a document, as an item names them.
 WriteKey = tuple[str, str]
-# How engines let a request say yes.
+# Values that engines accept as true.
 _TRUE_VALUES = (True, "true")
 
 
@@ -125,7 +125,7 @@ class WriteItem:
     Attributes:
         item: The item.
         targets: The vector fields.
-        fields: Its JSON object; None where it is not one that can be read, or that the engine takes.
+        fields: Its JSON object; None if it cannot be parsed, or the engine rejects it.
         without_text: Names of the vector fields whose text is not known.
     """
 
@@ -141,31 +141,31 @@ class WriteItem:
 
     @property
     def key(self) -> WriteKey | None:
-        """The document; None where the engine gives it its id."""
+        """The document; None if the engine generates its id."""
         return None if self.item.id is None else (self.item.index, self.item.id)
 
     @property
     def doc(self) -> Json | None:
-        """The partial document of an update without a script, which would decide by itself."""
+        """The partial document of an update; None for an update by a script."""
         if self.item.operation is not OpType.UPDATE or self.fields is None or "script" in self.fields:
             return None
         return _object_member(self.fields, "doc")
 
     @property
     def upsert(self) -> Json | None:
-        """What an update writes where there is no document yet; None where that is up to a script."""
+        """The document that an update creates if there is none; None if a script creates it."""
         if self.item.operation is not OpType.UPDATE or self.fields is None:
             return None
         return None if self.fields.get("scripted_upsert") in _TRUE_VALUES else _object_member(self.fields, "upsert")
 
     @property
     def creates(self) -> bool:
-        """Whether an update's partial document is the whole one where there is none yet."""
+        """Whether an update creates the document from the partial one if there is none (`doc_as_upsert`)."""
         return self.fields is not None and self.fields.get("doc_as_upsert") in _TRUE_VALUES
 
     @property
     def complete_documents(self) -> list[Json]:
-        """The documents that may come into being as the item brings them."""
+        """The complete documents that the item may create."""
         if self.fields is None or self.item.operation is OpType.DELETE:
             return []
         if self.item.operation is not OpType.UPDATE:
@@ -175,24 +175,24 @@ class WriteItem:
 
     @property
     def lacks_vector(self) -> bool:
-        """Whether a whole document brings no vector for a field whose text is not known."""
+        """Whether a complete document has no vector for a field whose text is not known."""
         return any(document.get(name) is None for document in self.complete_documents for name in self.without_text)
 
     @property
     def is_partial(self) -> bool:
-        """Whether it changes a document only in part."""
+        """Whether it is a partial update."""
         return self.doc is not None and not self.creates
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Fields of the document before that must be known."""
+        """Fields of the previous document that must be known."""
         return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
 
     def changes(self, standing: PreviousDocument) -> dict[str, VectorChange]:
-        """What becomes of vectors: the item's member that is a document → its change; "" is the item's whole object.
+        """Changes of vectors by the member of the item that is a document; "" is the item's whole object.
 
         Args:
-            standing: The document before; what it is matters only where `needed` is not empty.
+            standing: The previous document; used only if `needed` is not empty.
         """
         if self.fields is None:
             return {}
@@ -213,7 +213,7 @@ class WriteItem:
     ) -> BulkItem:
         """The item with vectors in its documents.
 
-        A partial document clears the wanted fields that it gets no vector for: the old one stood for another text.
+        A partial document clears the fields that get no new vector, because the old vector is of another text.
 
         Args:
             filled: Vector fields of each member.
@@ -231,7 +231,7 @@ class WriteItem:
         return self.item.with_source(values[""] if "" in values else replace_values(source, values))
 
     def after(self, before: PreviousDocument) -> PreviousDocument:
-        """The document after the item, where the engine takes it."""
+        """The document after the item, if the engine accepts it."""
         operation = self.item.operation
         if operation is OpType.DELETE:
             return NoPreviousDocument.MISSING
@@ -253,10 +253,10 @@ class WriteItem:
 def previous_documents(
     written: Sequence[WriteItem], found: Mapping[WriteKey, PreviousDocument]
 ) -> list[PreviousDocument]:
-    """The document before each item, where items of the same request may have written it already.
+    """The document before each item, including writes of earlier items of the same request.
 
     Args:
-        found: The documents before the request; those that no item needs may be left out.
+        found: The documents before the request that items need.
     """
     now = dict(found)
     result: list[PreviousDocument] = []
@@ -277,11 +277,11 @@ def _apply_change(source: bytes, change: VectorChange, filled: Sequence[VectorFi
 
 
 def _parse_document(source: bytes) -> Json | None:
-    """An object; None where it is none that the engine takes, or that can be read."""
+    """An object; None if it cannot be parsed, or the engine rejects it."""
     fields = parse_json_line(source)
     if isinstance(fields, str):
         try:
-            # Engines take lone surrogates too.
+            # Engines accept lone surrogates.
             fields = parse_plain_json(source.decode(), finite=False)
         except (UnsupportedJson, UnicodeDecodeError):
             return None
@@ -294,24 +294,24 @@ def _object_member(fields: Json, name: str) -> Json | None:
 
 
 class NoPreviousDocument(Enum):
-    """Why the document that an update is about is not at hand."""
+    """Why the previous document of an update is not available."""
 
     MISSING = auto()  # there is none
-    UNKNOWN = auto()  # it cannot be known what will be there
+    UNKNOWN = auto()  # it cannot be determined
 
 
-# A document as it stands before an update: the fields that matter.
+# A document before an update: the relevant fields.
 PreviousDocument = Json | NoPreviousDocument
 
 
 @dataclass(frozen=True)
 class VectorChange:
-    """What an object that is written gets and loses.
+    """The change of vectors in a written object.
 
     Attributes:
         wanted: Vector fields that get a new vector, each with the text.
-        removed: Members of the object that are left out: vectors of an older text, and the objects beside them.
-        cleared: Vector fields that a partial document takes away from the document.
+        removed: Members of the object that are removed: vectors of an older text, and their metadata.
+        cleared: Vector fields that a partial document sets to null.
         document_hash: Of the whole document; None for a part of one.
     """
 
@@ -328,10 +328,10 @@ NO_CHANGE = VectorChange()
 
 
 def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> VectorChange:
-    """What a document that takes the place of another (or of none) gets: a vector for each text that it has.
+    """The change of a complete document: a vector for each of its texts.
 
-    A vector that the client brings stays, unless the object beside it says that it is of another text or model: then
-    it is a copy of what the index held before.
+    A vector from the client is kept, unless its metadata says that it is of another text or model: then it is a copy of
+    the previous document.
     """
     wanted: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
@@ -349,11 +349,11 @@ def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> V
 def partial_document_change(
     doc: Json, standing: PreviousDocument, targets: Sequence[EmbeddingTarget], *, creates: bool
 ) -> VectorChange:
-    """What a partial document gets for the texts that it changes.
+    """The change of a partial document: vectors for the texts that it changes.
 
     Args:
-        standing: The document before.
-        creates: Whether the partial document is the whole one where there is none yet (`doc_as_upsert`).
+        standing: The previous document.
+        creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
     """
     wanted: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
@@ -370,7 +370,7 @@ def partial_document_change(
         elif standing is NoPreviousDocument.UNKNOWN:
             text = None
         else:
-            continue  # there is nothing to update, and the engine says so
+            continue  # the engine rejects the update
         if _keeps_client_vector(doc, target, text or ""):
             continue
         removed |= _replaced_members(doc, target, True)
@@ -382,7 +382,7 @@ def partial_document_change(
 
 
 def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tuple[str, ...]:
-    """What must be known of the document before, so that the texts that a partial document changes are whole."""
+    """Fields of the previous document that are part of the texts that a partial document changes."""
     needed = [
         name
         for target in targets
@@ -393,7 +393,7 @@ def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tup
 
 
 def merge_partial_document(standing: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
-    """A document after a partial update, as engines do it: objects are merged, all else is replaced."""
+    """A document after a partial update: engines merge objects and replace all other values."""
     result = dict(standing)
     for name, value in doc.items():
         before = result.get(name)
@@ -403,7 +403,7 @@ def merge_partial_document(standing: Mapping[str, Any], doc: Mapping[str, Any]) 
 
 
 def _text(fields: Json, template: TextTemplate) -> str:
-    """The text to embed; empty where there is none, or none that a model could read."""
+    """The text to embed; empty if there is none or it is blank."""
     try:
         text = "" if template.is_missing(fields) else template.render(fields)
     except TextFieldError:
@@ -412,7 +412,7 @@ def _text(fields: Json, template: TextTemplate) -> str:
 
 
 def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str) -> bool:
-    """Whether the object brings a vector that is to stay."""
+    """Whether the object has a vector that is kept."""
     if fields.get(target.field) is None:
         return False
     if read_document_meta(fields, target.meta_field) is None:
@@ -421,7 +421,7 @@ def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str) -> bo
 
 
 def _replaced_members(fields: Json, target: EmbeddingTarget, replaced: bool) -> set[str]:
-    """Members that give way; nulls only to what replaces them."""
+    """Members to remove. A null is removed only if a new value replaces it."""
     names = (target.field, target.meta_field)
     return {name for name in names if name in fields and (replaced or fields[name] is not None)}
 
@@ -435,7 +435,7 @@ def _is_complete(doc: Json, template: TextTemplate) -> bool:
 
 
 def _sets_field(doc: Json, field: str) -> bool:
-    """Whether a partial document decides what stands at a dotted name, be it by something else in an object's place."""
+    """Whether a partial document sets a dotted name, or replaces an object on its path by another value."""
     if find_field(doc, field) is not MISSING:
         return True
     head, dot, _ = field.rpartition(".")
