@@ -178,7 +178,7 @@ class _ArrowStream(io.RawIOBase):
         while self._buffered.read(1 << 16):
             pass
         if not self._tail.endswith(_FILE_MAGIC if self._is_file else _END_OF_STREAM):
-            raise CorruptStream("the end marker of the Arrow data is missing: the file may have been truncated")
+            raise CorruptStream("the end marker of the Arrow data is missing: the file may have been cut off")
 
 
 @contextmanager
