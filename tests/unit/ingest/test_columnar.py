@@ -161,7 +161,7 @@ def test_a_stream_that_is_cut_off_between_two_batches_is_not_taken_for_whole(tmp
     *rows, last = read(tmp_path / "t.arrows")
     assert len(rows) == 100
     assert isinstance(last, RejectedRecord)
-    assert "after the record of line 100: the mark at the end of the Arrow data is missing" in last.reason
+    assert "after the record of line 100: the end marker of the Arrow data is missing" in last.reason
 
 
 def test_a_damaged_page_of_parquet_ends_in_one_reject(tmp_path: Path) -> None:
