@@ -285,11 +285,13 @@ class SearchLog:
         if now < self._last_warning + _WARNING_INTERVAL_SECONDS:
             return
         self._last_warning = now
-        event, message = "search_log_waits", f"the search log cannot be written: {reason}"
+        dropped, waiting = self.dropped, self.waiting
         if lost:
-            event = "search_log_dropped"
-            message = f"{self.dropped:,} searches are missing in the search log: {reason}"
-        log_event(event, message, logging.WARNING, dropped=self.dropped, waiting=self.waiting)
+            message = f"{dropped:,} searches are missing in the search log: {reason}"
+            log_event("search_log_dropped", message, logging.WARNING, dropped=dropped, waiting=waiting)
+        else:
+            message = f"the search log cannot be written: {reason}"
+            log_event("search_log_waits", message, logging.WARNING, dropped=dropped, waiting=waiting)
 
 
 def is_retryable_error(error: EsSbertError) -> bool:

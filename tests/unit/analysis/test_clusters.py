@@ -284,7 +284,7 @@ def test_more_texts_than_a_method_holds_are_refused(method: str, limit: str, mon
         ),
         ("hdbscan", {"min_cosine": 0.5}, "a minimum cosine does not apply to hdbscan"),
         ("agglomerative", {"min_size": 5}, "a minimum size does not apply to agglomerative"),
-        ("kmeans", {"k": 0}, "0 clusters"),
+        ("kmeans", {"k": 0}, "number of clusters is 0"),
         ("communities", {"min_cosine": 1.5}, "Use a value from -1 to 1"),
         ("communities", {"min_cosine": float("nan")}, "Use a value from -1 to 1"),
         ("hdbscan", {"min_size": 1}, "min_size is 1"),

@@ -21,7 +21,7 @@ from es_sbert.search.async_semantic_index import _in_thread
 
 
 def read(documents: Any, max_bytes: int = 1000) -> list[Record | RejectedRecord]:
-    reading = ReadContext(ReadSettings(max_bytes, plain_field="text"), ByteCounter(), threading.Event())
+    reading = ReadContext(ReadSettings(max_bytes, plain_text_field="text"), ByteCounter(), threading.Event())
     return list(IterableSource(documents).records(reading))
 
 
