@@ -44,7 +44,7 @@ from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.onnx_session import CUDA_WORKERS
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 
 CORES, WANTED = 16, 150_000
 _STAGES = ("tokenise", "token ids to numpy", "find identical texts, plan batches", "pack", "bind and gather")

@@ -20,7 +20,7 @@ from benchmarks.common import machine, table
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 
 HEADER = (
     "model", "variant", "min cosine", "mean cosine", "max |Δ|", "rank agreement", "STS ρ reference", "STS ρ variant",

@@ -1,1 +1,77 @@
-"""ONNX export: graphs built from weights or traced with torch, int8 and fp16 variants, and the parity check."""
+"""ONNX export: graphs built from weights or traced with torch, int8 and fp16 variants, and the parity check.
+
+`export` is the entry point. export_bundle.py writes bundles, sentence_graph.py and transformer_layers.py build graphs,
+tracing.py traces them, quantization.py and fp16.py convert them, and parity.py compares them with the original model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from es_sbert.bundle.bundle import EncoderManifest, RerankerManifest
+
+
+def export(
+    model: str | Path,
+    output: str | Path,
+    precisions: Sequence[str] = ("fp32", "int8"),
+    *,
+    force: bool = False,
+    sts_file: Path | None = None,
+    report: Callable[[str], None] = lambda message: None,
+) -> EncoderManifest | RerankerManifest:
+    """Export a sentence encoder or a cross-encoder to a folder with checked ONNX variants.
+
+    Every variant is compared with the original model. The folder is written only if all pass, and opens in
+    sentence-transformers too. `Encoder(output)` or `Reranker(output)` runs it. Unlike `es-sbert export`, this function
+    does not register the model.
+
+    Args:
+        model: Model folder, hub id, installed or registered name. A `Path` is always a folder.
+        output: Folder to write: new, empty, or a bundle of the same model, which gains variants.
+        precisions: Any of `fp32` and `int8` for CPUs, and `fp16` for CUDA.
+        force: Also write variants that fail the parity check, marked as forced.
+        sts_file: Sentence pairs with gold scores (columns sentence1, sentence2, score) to compare variants on as well.
+            For sentence encoders only.
+        report: Called with progress messages.
+
+    Returns:
+        The manifest: the model's fingerprint, and each variant with its parity report.
+
+    Raises:
+        UsageError: an option is invalid, or the output folder holds something else.
+        ModelError: the model was not found, is broken, or its architecture is not supported.
+        ParityFailed: a variant fails the parity check; nothing was written.
+        SourceError: the STS file cannot be read.
+    """
+    from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
+    from es_sbert.bundle.model_lookup import resolve_model
+    from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+    from es_sbert.errors import UsageError
+    from es_sbert.exporters.export_bundle import export_bundle, export_reranker
+
+    unknown = [name for name in precisions if name not in set(Precision)]
+    if unknown or isinstance(precisions, str):
+        raise UsageError(f"{precisions!r} is not a list of precisions", f"Choose from {', '.join(Precision)}.")
+    wanted = [Precision(name) for name in precisions]
+    folder = model if isinstance(model, Path) else resolve_model(model)
+    output = Path(output)
+    if is_cross_encoder(folder):
+        if sts_file is not None:
+            raise UsageError("a cross-encoder has no embeddings to compare on STS", "Omit the STS file (--sts).")
+        return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
+    return export_bundle(
+        read_sentence_model(folder, str(model)),
+        output,
+        wanted,
+        force=force,
+        sts_file=sts_file,
+        reference="auto",
+        on_progress=report,
+    )
+
+
+__all__ = ["export"]

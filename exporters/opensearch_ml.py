@@ -24,7 +24,7 @@ from es_sbert.bundle.bundle import hash_file
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.tokenizer import load_tokenizer
 from es_sbert.errors import ParityFailed, UnsupportedArchitecture, UsageError
-from es_sbert.exporters.export import choose_graph_source, is_previous_export, staged_folder
+from es_sbert.exporters.export_bundle import choose_graph_source, is_previous_export, staged_folder
 from es_sbert.exporters.graph_builder import CONTRIB, save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity

@@ -85,7 +85,7 @@ class Context:
         """
         from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
         from es_sbert.bundle.sentence_model import Precision, read_sentence_model
-        from es_sbert.exporters.export import export_bundle
+        from es_sbert.exporters.export_bundle import export_bundle
 
         wanted = tuple(precisions or (Precision.FP16,))
         model = read_sentence_model(folder)

@@ -109,7 +109,7 @@ def reranker(context: Context) -> JSON:
     from es_sbert.bundle.cross_encoder_model import read_cross_encoder
     from es_sbert.bundle.sentence_model import Precision
     from es_sbert.encoder.reranker import Reranker
-    from es_sbert.exporters.export import export_reranker
+    from es_sbert.exporters.export_bundle import export_reranker
 
     name = "minilm"
     folder = write_cross_encoder(context.scratch / f"cross-{name}", SHAPES[name])

@@ -9,12 +9,15 @@ import click
 import cloup
 from cloup import option_group
 
+from es_sbert import exporters
 from es_sbert.bundle.bundle import EncoderManifest, EncoderVariant, RerankerManifest, RerankerVariant
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.logs import log_format_option
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
 from es_sbert.messages import log_message
+
+_OPENSEARCH_ML_ONLY = "--target opensearch-ml writes one graph of a sentence encoder, in fp32"
 
 
 def _parse_precisions(context: click.Context, parameter: click.Parameter, value: str | None) -> list[Precision] | None:
@@ -101,45 +104,33 @@ def export(
       es-sbert export ./my-model -o for-opensearch --target opensearch-ml
     """
     # Imported here: `es-sbert export --help` should not load onnx.
-    from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
     from es_sbert.bundle.local_registry import try_register_model
+
+    if target == "opensearch-ml":
+        if precisions is not None or force or sts is not None:
+            raise UsageError(
+                _OPENSEARCH_ML_ONLY, "Leave --precision, --force and --sts out, and give no cross-encoder."
+            )
+        request = _export_opensearch_ml(model, output)
+        click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
+        return
+    manifest = exporters.export(
+        model, output, precisions or ["fp32", "int8"], force=force, sts_file=sts, report=log_message
+    )
+    try_register_model(output, manifest.fingerprint)
+    click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
+
+
+def _export_opensearch_ml(model: str, output: Path) -> Path:
+    from es_sbert.bundle.cross_encoder_model import is_cross_encoder
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
-    from es_sbert.exporters.export import export_bundle, export_reranker
     from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 
     folder = resolve_model(model)
-    if target == "opensearch-ml":
-        if precisions is not None or force or sts is not None or is_cross_encoder(folder):
-            raise UsageError(
-                "--target opensearch-ml writes one graph of a sentence encoder, in fp32",
-                "Leave --precision, --force and --sts out, and give no cross-encoder.",
-            )
-        request = export_opensearch_ml(
-            read_sentence_model(folder, model), output, reference="auto", on_progress=log_message
-        )
-        click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
-        return
-    precisions = precisions or [Precision.FP32, Precision.INT8]
-    manifest: EncoderManifest | RerankerManifest
     if is_cross_encoder(folder):
-        if sts is not None:
-            raise UsageError("--sts compares sentence vectors, which a cross-encoder has not", "Leave --sts out.")
-        manifest = export_reranker(
-            read_cross_encoder(folder, model), output, precisions, force=force, on_progress=log_message
-        )
-    else:
-        manifest = export_bundle(
-            read_sentence_model(folder, model),
-            output,
-            precisions,
-            force=force,
-            sts_file=sts,
-            reference="auto",
-            on_progress=log_message,
-        )
-    try_register_model(output, manifest.fingerprint)
-    click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
+        raise UsageError(_OPENSEARCH_ML_ONLY, "Leave --precision, --force and --sts out, and give no cross-encoder.")
+    return export_opensearch_ml(read_sentence_model(folder, model), output, reference="auto", on_progress=log_message)
 
 
 def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -> str:

@@ -196,7 +196,7 @@ def _select_exported_variant(
 ) -> SelectedVariant[EncoderBundle]:
     """The variant of a model in the cache, exported if it is not there."""
     # Imported here: the exporter imports onnx, which a bundle does not need.
-    from es_sbert.exporters.export import export_bundle
+    from es_sbert.exporters.export_bundle import export_bundle
 
     folder = cached_bundle_path(model.fingerprint)
     if is_encoder_bundle(folder):

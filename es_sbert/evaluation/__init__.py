@@ -96,3 +96,6 @@ def evaluate(
     finally:
         if opened is not model:
             close_model(opened)
+
+
+__all__ = ["evaluate"]

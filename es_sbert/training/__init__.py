@@ -62,3 +62,6 @@ def train(
         recipe = load_recipe(str(recipe), overrides)
     run = TrainingRun(recipe, data_folder or Path(), device=device, report=report)
     return run.train(output, resume=resume, keep_checkpoints=keep_checkpoints)
+
+
+__all__ = ["train"]

@@ -21,7 +21,7 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import ModelNotFound
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, TrainingRecord, model_card
-from es_sbert.exporters.export import export_bundle, export_reranker
+from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.training.augmentation import add_teacher_labels, mine_neighbour_pairs
 from es_sbert.training.data.examples import DevData, StageData, read_dev, read_stage

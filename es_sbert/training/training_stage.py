@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from transformers import TrainerCallback, TrainingArguments
 
 from es_sbert.errors import SourceError
-from es_sbert.exporters.export import staged_folder
+from es_sbert.exporters.export_bundle import staged_folder
 from es_sbert.training.bi_encoder_task import TrainingTask
 from es_sbert.training.callbacks import (
     CheckpointSchedule,

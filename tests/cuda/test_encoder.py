@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 from tests.cuda.stand_in import Run, StandIns
 from tests.unit.checkpoints import write_checkpoint
 

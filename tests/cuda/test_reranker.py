@@ -11,7 +11,7 @@ import pytest
 from es_sbert.bundle.bundle import open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import Precision
-from es_sbert.exporters.export import export_reranker
+from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.graph_builder import INT64
 from tests.cuda.stand_in import StandIns
 from tests.unit.checkpoints import write_cross_encoder

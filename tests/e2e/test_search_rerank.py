@@ -15,7 +15,7 @@ from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import UsageError
-from es_sbert.exporters.export import export_reranker
+from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.search.async_semantic_index import AsyncSemanticIndex
 from es_sbert.search.semantic_index import SemanticIndex
 from tests.e2e.cli_support import Cli

@@ -108,7 +108,7 @@ def test_licence_and_version_are_in_both(built: Built) -> None:
 
 
 def test_pip_installs_the_sdist(python_of_sdist: Path, tmp_path: Path) -> None:
-    code = "import es_sbert.exporters.export, es_sbert.mappings as m; m.read_body('common/loads'); print(m.__file__)"
+    code = "import es_sbert.exporters.parity, es_sbert.mappings as m; m.read_body('common/loads'); print(m.__file__)"
     place = Path(_run(python_of_sdist, "-c", code, cwd=tmp_path).strip())
     assert place.is_relative_to(_site_packages(python_of_sdist, tmp_path))
     command = python_of_sdist.parent / "es-sbert"
@@ -124,7 +124,7 @@ def test_no_torch(python: Path, tmp_path: Path) -> None:
 
 def test_mappings_and_exporters_are_inside(python: Path, tmp_path: Path) -> None:
     code = (
-        "from importlib.resources import files; import json, es_sbert.exporters.export\n"
+        "from importlib.resources import files; import json, es_sbert.exporters.export_bundle\n"
         "for engine in ('elasticsearch', 'opensearch'):\n"
         "    json.loads((files('es_sbert.mappings') / engine / 'index.json').read_text())\n"
         "print(es_sbert.exporters.__file__, (files('es_sbert') / 'py.typed').is_file())"
@@ -136,7 +136,7 @@ def test_mappings_and_exporters_are_inside(python: Path, tmp_path: Path) -> None
 
 def test_python_in_the_checkout_finds_all_of_it(python: Path) -> None:
     """There it takes the checkout's folder, beside which mappings and exporters stand."""
-    code = "import es_sbert.exporters.export, es_sbert.search; print(es_sbert.exporters.__file__)"
+    code = "import es_sbert.exporters.export_bundle, es_sbert.search; print(es_sbert.exporters.__file__)"
     assert _run(python, "-c", code, cwd=ROOT).strip() == str(ROOT / "exporters/__init__.py")
 
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.gateway.settings import ModelSettings
 from tests.browser import chromium
 from tests.conftest import delete_index

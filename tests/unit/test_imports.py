@@ -48,7 +48,7 @@ def _imported_by(*statements: str) -> list[set[str]]:
 @pytest.mark.train
 def test_nothing_is_loaded_before_it_is_needed() -> None:
     """Neither by the help, nor by a load, nor by all that is neither training nor tracing."""
-    light = [name for name in [*_ALL, "es_sbert.exporters.export"] if not _needs_torch(name)]
+    light = [name for name in [*_ALL, "es_sbert.exporters.export_bundle"] if not _needs_torch(name)]
     assert len(light) > 100
     by_help, by_ingest, by_all = _imported_by(
         "from click.testing import CliRunner\nfrom es_sbert.cli.main import cli\n"
@@ -66,7 +66,7 @@ def test_nothing_is_loaded_before_it_is_needed() -> None:
 @pytest.mark.train
 def test_training_and_exporters_know_no_engine() -> None:
     [loaded] = _imported_by(
-        "import es_sbert.training.training_run, es_sbert.exporters.export, es_sbert.exporters.export"
+        "import es_sbert.training.training_run, es_sbert.exporters.export_bundle, es_sbert.exporters.export_bundle"
     )
     assert "torch" in loaded
     assert not loaded & {"elasticsearch", "opensearchpy"}

@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 # A change of these lists is a change of the public API: it needs a line in CHANGELOG.md.
 PUBLIC = {
     "es_sbert": ["AsyncSemanticIndex", "Encoder", "Reranker", "SemanticIndex"],
+    "es_sbert.evaluation": ["evaluate"],
+    "es_sbert.exporters": ["export"],
+    "es_sbert.training": ["train"],
     "es_sbert.search": [
         "AsyncSemanticIndex",
         "Hit",

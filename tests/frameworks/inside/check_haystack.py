@@ -22,7 +22,7 @@ from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UsageError
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.integrations.haystack import SbertDocumentEmbedder, SbertTextEmbedder
 from tests.frameworks.articles import ARTICLES, QUESTION, TEXTS, Fill, RunExample, expected_lines, same_lines
 from tests.tiny import write_tiny_bert

@@ -11,7 +11,7 @@ from es_sbert.bundle.bundle import EncoderManifest, is_encoder_bundle, open_enco
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
 
 

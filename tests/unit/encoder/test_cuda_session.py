@@ -8,7 +8,7 @@ from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.cuda_session import cuda_provider_options, non_shape_operators, warmup_inputs
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.onnx_session import open_session
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
 
 

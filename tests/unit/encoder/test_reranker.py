@@ -28,7 +28,7 @@ from es_sbert.encoder.reranker import Reranker
 from es_sbert.encoder.tokenizer import PairTokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
-from es_sbert.exporters.export import export_reranker
+from es_sbert.exporters.export_bundle import export_reranker
 from tests.unit.checkpoints import write_cross_encoder
 
 LONG = "The night train is late. " * 30

@@ -12,7 +12,7 @@ from es_sbert.encoder import onnx_session as session_module
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.onnx_session import InferencePool, open_session, session_count
 from es_sbert.errors import BundleInvalid
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
 
 

@@ -12,7 +12,7 @@ from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.onnx_session import InferencePool
 from es_sbert.errors import UsageError
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
 
 

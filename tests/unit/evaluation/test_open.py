@@ -13,7 +13,7 @@ from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder, close_model, open_model
-from es_sbert.exporters.export import export_reranker
+from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.networks.cross_encoder import CrossEncoder
 from es_sbert.networks.pair_scorer_folder import save_poly_encoder
 from es_sbert.networks.poly_encoder import PolyEncoder

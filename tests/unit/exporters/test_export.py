@@ -24,7 +24,7 @@ from es_sbert.encoder.device import Device, cuda_devices
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError, OutputError, ParityFailed, UsageError
 from es_sbert.exporters import graph_builder, quantization
-from es_sbert.exporters.export import export_bundle, staged_folder
+from es_sbert.exporters.export_bundle import export_bundle, staged_folder
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
@@ -282,14 +282,14 @@ def test_torch_is_neither_needed_nor_imported(model: SentenceModel, tmp_path: Pa
         "from pathlib import Path\n"
         "from es_sbert.bundle.sentence_model import read_sentence_model\n"
         "from es_sbert.bundle.sentence_model import Precision\n"
-        "from es_sbert.exporters.export import export_bundle\n"
+        "from es_sbert.exporters.export_bundle import export_bundle\n"
         "model = read_sentence_model(Path(sys.argv[1]))\n"
         "manifest = export_bundle(model, Path(sys.argv[2]), [Precision.FP32], reference='auto')\n"
         "print(manifest.variants['fp32'].parity.reference)\n"
     )
     command = [sys.executable, "-c", code, str(model.folder), str(tmp_path / "bundle")]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.startswith("numpy ")
-    imported = "import sys, es_sbert.exporters.export; print('torch' in sys.modules)"
+    imported = "import sys, es_sbert.exporters.export_bundle; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", imported], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
 

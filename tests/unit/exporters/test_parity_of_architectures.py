@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from es_sbert.bundle.sentence_model import Pooling, Precision, SentenceModel, read_sentence_model
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.numpy_reference import choose_reference
 from es_sbert.exporters.parity import normalize_rows, parity_sentences
 from es_sbert.exporters.sentence_graph import GRAPH_SPECS, GraphSpec, build_sentence_graph

@@ -21,7 +21,7 @@ from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.main import main
 from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
 from es_sbert.exporters import quantization, tracing
-from es_sbert.exporters.export import export_reranker
+from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import compare_scores, parity_pairs
 from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert

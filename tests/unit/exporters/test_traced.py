@@ -25,8 +25,8 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import SelectedVariant, select_encoder_variant
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
-from es_sbert.exporters import export as source_module
-from es_sbert.exporters.export import export_bundle
+from es_sbert.exporters import export_bundle as source_module
+from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import ARCHITECTURES, Floats
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint

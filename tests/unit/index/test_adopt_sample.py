@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, row_cosines
+from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck
+from es_sbert.index.document_vectors import row_cosines
 
 
 def check(

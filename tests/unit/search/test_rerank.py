@@ -16,7 +16,7 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
-from es_sbert.exporters.export import export_reranker
+from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.search_result import (
