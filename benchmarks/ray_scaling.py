@@ -88,7 +88,7 @@ class Pace:
     last: ProgressSnapshot | None = field(default=None)
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        if snapshot.done and self.first is None:
+        if snapshot.processed and self.first is None:
             self.first = snapshot
         self.last = snapshot
 
@@ -110,7 +110,7 @@ def measured(url: str, source: Path, count: int, runner: LoadRunner) -> tuple[fl
             raise click.ClickException(f"not all {count:,} documents are in: {summary.lines()}")
     delete(url, index)
     first = pace.first or ProgressSnapshot(0, 0, None, 0.0)
-    return (count - first.done) / (summary.seconds - first.seconds), seconds
+    return (count - first.processed) / (summary.seconds - first.seconds), seconds
 
 
 @click.command()

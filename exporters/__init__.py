@@ -61,7 +61,7 @@ def export(
     output = Path(output)
     if is_cross_encoder(folder):
         if sts_file is not None:
-            raise UsageError("a cross-encoder has no embeddings to compare on STS", "Omit the STS file (--sts).")
+            raise UsageError("a cross-encoder has no embeddings to compare on STS", "Leave --sts out.")
         return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
     return export_bundle(
         read_sentence_model(folder, str(model)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -346,7 +347,7 @@ class _Fp16Converter:
             self._initializers[name] = numpy_helper.from_array(values, name)
         return name
 
-    def _copy(self, operator: str, inputs: list[str], name: str, **attributes: int) -> str:
+    def _copy(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
         """Make a value of another type, once."""
         if name not in self._copies:
             self._copies.add(name)

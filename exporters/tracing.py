@@ -45,7 +45,7 @@ from es_sbert.networks.siamese_encoder import TokenTypes, takes_token_types
 _EXPECTED_WARNINGS = (
     ("You are using the legacy TorchScript-based ONNX export", DeprecationWarning),
     ("The feature will be removed. Please remove usage of this function", DeprecationWarning),
-    ("", torch.jit.TracerWarning),
+    ("", torch.jit.TracerWarning),  # type: ignore[attr-defined]
     ("Exporting aten::index operator of advanced indexing", UserWarning),
 )
 
@@ -152,7 +152,7 @@ class TracedSentenceModel:
     @cached_property
     def _token_vectors(self) -> onnx.ModelProto:
         model = self._model
-        transformer = _open_transformer(model)
+        transformer: Any = _open_transformer(model)
         network = transformer.auto_model
         types = None
         if takes_token_types(network, transformer.tokenizer):

@@ -26,7 +26,7 @@ class OpenSearchTransport(Protocol):
     """The part of the official client's transport that is used."""
 
     def perform_request(
-        self, method: str, url: str, params: dict[str, str], headers: dict[str, str], body: bytes | None
+        self, method: str, url: str, *, params: dict[str, str], headers: dict[str, str], body: bytes | None
     ) -> Any: ...
 
     def close(self) -> None: ...

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +34,7 @@ _ACTIVATION_NAMES = {
     ScoreActivation.SIGMOID: "torch.nn.modules.activation.Sigmoid",
     ScoreActivation.IDENTITY: "torch.nn.modules.linear.Identity",
 }
+_Side = Literal["left", "right"]
 
 
 def open_cross_encoder(folder: Path, *, name: str | None = None) -> CrossEncoder:
@@ -199,8 +200,8 @@ def _pair_format(model: CrossEncoderModel, transformer: Any, *, trained: bool) -
     return PairFormat(
         inputs=("input_ids", "attention_mask", *(["token_type_ids"] if types else [])),
         padding_id=tokenizer.pad_token_id or 0,
-        padding_side=tokenizer.padding_side,
-        truncation_side=tokenizer.truncation_side,
+        padding_side=cast(_Side, tokenizer.padding_side),
+        truncation_side=cast(_Side, tokenizer.truncation_side),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import safetensors.torch
@@ -170,6 +170,10 @@ class SiameseEncoder(nn.Module):
         self.token_types = token_types
         self._tokenizer = SentenceTokenizer(model)
         self._padding = int(model.transformer_config.get("pad_token_id") or 0)
+
+    @property
+    def dense_layers(self) -> list[DenseLayer]:
+        return [cast(DenseLayer, layer) for layer in self.dense]
 
     @property
     def name(self) -> str:
@@ -377,7 +381,7 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     _write_json(
         folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True}
     )
-    for layer in encoder.dense:
+    for layer in encoder.dense_layers:
         place = f"{len(modules)}_Dense"
         _write_dense(layer, folder / place)
         modules.append((place, "Dense"))
@@ -400,10 +404,10 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     )
 
 
-def merge_lora(transformer: nn.Module) -> nn.Module:
+def merge_lora(transformer: Any) -> nn.Module:
     """The transformer with its LoRA updates, where it has some, added to its weights; the argument is left alone."""
     if not hasattr(transformer, "merge_and_unload"):
-        return transformer
+        return cast(nn.Module, transformer)
     plain: nn.Module = copy.deepcopy(transformer).merge_and_unload()
     return plain
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -164,7 +165,7 @@ def prompts_of_columns(
 
 def _prepare_transformer(encoder: nn.Module, stage: StageSpec, lora: LoraSpec | None) -> None:
     """Add gradient checkpointing and LoRA to the transformer; all weights of the head are trained."""
-    transformer = encoder.transformer
+    transformer: Any = encoder.transformer
     skip_mask_check(transformer)
     if stage.gradient_checkpointing:
         transformer.gradient_checkpointing_enable({"use_reentrant": False})
@@ -203,7 +204,7 @@ def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
         ModelError: the folder cannot be opened.
     """
     encoder = open_siamese_encoder(folder, name=spec.base, pooling=spec.pooling or (Pooling.MEAN,))
-    model, dense = _apply_spec(encoder.model, list(encoder.dense), spec)
+    model, dense = _apply_spec(encoder.model, encoder.dense_layers, spec)
     return SiameseEncoder(model, encoder.transformer, dense, encoder.token_types)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
@@ -235,7 +235,7 @@ class TaskTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         # Not prepared by accelerate: the sampler gives each process its part, also of batches of unequal sizes.
         return _EpochLoader(
-            self.train_dataset,
+            cast(Dataset[Any], self.train_dataset),
             batch_sampler=self._sampler,
             collate_fn=self.data_collator,
             pin_memory=self.args.dataloader_pin_memory,
@@ -274,10 +274,9 @@ class TaskTrainer(Trainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if (
-            not self.control.should_training_stop
-        ):  # set by `ResumableEarlyStopping` if the checkpoint is that of the last step
-            super()._run_epoch(*args, **kwargs)
+        # Set by `ResumableEarlyStopping` if the checkpoint is that of the last step.
+        if not self.control.should_training_stop:
+            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The dev score as `eval_dev`; every process computes the same value."""
@@ -295,14 +294,14 @@ class TaskTrainer(Trainer):
         examples = self._data.examples[0]
         with eval_mode(self._task), eager_mode(compiled=self._compiled):
             probe_size = min(_PROBE_EXAMPLES, len(examples))
-            batch = self._prepare_inputs(self._task.collate(examples, range(probe_size)))
+            batch = self._prepare_inputs(dict(self._task.collate(examples, range(probe_size))))
             # Every process uses the same examples.
             loss = self._task(examples.name, {**batch, "sizes": (probe_size,) * self._sampler.processes})
         check_model_finite(loss, self.state.global_step)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self._check_still_finite()
-        folder = Path(self.args.output_dir)
+        folder = Path(cast(str, self.args.output_dir))
         with translate_disk_errors(folder):
             super()._save_checkpoint(model, trial)
             if self.args.parallel_mode.value == "distributed":

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import accelerate
 import numpy as np
@@ -188,7 +188,7 @@ class StageTraining:
         transformers.set_seed(self.run.recipe.seed)
         task = open_task(start, self.stage, self.data.examples, self.data.objectives)
         if self.run.recipe.compile:
-            compile_transformer(task.encoder)
+            compile_transformer(cast(nn.Module, task.encoder))
         sampler = build_batch_sampler(
             self.run.recipe, self.stage, self.data, task.lengths, self.process, self.run.report
         )

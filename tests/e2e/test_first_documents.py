@@ -343,7 +343,7 @@ class TestReplacedText:
             given = shown if isinstance(shown, str) else " ".join(shown)
             assert (done.code, done.out) == (2, "")
             assert "were made from the text '{body}', not from" in done.err
-            assert f"Leave {options[0]} out" in done.err
+            assert f"Omit {options[0]} to keep that text" in done.err
             assert f"es-sbert ingest --index {index} --replace-text-template {given}" in done.err
             assert f"es-sbert index migrate {index} {given}" in done.err
 

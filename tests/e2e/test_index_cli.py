@@ -57,7 +57,7 @@ def test_an_index_is_created_shown_and_found_again(run: Run, engine_url: str, in
     assert summary["documents"] == 0
 
     conflict = run("index", "create", index_name, "--index-type", "flat", url=engine_url)
-    assert_refused(conflict, "has the index type int8_hnsw, not flat", "leave --index-type out")
+    assert_refused(conflict, "has the index type int8_hnsw, not flat", "omit --index-type")
 
 
 def test_the_text_of_the_vectors_is_set_once(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:

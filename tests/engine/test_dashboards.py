@@ -270,7 +270,7 @@ def test_without_logs_the_rest_is_made_and_what_is_missing_is_said(shown: Shown)
         with pytest.raises(IndexMismatch, match="no vector field") as caught:
             build_saved_objects(engine, shown.reports, searches=shown.searches, reports=shown.reports)
         assert "es-sbert ingest" in caught.value.remedy
-        with pytest.raises(UsageError, match="no name for an index"):
+        with pytest.raises(UsageError, match="is not a valid index name"):
             build_saved_objects(engine, shown.index, searches="../x", reports=shown.reports)
 
 

@@ -38,12 +38,12 @@ def test_every_document_arrives_as_it_was_with_its_vector(
     assert (summary.read, summary.indexed, summary.exit_code) == (300, 300, 0)
     assert not (tmp_path / "dead").exists()
     stored = contents(engine_url, index_name)
-    expected = encoder.encode([document["text"] for document in documents], "document")
+    expected = encoder.encode_details([document["text"] for document in documents], "document")
     assert set(stored) == {document["id"] for document in documents}
     for row, document in enumerate(documents):
         found = stored[document["id"]]
         meta = DocumentMeta.model_validate(found.pop("embedding_meta"))
-        assert same_vectors(vector_of(found), expected[row])
+        assert same_vectors(vector_of(found), expected.vectors[row])
         assert {key: value for key, value in found.items() if key not in ("embedding", "_version")} == document
         assert meta.model_dump(exclude={"embedded_at", "passages"}) == {
             "fingerprint": encoder.info.fingerprint,

@@ -97,5 +97,5 @@ def test_the_least_rights_of_reports(secured_es8: Secured) -> None:
 
 def test_an_engine_that_is_not_there() -> None:
     settings = EngineSettings(url=f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(EngineUnreachable, match="the engine behind the gateway does not answer"):
+    with pytest.raises(EngineUnreachable, match="the engine behind the gateway cannot be reached"):
         _use(settings, "test-log", SearchLog.prepare)

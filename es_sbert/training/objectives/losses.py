@@ -7,8 +7,8 @@ one from its settings. Gradients stay finite for vectors that are zero or equal.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,8 @@ def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor
     match distance:
         case TripletDistance.EUCLIDEAN:
             # The root of a sum of squares has an infinite gradient at u = v; that of vector_norm is 0.
-            return torch.linalg.vector_norm(u - v, dim=-1)
+            norms: Tensor = torch.linalg.vector_norm(u - v, dim=-1)
+            return norms
         case TripletDistance.MANHATTAN:
             return (u - v).abs().sum(dim=-1)
         case TripletDistance.COSINE:
@@ -156,7 +157,7 @@ class SoftmaxLoss(Objective):
         features = torch.cat(
             [_pair_feature(u, v, name) for name in self.features], dim=-1
         )  # (batch, features · dimensions)
-        return cross_entropy(self.classifier(features), labels)
+        return cross_entropy(self.classifier(features), cast(Tensor, labels))
 
 
 def _pair_feature(u: Tensor, v: Tensor, name: PairFeature) -> Tensor:
@@ -188,7 +189,7 @@ class CosineSimilarityLoss(Objective):
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         u, v = vectors
-        return mse_loss(pairwise_cosine(u, v), labels)
+        return mse_loss(pairwise_cosine(u, v), cast(Tensor, labels))
 
 
 class TripletLoss(Objective):
@@ -327,7 +328,7 @@ class MarginMSELoss(Objective):
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         anchor, positive, negative = vectors
-        return mse_loss(pairwise_dot(anchor, positive - negative), labels)
+        return mse_loss(pairwise_dot(anchor, positive - negative), cast(Tensor, labels))
 
 
 class MatryoshkaLoss(Objective):
@@ -356,7 +357,8 @@ class MatryoshkaLoss(Objective):
             # Cut vectors of student and teacher have the same length even if the whole ones do not.
             check_dimensions(vectors[0].shape[1], labels.shape[1])
         total = vectors[0].new_zeros(())  # scalar
-        for objective, dimension, weight in zip(self.objectives, self.dimensions, self.weights, strict=True):
+        objectives = cast(Iterable[Objective], self.objectives)
+        for objective, dimension, weight in zip(objectives, self.dimensions, self.weights, strict=True):
             cut = [column[:, :dimension] for column in vectors]  # each (batch, dimension)
             total = total + weight * objective.compute(cut, self._cut_labels(labels, dimension))
         return total
