@@ -182,7 +182,8 @@ def test_the_asynchronous_index_does_the_same(engine: Engine, encoder: Encoder, 
                 assert (await index.embed_missing()).indexed == 0
                 with pytest.raises(UsageError, match="not an iterable of dicts"):
                     await index.add({"text": "one document"})
-            assert (await client.count(index=name))["count"] == 58  # still open
+            async with AsyncSemanticIndex(name, client, encoder=encoder) as again:  # the client is still open
+                assert len(await again.search("a cat", 3)) == 3
 
     asyncio.run(write_and_search())
     assert engine.count(name) == 58

@@ -49,7 +49,7 @@ def test_the_estimate_is_near_the_real_size(
     assert (report.real.index_type, report.real.segments) == (index_type, 1)
     if engine.info.engine_type is EngineType.OPENSEARCH and index_type is IndexType.FLAT:
         assert report.error is None
-        assert "not told" in "\n".join(size_lines(report))
+        assert "not reported" in "\n".join(size_lines(report))
         return
     # Elasticsearch 9 builds no bbq graph for so few vectors: nine hundredths less than estimated.
     assert report.error == pytest.approx(0, abs=0.1)
