@@ -12,6 +12,7 @@ import accelerate
 import numpy as np
 import transformers
 from numpy.typing import NDArray
+from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
 from es_sbert.errors import SourceError
