@@ -139,7 +139,7 @@ def _may_be_dead(reason: str, document: dict[str, Any] | None, ended: dict[str, 
     """Whether a document that our own rules find usable may yet be dead for this reason."""
     if document is None or reason.startswith("refused by the engine"):
         return True
-    if "stands in" in reason:
+    if "was read before" in reason:
         return str(document["id"]) in ended or "another content" in reason
     # Numbers and depths that orjson does not take, and integers as ids that it reads as floats.
     return reason.startswith("malformed JSON") or "id field id is a JSON number" in reason or "nested" in reason
