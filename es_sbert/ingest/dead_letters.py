@@ -29,6 +29,7 @@ from es_sbert.io.text_formats import (
     LINE_WHITESPACE,
     SAMPLE_BYTES,
     Line,
+    depth_problem,
     line_too_long_reason,
     parse_json_line,
     split_lines,
@@ -108,17 +109,7 @@ def dead_letter_key(letter: dict[str, Any]) -> bytes:
 class DeadLetterSink(Protocol):
     """Takes documents that could not be loaded."""
 
-    def write(
-        self,
-        origin: Origin,
-        reason: str,
-        *,
-        document: bytes | None = None,
-        document_id: str | None = None,
-        raw: bytes = b"",
-        size: int = 0,
-        partial: bool = False,
-    ) -> None:
+    def write(self, record: RejectedRecord) -> None:
         """See `DeadLetters.write`."""
 
 
@@ -153,40 +144,26 @@ class DeadLetters:
         # Unbuffered: `write` hands each line to the operating system, and closing cannot fail later.
         self._file: FileIO | None = None
 
-    def write(
-        self,
-        origin: Origin,
-        reason: str,
-        *,
-        document: bytes | None = None,
-        document_id: str | None = None,
-        raw: bytes = b"",
-        size: int = 0,
-        partial: bool = False,
-    ) -> None:
-        """Append a dead letter.
-
-        Args:
-            document: The document as JSON, if it could be parsed.
-            raw: The first bytes of input that is not a JSON object, of `size` bytes in total.
-            partial: Whether `document` has only some fields; a retry must not replace the whole document by it.
+    def write(self, record: RejectedRecord) -> None:
+        """Append a dead letter. A retry never replaces a whole document by a partial one.
 
         Raises:
             OutputError: the file cannot be written.
         """
+        origin, reason, document = record.origin, record.reason, record.document
         letter: dict[str, Any] = {
             "time": self._clock.now(), "run": self._run, "index": self._index, "source": origin.source,
-            "line": origin.line or None, "id": document_id,
+            "line": origin.line or None, "id": record.id,
             # A field's name from the command line may hold bytes that are not UTF-8.
             "reason": reason.encode(errors="backslashreplace").decode(),
         }  # fmt: skip
-        if partial:
+        if record.partial:
             letter["partial"] = True
         if document is not None:
-            letter["document"] = orjson.Fragment(document)  # the last entry: see `sources/letters.py`
-        elif size:
-            letter["raw"] = raw[:SAMPLE_BYTES].decode(errors="backslashreplace")
-            letter["bytes"] = size
+            letter["document"] = orjson.Fragment(document)  # the last entry: `DeadLetterFile` finds its bytes there
+        elif record.size:
+            letter["raw"] = record.raw[:SAMPLE_BYTES].decode(errors="backslashreplace")
+            letter["bytes"] = record.size
         if self._written is not None:
             known = letter if document is None else letter | {"document": orjson.loads(document)}
             if self._written(dead_letter_key(known)):
@@ -361,9 +338,13 @@ def _retry_record(
     document = letter.get("document")
     document_id = letter["id"] if isinstance(letter.get("id"), str) else None
     if not isinstance(document, dict):
-        raw = str(letter.get("raw", data[:SAMPLE_BYTES].decode())).encode()
+        # The end of the sample may be inside a character.
+        sample = letter["raw"] if "raw" in letter else data[:SAMPLE_BYTES].decode(errors="backslashreplace")
+        raw = str(sample).encode()
         return RejectedRecord(origin, f"the letter holds no document: {letter.get('reason')}", raw, len(raw))
     source = _document_bytes(data, document)
+    if (problem := depth_problem(document, source)) is not None:
+        return RejectedRecord(origin, problem, document=source, id=document_id, partial=bool(letter.get("partial")))
     if letter.get("partial") or letter.get("source") == f"index {index}":
         return RejectedRecord(origin, _PARTIAL_REASON, document=source, id=document_id, partial=True)
     time = letter.get("time")

@@ -330,15 +330,7 @@ class OutcomeRecorder:
 
     def record_dead_letter(self, letter: RejectedRecord) -> None:
         """Record a document that could not be loaded."""
-        self.dead_letters.write(
-            letter.origin,
-            letter.reason,
-            document=letter.document,
-            document_id=letter.id,
-            raw=letter.raw,
-            size=letter.size,
-            partial=letter.partial,
-        )
+        self.dead_letters.write(letter)
         self.ledger.add_outcome(DocumentOutcome.DEAD)
         self.check_errors([letter.reason])
 

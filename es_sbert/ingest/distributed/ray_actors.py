@@ -263,18 +263,8 @@ class DeadLetterCollector:
     def __init__(self) -> None:
         self.letters: list[RejectedRecord] = []
 
-    def write(
-        self,
-        origin: Origin,
-        reason: str,
-        *,
-        document: bytes | None = None,
-        document_id: str | None = None,
-        raw: bytes = b"",
-        size: int = 0,
-        partial: bool = False,
-    ) -> None:
-        self.letters.append(RejectedRecord(origin, reason, raw, size, document, document_id, partial))
+    def write(self, record: RejectedRecord) -> None:
+        self.letters.append(record)
 
 
 class PartitionLoader:

@@ -216,15 +216,7 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     """Count the outcomes of a partition as if it had been loaded here."""
     outcomes, control = context.outcomes, context.control
     for letter in report.dead_letters:
-        outcomes.dead_letters.write(
-            letter.origin,
-            letter.reason,
-            document=letter.document,
-            document_id=letter.id,
-            raw=letter.raw,
-            size=letter.size,
-            partial=letter.partial,
-        )
+        outcomes.dead_letters.write(letter)
     outcomes.ledger.merge(report.ledger)
     outcomes.rejected += report.rejected
     outcomes.dropped.update(report.dropped)

@@ -19,7 +19,7 @@ from es_sbert.ingest.dead_letters import (
     default_dead_letters_path,
     quarantine_path,
 )
-from es_sbert.ingest.records import Origin
+from es_sbert.ingest.records import Origin, RejectedRecord
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_letters_of_earlier_loads_stay(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     for run in ("first", "second"):
         with closing(DeadLetters(path, run)) as letters:
-            letters.write(Origin("f", 3), "why", raw=b"caf\xe9", size=4)
+            letters.write(RejectedRecord(Origin("f", 3), "why", raw=b"caf\xe9", size=4))
     first, second = (orjson.loads(line) for line in path.read_bytes().splitlines())
     assert (first["run"], second["run"]) == ("first", "second")
     assert (first["raw"], first["bytes"], first["line"]) == ("caf\\xe9", 4, 3)
@@ -55,7 +55,7 @@ def test_a_letter_is_not_glued_to_one_that_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     path.write_bytes(b'{"reason": "cut of')
     with closing(DeadLetters(path, "run")) as letters:
-        letters.write(Origin("f", 1), "why", document=b'{"a":1}', document_id="7")
+        letters.write(RejectedRecord(Origin("f", 1), "why", document=b'{"a":1}', id="7"))
     cut, whole = path.read_bytes().splitlines()
     assert cut == b'{"reason": "cut of'
     assert orjson.loads(whole)["document"] == {"a": 1}
@@ -65,13 +65,13 @@ def test_a_file_that_is_retried_meanwhile_is_written_no_more(tmp_path: Path) -> 
     """The retry reads it once and throws it away."""
     path = tmp_path / "dead.jsonl"
     with closing(DeadLetters(path, "run")) as letters:
-        letters.write(Origin("f", 1), "why", document=b"{}", document_id="before")
+        letters.write(RejectedRecord(Origin("f", 1), "why", document=b"{}", id="before"))
         with rename_lock(path):
-            writer = Thread(target=letters.write, args=(Origin("f", 2), "why"), kwargs={"document_id": "while"})
+            writer = Thread(target=letters.write, args=(RejectedRecord(Origin("f", 2), "why", id="while"),))
             writer.start()
             os.rename(path, quarantine_path(path))
         writer.join()
-        letters.write(Origin("f", 3), "why", document_id="after")
+        letters.write(RejectedRecord(Origin("f", 3), "why", id="after"))
     assert ids(quarantine_path(path)) == ["before"]
     assert ids(path) == ["while", "after"]
 
@@ -82,7 +82,7 @@ def ids(path: Path) -> list[str]:
 
 def test_a_reason_may_hold_any_bytes_of_the_command_line(tmp_path: Path) -> None:
     with closing(DeadLetters(tmp_path / "dead.jsonl", "run")) as letters:
-        letters.write(Origin("f", 1), f"the text field {os.fsdecode(bytes([0xE9]))} is missing")
+        letters.write(RejectedRecord(Origin("f", 1), f"the text field {os.fsdecode(bytes([0xE9]))} is missing"))
     assert orjson.loads((tmp_path / "dead.jsonl").read_bytes())["reason"] == "the text field \\udce9 is missing"
 
 
@@ -105,20 +105,20 @@ def test_a_full_disk_is_an_error() -> None:
         closing(DeadLetters(Path("/dev/full"), "run")) as letters,
         pytest.raises(OutputError, match="No space left on device"),
     ):
-        letters.write(Origin("f", 1), "why", raw=b"x", size=1)
+        letters.write(RejectedRecord(Origin("f", 1), "why", raw=b"x", size=1))
 
 
 def test_a_load_that_goes_on_writes_no_letter_twice(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
 
     def write(letters: DeadLetters) -> None:
-        letters.write(Origin("f", 3), "why", raw=b"caf\xe9", size=4)
-        letters.write(Origin("f", 4), "why", document=b'{"b": 1.50, "a": 2}', document_id="x")
+        letters.write(RejectedRecord(Origin("f", 3), "why", raw=b"caf\xe9", size=4))
+        letters.write(RejectedRecord(Origin("f", 4), "why", document=b'{"b": 1.50, "a": 2}', id="x"))
 
     with closing(DeadLetters(path, "run")) as letters:
         write(letters)
     with closing(DeadLetters(path, "another")) as letters:
-        letters.write(Origin("f", 5), "why", raw=b"y", size=1)
+        letters.write(RejectedRecord(Origin("f", 5), "why", raw=b"y", size=1))
     path.write_bytes(path.read_bytes() + b'{"run": "run", "cut o')
     keys = set(dead_letter_keys(path, "run"))
     assert len(keys) == 2
@@ -126,7 +126,7 @@ def test_a_load_that_goes_on_writes_no_letter_twice(tmp_path: Path) -> None:
     with closing(DeadLetters(path, "run", keys.__contains__)) as letters:
         write(letters)
         assert path.read_bytes() == before
-        letters.write(Origin("f", 4), "why", document=b'{"b": 1.50, "a": 3}', document_id="x")
+        letters.write(RejectedRecord(Origin("f", 4), "why", document=b'{"b": 1.50, "a": 3}', id="x"))
     assert len(path.read_bytes().splitlines()) == 5
 
 

@@ -34,7 +34,9 @@ def test_a_letters_document_comes_back_byte_for_byte_with_its_id(tmp_path: Path)
     path = tmp_path / "dead.jsonl"
     own = b'{"n": 1.10, "document":{"a":1}, "text":"say \\"hi\\",\\"document\\":{}" }'
     with closing(DeadLetters(path, "run")) as letters:
-        letters.write(Origin('f","document":{}', 3), 'no ,"document":{"x":1} of ours', document=own, document_id="d1")
+        letters.write(
+            RejectedRecord(Origin('f","document":{}', 3), 'no ,"document":{"x":1} of ours', document=own, id="d1")
+        )
     [record] = read(path)
     assert isinstance(record, Record)
     assert (record.source, record.id, record.superseded) == (own, "d1", False)
@@ -65,9 +67,9 @@ def test_the_last_letter_of_a_document_counts(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     with closing(DeadLetters(path, "run")) as letters:
         for text in (b"1", b"2"):
-            letters.write(Origin("f", 1), "why", document=b'{"text":' + text + b"}", document_id="same")
-        letters.write(Origin("f", 1), "why", document=b'{"text":3}', document_id="other")
-        letters.write(Origin("f", 1), "why", document=b'{"text":4}')
+            letters.write(RejectedRecord(Origin("f", 1), "why", document=b'{"text":' + text + b"}", id="same"))
+        letters.write(RejectedRecord(Origin("f", 1), "why", document=b'{"text":3}', id="other"))
+        letters.write(RejectedRecord(Origin("f", 1), "why", document=b'{"text":4}'))
     records = [record for record in read(path) if isinstance(record, Record)]
     assert [(record.fields["text"], record.superseded) for record in records] == [
         (1, True),
@@ -80,10 +82,10 @@ def test_the_last_letter_of_a_document_counts(tmp_path: Path) -> None:
 def test_what_holds_no_whole_document_is_rejected_again_with_all_that_it_holds(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     with closing(DeadLetters(path, "run")) as letters:
-        letters.write(Origin("f", 3), "malformed JSON", raw=b"caf\xe9", size=4)
-        letters.write(Origin("elsewhere", 0), "why", document=b'{"text":1}', document_id="a", partial=True)
-        letters.write(Origin("index docs", 0), "why", document=b'{"text":2}', document_id="b")
-        letters.write(Origin("index other", 0), "why", document=b'{"text":3}', document_id="c")
+        letters.write(RejectedRecord(Origin("f", 3), "malformed JSON", raw=b"caf\xe9", size=4))
+        letters.write(RejectedRecord(Origin("elsewhere", 0), "why", document=b'{"text":1}', id="a", partial=True))
+        letters.write(RejectedRecord(Origin("index docs", 0), "why", document=b'{"text":2}', id="b"))
+        letters.write(RejectedRecord(Origin("index other", 0), "why", document=b'{"text":3}', id="c"))
     path.write_bytes(path.read_bytes() + b"[1]\n{\n\n")
     raw, partial, ours, other, array, broken = read(path)
     assert isinstance(raw, RejectedRecord)
@@ -122,7 +124,7 @@ def test_letters_of_another_index_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     for index in (None, "docs", "other"):
         with closing(DeadLetters(path, "run", index=index)) as letters:
-            letters.write(Origin("f", 3), "why", document=b'{"a":1}', document_id="7")
+            letters.write(RejectedRecord(Origin("f", 3), "why", document=b'{"a":1}', id="7"))
         if index != "other":
             check_dead_letter_index(path, {"docs", "alias"})
     with pytest.raises(UsageError, match="holds dead letters of the index other") as told:
@@ -132,3 +134,34 @@ def test_letters_of_another_index_are_refused(tmp_path: Path) -> None:
     path.rename(quarantine_path(path))
     with pytest.raises(UsageError, match="holds dead letters of the index other"):
         check_dead_letter_index(path, {"docs"})
+
+
+def test_a_long_letter_without_a_document_is_rejected_wherever_its_bytes_are_cut(tmp_path: Path) -> None:
+    """`raw` is set: the line itself, whose byte 65,536 is inside a character, is not decoded."""
+    path = tmp_path / "dead.jsonl"
+    for padding in ("", "x"):
+        letter = {"reason": "why", "id": padding, "raw": "é" * 40_000}
+        path.write_bytes(orjson.dumps(letter) + b"\n")
+        [record] = DeadLetterFile(LocalFile(str(path), path, None)).parse_lines(
+            split_lines([path.read_bytes()], 1_000_000), SETTINGS
+        )
+        assert isinstance(record, RejectedRecord)
+        assert record.raw.startswith("é".encode())
+        path.write_bytes(orjson.dumps({"reason": padding + "é" * 40_000}) + b"\n")
+        [record] = DeadLetterFile(LocalFile(str(path), path, None)).parse_lines(
+            split_lines([path.read_bytes()], 1_000_000), SETTINGS
+        )
+        assert isinstance(record, RejectedRecord)
+        assert "the letter holds no document" in record.reason
+
+
+@pytest.mark.parametrize(("levels", "loaded"), [(200, True), (201, False)])
+def test_a_letters_document_has_the_depth_limit_of_other_documents(tmp_path: Path, levels: int, loaded: bool) -> None:
+    path = tmp_path / "dead.jsonl"
+    document = b'{"a":' * (levels - 1) + b"{}" + b"}" * (levels - 1)
+    path.write_bytes(b'{"id":"d","document":' + document + b"}\n")
+    [record] = read(path)
+    assert isinstance(record, Record) == loaded
+    if isinstance(record, RejectedRecord):
+        assert (record.document, record.id) == (document, "d")
+        assert "nested more than 200 levels deep" in record.reason
