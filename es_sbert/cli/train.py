@@ -59,7 +59,15 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         help="Change one setting, such as stages.0.batch=32. Repeatable.",
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Random seed.  [default: the recipe's]"),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
+    # Not `device_option`: training runs on one GPU a process and refuses cuda:N.
+    click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        envvar="ES_SBERT_DEVICE",
+        show_envvar=True,
+        help="auto, cpu or cuda.",
+    ),
     click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
     click.option("--check", is_flag=True, help="Only check the recipe and the data, and find the models."),
     click.option("--keep-checkpoints", is_flag=True, help="Keep the checkpoints in FOLDER/training."),

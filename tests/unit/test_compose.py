@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from es_sbert.cli.options import device_option
+from es_sbert.cli.train import train
 from es_sbert.engines.local import ENGINES
 from es_sbert.gateway.settings import DEFAULT_PORT
 
@@ -164,6 +165,8 @@ def test_services_with_a_gpu_fail_rather_than_run_on_the_cpu(services: dict[str,
 
 def test_commands_take_the_device_from_the_environment() -> None:
     assert device_option(lambda: None).__click_params__[0].envvar == "ES_SBERT_DEVICE"  # type: ignore[attr-defined]
+    [option] = [parameter for parameter in train.params if parameter.name == "device"]
+    assert option.envvar == "ES_SBERT_DEVICE"
 
 
 def test_the_gpu_image_has_the_libraries_of_the_extra_and_asks_for_their_driver(dockerfile: str) -> None:
