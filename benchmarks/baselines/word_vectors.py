@@ -247,7 +247,7 @@ def train_word_vectors(
         SourceError: no word stands often enough in the corpus.
         UsageError: gensim is not installed.
     """
-    require_extra("train", "gensim")
+    require_extra("dev", "gensim")
     from gensim.models import FastText, Word2Vec
 
     model: Any = (FastText if method == "fasttext" else Word2Vec)(
