@@ -111,6 +111,8 @@ class SearchPage:
     def counts(self, facet: str) -> dict[str, int]:
         """Value of a facet → hits that have it."""
         labels = self.facet(facet).locator("label")
+        # A wider window opens the filters one frame later, and closed filters have no text.
+        expect(labels.last).to_be_visible()
         return {
             label.locator("span").first.inner_text(): int(label.locator(".count").inner_text().replace(",", ""))
             for label in labels.all()
