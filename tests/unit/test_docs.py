@@ -28,30 +28,6 @@ def test_help_explains_itself(command: str) -> None:
     assert len(text.splitlines()) > 4
 
 
-@pytest.mark.parametrize("command", _ALL)
-def test_help_fits_two_screens_of_60_lines_and_100_columns(command: str) -> None:
-    lines = help_text(command).splitlines()
-    assert len(lines) <= 120
-    assert not [line for line in lines if len(line) > 100]
-
-
-def test_help_of_ingest_begins_with_the_ten_options_of_an_ordinary_load() -> None:
-    _, _, options = help_text("ingest").partition("\nOptions:\n")
-    first, _, _ = options.partition("\n\n")
-    assert re.findall(r"^  (--[a-z-]+)", first, re.MULTILINE) == [
-        "--index",
-        "--id-field",
-        "--text-field",
-        "--text-template",
-        "--passages",
-        "--model",
-        "--url",
-        "--dry-run",
-        "--watch",
-        "--retry",
-    ]
-
-
 def test_no_page_without_a_command() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == {command.split()[0] for command in _ALL}
 
@@ -102,17 +78,3 @@ def test_named_files_exist(page: str) -> None:
     assert len(named) > 20
     for name in named:
         assert (ROOT / name).exists(), name
-
-
-def test_contributing_names_what_its_files_hold() -> None:
-    """A step names files and, in backticks, what is to be extended there: `Layout`, `_build`, …"""
-    steps = re.findall(r"^\d\. (.*?)(?=^\d\. |^$)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(steps) > 20
-    checked = 0
-    for step in steps:
-        files = [ROOT / name for name in _NAMED_FILE.findall(step)]
-        text = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
-        for name in re.findall(r"`([A-Za-z_]\w*)`", step):
-            checked += 1
-            assert re.search(rf"\b{name}\b", text), f"{name}: {step}"
-    assert checked > 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,17 +36,3 @@ def test_the_encoder_runs_on_instant_sessions(tmp_path: Path) -> None:
 def test_instant_sessions_have_the_inputs_of_packed_graphs() -> None:
     names = [value.name for value in host_throughput.InstantSession().get_inputs()]
     assert names == list(PackedBatch.__dataclass_fields__)
-
-
-def test_the_page_says_whether_the_wanted_rate_is_reached() -> None:
-    def shown(costs: dict[str, dict[str, float]]) -> str:
-        whole = {"texts_per_second": [1.0], "busy_cores": [1.0], "cpu_us": [1.0]}
-        result: dict[str, Any] = {
-            "machine": {"cores": 2, "cpu": "a CPU"}, "load_of_other_programs": 0.5, "sentences": 10,
-            "mean_tokens": 15.0, "whole": whole, "stages": costs, "limits": host_throughput.limits(costs, 16),
-        }  # fmt: skip
-        return host_throughput.section(result)
-
-    assert "Enough for 150,000: yes." in shown(COSTS)
-    assert "Enough for 150,000: no." in shown({"pack": {"cpu_us": 8.0, "lock_us": 8.0}})
-    assert "Enough for 150,000: with overlap." in shown({"both": {"cpu_us": 60.0, "lock_us": 5.0}})

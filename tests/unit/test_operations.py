@@ -90,14 +90,6 @@ def test_the_events_are_those_that_are_recorded() -> None:
     assert documented == recorded | extra
 
 
-def test_the_messages_are_those_of_the_program() -> None:
-    code = "\n".join(re.sub(r'"\s*\n\s*f?"', "", text) for text in CODE.values())
-    messages = first_columns(section("Recovery"))
-    assert len(messages) > 15
-    for message in messages:
-        assert message in code, message
-
-
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from benchmarks.tables import document, lab
-from benchmarks.tables.__main__ import TABLES, section
 from benchmarks.tables.lab import Lab, NotRun, cells, figure, shown
 from benchmarks.tables.mlm import masked
 from benchmarks.tables.profiles import PROFILES
@@ -22,14 +21,6 @@ def own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make_lab(folder: Path, *, run: bool) -> Lab:
     return Lab(folder / "data", folder / "work", PROFILES["cpu"], run=run)
-
-
-@pytest.mark.parametrize("name", list(TABLES))
-def test_the_page_shows_what_is_kept(name: str, tmp_path: Path) -> None:
-    """After a run without --write, or an edit by hand: python -m benchmarks.tables --data DATA --kept --write."""
-    page = document.RESULTS.read_text(encoding="utf-8")
-    wanted = section(name, TABLES[name], make_lab(tmp_path, run=False))
-    assert document.replaced(page, f"cpu {name}", wanted) == page
 
 
 def test_a_result_is_made_once_and_names_no_place_of_this_machine(own_results: Path) -> None:

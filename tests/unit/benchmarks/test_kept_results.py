@@ -1,0 +1,70 @@
+"""The pages show what benchmarks/results holds, and a run that lost a document is not a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import migration
+from benchmarks.common import replaced
+from benchmarks.compat import kept as compat
+from benchmarks.reliability import kept as reliability
+from benchmarks.reliability.kept import FaultRun
+from benchmarks.tables import document
+from benchmarks.tables.__main__ import TABLES, section
+from benchmarks.tables.lab import Lab
+from benchmarks.tables.profiles import PROFILES
+
+# Page, markers and benchmark → the section as the benchmark writes it.
+_SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
+    (migration.PAGE, migration.NAME, migration.MAKER): migration.section,
+    (reliability.PAGE, reliability.NAME, reliability.MAKER): reliability.section,
+    (compat.PAGE, compat.NAME, compat.MAKER): lambda: compat.section(compat.kept()),
+}
+
+
+@pytest.mark.parametrize("place", _SECTIONS, ids=lambda place: place[2])
+def test_page_shows_kept_results(place: tuple[Path, str, str]) -> None:
+    """After an edit by hand, run the benchmark with --write."""
+    path, name, maker = place
+    page = path.read_text(encoding="utf-8")
+    assert replaced(page, name, _SECTIONS[place](), maker=maker) == page
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_results_page_shows_kept_tables(name: str, tmp_path: Path) -> None:
+    """After an edit by hand: python -m benchmarks.tables --data DATA --kept --write."""
+    page = document.RESULTS.read_text(encoding="utf-8")
+    lab = Lab(tmp_path / "data", tmp_path / "work", PROFILES["cpu"], run=False)
+    assert document.replaced(page, f"cpu {name}", section(name, TABLES[name], lab)) == page
+
+
+@pytest.mark.parametrize("loss", [{"differences": 1}, {"not_found": 1}])
+def test_migration_with_a_loss_is_not_good(loss: dict[str, int]) -> None:
+    run = migration.kept()["es9"]
+    assert run.good
+    assert not replace(run, **loss).good
+
+
+@pytest.mark.parametrize("loss", [{"lost": 1}, {"doubled": 1}, {"read": 11}])
+def test_fault_run_with_a_loss_is_not_good(loss: dict[str, int]) -> None:
+    run = FaultRun(
+        commands=1,
+        read=10,
+        indexed=5,
+        updated=0,
+        unchanged=2,
+        skipped=1,
+        dead=2,
+        left=0,
+        retries=0,
+        documents=7,
+        doubled=0,
+        lost=0,
+        seconds=1.0,
+    )
+    assert run.good
+    assert not replace(run, **loss).good
