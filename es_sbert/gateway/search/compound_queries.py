@@ -59,9 +59,10 @@ def map_clauses(value: Any, function: Callable[[Json], Json]) -> Any:
     """One object or a list of objects, each of them replaced; any other value is left for the engine to reject."""
     if isinstance(value, dict):
         return function(value)
-    clauses = clause_list(value)
-    new = [function(clause) for clause in clauses]
-    return new if any(after is not before for after, before in zip(new, clauses, strict=True)) else value
+    if not isinstance(value, list):
+        return value
+    new = [function(clause) if isinstance(clause, dict) else clause for clause in value]
+    return new if any(after is not before for after, before in zip(new, value, strict=True)) else value
 
 
 def clause_list(value: Any) -> list[Json]:
@@ -99,7 +100,8 @@ def inner_queries(node: Any) -> Iterator[Json]:
     if kind == "wrapper" and (inner := decode_wrapper(node)) is not node:
         yield inner
     for member in _INNER_QUERY_MEMBERS.get(kind, ()):
-        clauses = clause_list(body.get(member))
+        value = body.get(member)
+        clauses = [clause for clause in (value if isinstance(value, list) else [value]) if isinstance(clause, dict)]
         if (kind, member) in _MEMBERS_WITH_FILTER:
             yield from (clause.get("filter", {}) for clause in clauses)
         else:

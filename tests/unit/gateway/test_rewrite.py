@@ -459,6 +459,27 @@ def test_what_cannot_be_is_refused(wrong: Json, message: str) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("body", "members"),
+    [
+        ({"rescore": [{"query": {"rescore_query": SEMANTIC}}, None]}, ["rescore"]),
+        ({"retriever": {"rrf": {"retrievers": [{"standard": {"query": SEMANTIC}}, "x"]}}},
+         ["retriever", "rrf", "retrievers"]),
+        ({"query": {"function_score": {"functions": [{"filter": SEMANTIC, "weight": 2}, 1]}}},
+         ["query", "function_score", "functions"]),
+        ({"query": {"dis_max": {"queries": [SEMANTIC, []]}}}, ["query", "dis_max", "queries"]),
+    ],
+    ids=["rescore", "retrievers", "functions", "queries"],
+)  # fmt: skip
+def test_malformed_element_of_a_list_is_left_for_the_engine_to_reject(body: Json, members: list[str]) -> None:
+    before: Any = body
+    rewritten: Any = Rewriting()(body)
+    for member in members:
+        before, rewritten = before[member], rewritten[member]
+    assert rewritten[1] == before[1]
+    assert clauses(rewritten[0], "knn")
+
+
 def test_application_queries_become_hybrid_once() -> None:
     box = {
         "bool": {
