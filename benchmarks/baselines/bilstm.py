@@ -246,7 +246,7 @@ class PairClassifier(nn.Module):
     def forward(self, first: Sequence[NDArray[np.int64]], second: Sequence[NDArray[np.int64]]) -> Tensor:
         """Logits, *shape* ``(pairs, classes)``, of pairs of texts given as rows of the table, each ``(words,)``."""
         texts = [*first, *second]
-        kinds, where = unique_rows(texts)  # a premise that stands in several pairs of the batch is encoded once
+        kinds, where = unique_rows(texts)  # a premise shared by several pairs of the batch is encoded once
         vectors = self.encoder([texts[kind] for kind in kinds])  # (distinct texts, 2 · hidden)
         u, v = vectors[torch.from_numpy(where).to(vectors.device)].chunk(2)  # each (pairs, 2 · hidden)
         logits: Tensor = self.head(torch.cat([u, v, (u - v).abs(), u * v], dim=1))
@@ -267,15 +267,15 @@ def train_bilstm(
     device: str = "cpu",
     on_epoch: Callable[[EpochResult], None] = lambda epoch: None,
 ) -> InferSent:
-    """Train by Adam and give back the weights of the epoch that was best on dev.
+    """Train with Adam and return the weights of the best epoch on dev.
 
     The paper's SGD needs its million of pairs: on tens of thousands it barely moves within ten epochs. Batches hold
-    pairs with first texts of similar length, in random order; pairs of one first text stand together, so that it is
+    pairs with first texts of similar length, in random order; pairs that share a first text are adjacent, so that it is
     encoded once for all of them.
 
     Args:
         train: Pairs to learn from.
-        vectors: Word vectors; they stay as they are.
+        vectors: Word vectors; they are not trained.
         dev: Pairs of the same classes that decide on the learning rate and on the epoch that is kept.
         name: Name of the model.
         hidden: Width of the LSTM in each direction (the paper's: 2048).

@@ -25,7 +25,7 @@ _AGAIN = "Copy or download the model folder again."
 
 
 class TokenPooling(StrEnum):
-    """What stands for the text: the mean of all token vectors, special tokens included, or the first one."""
+    """The sentence vector: the mean of all token vectors, special tokens included, or the first one."""
 
     AVERAGE = "average"
     CLS = "cls"
@@ -80,9 +80,9 @@ class TransformerBaseline:
         return vectors
 
     def _batch(self, encoding: Any, members: NDArray[np.int64]) -> dict[str, Tensor]:
-        """Tensors of some texts, each *shape* ``(batch, longest)``, padded on the right whatever the tokenizer says.
+        """Tensors of some texts, each *shape* ``(batch, longest)``, always padded on the right.
 
-        So the first token is a text's first, also for networks that are used to padding on the left.
+        CLS pooling needs the text's first token in the first column.
         """
 
         def column(name: str, padding: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -113,7 +113,7 @@ def pool_tokens(states: Tensor, mask: Tensor, pooling: TokenPooling) -> Tensor:
 
 
 def _transformer_subfolder(folder: Path) -> str:
-    """Where the transformer stands in a sentence-transformers folder; the folder itself in any other."""
+    """The transformer's path within a sentence-transformers folder; empty for any other folder."""
     path = folder / "modules.json"
     if not path.exists():
         return ""

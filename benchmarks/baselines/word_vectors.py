@@ -22,8 +22,8 @@ from es_sbert.filesystem import open_output
 from es_sbert.io.file_formats import decompress
 from es_sbert.io.text_formats import CorruptStream, Line, split_lines
 
-# The table of GloVe was made with the Penn Treebank's habits: clitics stand alone ("do n't", "man 's"), numbers keep
-# their points and commas, every other sign is a word of its own. Hyphens part words, since few compounds have vectors.
+# GloVe was trained on Penn Treebank tokens: clitics are separate tokens ("do n't", "man 's"), numbers keep their
+# points and commas, every other sign is one token. Hyphens separate words, since few compounds have vectors.
 _WORD = re.compile(
     r"\d+(?:[.,]\d+)*(?!\w)|\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]",
     re.IGNORECASE,
@@ -31,7 +31,7 @@ _WORD = re.compile(
 
 
 def tokenize(text: str) -> list[str]:
-    """The words, numbers and signs of a text, in order, in its own case.
+    """The words, numbers and signs of a text, in order, with their case unchanged.
 
     >>> tokenize("The man's dog didn't cost $1,200.50.")
     ['The', 'man', "'s", 'dog', 'did', "n't", 'cost', '$', '1,200.50', '.']
@@ -65,7 +65,7 @@ class WordVectors:
     def rows(self, words: Sequence[str]) -> NDArray[np.int64]:
         """The rows of those words that the table has, *shape* ``(known words,)``.
 
-        A word is looked up as it stands and then in lower case, so that tables with and without case serve alike.
+        A word is looked up unchanged first and then in lower case, so that cased and uncased tables both work.
         """
         found = (self.index.get(word, self.index.get(word.lower())) for word in words)
         return np.array([row for row in found if row is not None], dtype=np.int64)  # (known words,)
@@ -74,8 +74,8 @@ class WordVectors:
 def read_word_vectors(path: Path, *, only: Collection[str] | None = None) -> WordVectors:
     """Read a table, plain or compressed by gzip or zstd. It takes the memory of the float32 array and its words.
 
-    Of a word that stands twice the first vector counts, as in gensim. Words that are not UTF-8 can stand in no text
-    and are passed over. GloVe's words may hold spaces, as some of glove.840B do.
+    If a word occurs twice, the first vector is used, as in gensim. Words that are not UTF-8 cannot occur in a text
+    and are skipped. GloVe's words may contain spaces, as some of glove.840B do.
 
     Args:
         path: The file.
@@ -114,7 +114,7 @@ def _read_table(path: Path, lines: Iterator[Line], only: Collection[str] | None)
         if word is None or word in index or (only is not None and word not in only):
             continue
         if len(index) == len(table):
-            # Grown in place (realloc), so that the table never stands in memory twice.
+            # Grown in place (realloc), so that memory never holds the table twice.
             table.resize((len(table) + _ROWS, dimensions), refcheck=False)
         table[len(index)] = _parse_values(path, line, values)
         index[word] = len(index)
@@ -127,10 +127,10 @@ def _read_table(path: Path, lines: Iterator[Line], only: Collection[str] | None)
 
 
 def _split_line(path: Path, line: Line, dimensions: int) -> tuple[str | None, list[bytes]]:
-    """The word (None where it is not UTF-8) and its values as they stand."""
+    """The word (None if it is not UTF-8) and its values, unparsed."""
     word, *values = line.data.rstrip(b" \r").rsplit(b" ", dimensions)
     inner = word.rpartition(b" ")[2] if b" " in word else None
-    # Whatever stands before the last values is the word, unless its end is a number too.
+    # Everything before the last values is the word, unless its last part is a number too.
     if len(values) < dimensions or line.is_too_long or (inner is not None and _is_number(inner)):
         found = sum(map(_is_number, line.data.split(b" ")[1:]))
         raise SourceError(f"{path}, line {line.number}: {found} values in place of {dimensions}", _VECTORS_REMEDY)
@@ -165,7 +165,7 @@ def _parse_values(path: Path, line: Line, values: list[bytes]) -> NDArray[np.flo
 def write_word_vectors(path: Path, table: WordVectors) -> None:
     """Write a table in word2vec's text format (gzip'd where the name ends in .gz), exact to the last float32 bit.
 
-    The file appears under its name only when it is complete; a pipe or a device is written to as it is.
+    The file appears under its name only when it is complete; a pipe or a device is written to directly.
 
     Raises:
         OutputError: it cannot be written.
@@ -208,7 +208,7 @@ TrainingMethod = Literal["word2vec", "fasttext"]
 
 
 class _TokenizedTexts:
-    """The words of each text, lower-cased, cut anew on every pass: gensim reads them once an epoch and once before."""
+    """The lower-cased words of each text, tokenized on every pass: gensim reads them once per epoch and once before."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
@@ -228,7 +228,7 @@ def train_word_vectors(
     seed: int = 1,
     threads: int = 1,
 ) -> WordVectors:
-    """Train skip-gram vectors with 5 negative samples; the words most frequent come first.
+    """Train skip-gram vectors with 5 negative samples; the most frequent words come first.
 
     word2vec: Mikolov et al. 2013, arXiv 1310.4546. fastText, whose vectors are sums over character n-grams:
     Bojanowski et al. 2017, arXiv 1607.04606 (the table holds the words of the corpus only, not the n-grams).
@@ -238,13 +238,13 @@ def train_word_vectors(
         method: Which of the two.
         dimensions: Length of a vector.
         epochs: Passes over the corpus.
-        window: Words to each side that a word is to foretell.
+        window: Words on each side that a word predicts.
         min_count: Rarer words get no vector.
         seed: The same one gives the same vectors with one thread.
         threads: Worker threads.
 
     Raises:
-        SourceError: no word stands often enough in the corpus.
+        SourceError: no word occurs often enough in the corpus.
         UsageError: gensim is not installed.
     """
     require_extra("dev", "gensim")
@@ -257,7 +257,7 @@ def train_word_vectors(
     model.build_vocab(sentences)
     if not len(model.wv):
         raise SourceError(
-            f"no word stands {min_count} times in the corpus", "Give a larger corpus or a lower minimum count."
+            f"no word occurs {min_count} times in the corpus", "Give a larger corpus or a lower minimum count."
         )
     model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
     return WordVectors(dict(model.wv.key_to_index), np.asarray(model.wv.vectors, dtype=np.float32))

@@ -28,5 +28,5 @@ def test_words_of_like_use_get_like_vectors() -> None:
 
 
 def test_corpus_without_frequent_words() -> None:
-    with pytest.raises(SourceError, match="no word stands 5 times"):
+    with pytest.raises(SourceError, match="no word occurs 5 times"):
         train_word_vectors(["each word once"])
