@@ -330,24 +330,18 @@ def _read_classifications(files: Sequence[Path], limit: int | None, columns: Map
         groups[base][split] = path
     found: list[TaskData] = []
     for base, splits in groups.items():
-        whole, train = splits.get(""), splits.get("train")
-        if whole is not None and len(splits) == 1:
-            found.append(ClassificationData(base, _read_labelled_texts(whole, limit, columns)))
-        elif whole is None and train is not None and "test" in splits:
-            dev = _read_labelled_texts(splits["dev"], limit, columns) if "dev" in splits else None
-            found.append(
-                ClassificationData(
-                    base,
-                    _read_labelled_texts(train, limit, columns),
-                    dev,
-                    _read_labelled_texts(splits["test"], limit, columns),
-                )
-            )
-        else:
+        if set(splits) != {""} and ("" in splits or not {"train", "test"} <= set(splits)):
             raise UsageError(
                 f"{base} has the files {', '.join(path.name for path in splits.values())}",
                 f"Give one file {base} with all examples, or {base}-train and {base}-test (and {base}-dev).",
             )
+        parts = {
+            split: _read_labelled_texts(splits[split], limit, columns)
+            for split in ("", "dev", "train", "test")
+            if split in splits
+        }
+        train = parts["" if "" in parts else "train"]
+        found.append(ClassificationData(base, train, parts.get("dev"), parts.get("test")))
     return found
 
 
