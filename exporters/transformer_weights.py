@@ -382,8 +382,7 @@ def _read_size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or value < 1:
         raise BundleInvalid(
-            f"{model.transformer_folder / 'config.json'} has {key}: {value!r}, expected a positive number",
-            COPY_AGAIN,
+            f"{model.transformer_folder / 'config.json'} has {key}: {value!r}, expected a positive number", COPY_AGAIN
         )
     return value
 

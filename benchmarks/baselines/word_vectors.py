@@ -24,10 +24,7 @@ from es_sbert.io.text_formats import CorruptStream, Line, split_lines
 
 # GloVe was trained on Penn Treebank tokens: clitics are separate tokens ("do n't", "man 's"), numbers keep their
 # points and commas, every other sign is one token. Hyphens separate words, since few compounds have vectors.
-_WORD = re.compile(
-    r"\d+(?:[.,]\d+)*(?!\w)|\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]",
-    re.IGNORECASE,
-)
+_WORD = re.compile(r"\d+(?:[.,]\d+)*(?!\w)|\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]", re.IGNORECASE)
 
 
 def tokenize(text: str) -> list[str]:

@@ -35,19 +35,7 @@ def infersent(lab: Lab) -> Path:
 
     def make(folder: Path) -> None:
         lab.baselines(
-            "train",
-            "bilstm",
-            train,
-            "--dev",
-            dev,
-            "--vectors",
-            vectors,
-            "-o",
-            folder,
-            "--hidden",
-            256,
-            "--epochs",
-            4,
+            "train", "bilstm", train, "--dev", dev, "--vectors", vectors, "-o", folder, "--hidden", 256, "--epochs", 4
         )
 
     return lab.folder("infersent", make)

@@ -128,10 +128,7 @@ def download_model(name: str, *, from_cache: bool = False) -> Path:
     try:
         return Path(
             snapshot_download(
-                repository,
-                allow_patterns=_HUB_PATTERNS,
-                ignore_patterns=_HUB_IGNORE,
-                local_files_only=from_cache,
+                repository, allow_patterns=_HUB_PATTERNS, ignore_patterns=_HUB_IGNORE, local_files_only=from_cache
             )
         )
     except HFValidationError as error:

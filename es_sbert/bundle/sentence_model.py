@@ -27,10 +27,7 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 PromptKind = Literal["query", "document"]
 
 # Names under which sentence-transformers looks for a prompt of each kind, first found wins.
-PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {
-    "query": ("query",),
-    "document": ("document", "passage", "corpus"),
-}
+PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 class Precision(StrEnum):
@@ -197,8 +194,7 @@ def read_sentence_model(folder: Path, name: str | None = None) -> SentenceModel:
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
     settings = model.model_dump(
-        mode="json",
-        include={"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"},
+        mode="json", include={"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"}
     )
     settings |= _legacy_settings(model)
     settings["config"] = fingerprint_settings(config, files)
@@ -301,8 +297,7 @@ def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any]
     limits = [int(value) for value in (stated, positions) if value and 0 < value < _NO_LIMIT]
     if not limits:
         raise BundleInvalid(
-            f"{folder} does not define a maximum input length",
-            "Set max_seq_length in sentence_bert_config.json.",
+            f"{folder} does not define a maximum input length", "Set max_seq_length in sentence_bert_config.json."
         )
     return min(limits)
 

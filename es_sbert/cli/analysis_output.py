@@ -14,10 +14,7 @@ from cloup import option_group
 
 from es_sbert import __version__
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import (
-    FiniteFloatRange,
-    engine_settings,
-)
+from es_sbert.cli.options import FiniteFloatRange, engine_settings
 from es_sbert.config import EngineSettings
 from es_sbert.errors import OutputError, UsageError, require_extra
 from es_sbert.filesystem import is_stream, open_output

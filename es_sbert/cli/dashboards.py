@@ -139,11 +139,7 @@ def _kibana_options(function: F) -> F:
 
 
 @cloup.command()
-@option_group(
-    "Options",
-    _index_options,
-    _kibana_options,
-)
+@option_group("Options", _index_options, _kibana_options)
 @connection_options
 def install(
     index: str,

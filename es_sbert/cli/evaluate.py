@@ -85,10 +85,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 )
 @option_group(
     "Index, for the task retrieval",
-    click.option(
-        "--index",
-        help="Search this index instead of memory. A missing index is created, loaded and kept.",
-    ),
+    click.option("--index", help="Search this index instead of memory. A missing index is created, loaded and kept."),
     vector_field_option,
 )
 @connection_options

@@ -161,10 +161,7 @@ def _count_without_vector(engine: Engine, field: VectorField) -> int:
 
 @cloup.command()
 @click.argument("name")
-@option_group(
-    "Options",
-    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
-)
+@option_group("Options", click.option("--json", "as_json", is_flag=True, help="One JSON object."))
 @connection_options
 def show(name: str, as_json: bool, **connection: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.

@@ -114,8 +114,7 @@ _vector_options = option_group(
     ),
     passage_overlap_option,
     click.option(
-        "--index-type",
-        help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`.",
+        "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
     ),
     click.option(
         "--replace-text-template",
@@ -181,9 +180,7 @@ _output_options = option_group(
         help="Serve Prometheus metrics of the load at this port, on this machine only unless HOST is given.",
     ),
     click.option(
-        "--report-index",
-        metavar="NAME",
-        help="Also write the summary into this index, for `es-sbert dashboards`.",
+        "--report-index", metavar="NAME", help="Also write the summary into this index, for `es-sbert dashboards`."
     ),
     log_format_option,
 )

@@ -97,8 +97,7 @@ class _LazyGroup(cloup.Group):
 
 
 @cloup.group(
-    cls=_LazyGroup,
-    context_settings=cloup.Context.settings(help_option_names=["-h", "--help"], max_content_width=100),
+    cls=_LazyGroup, context_settings=cloup.Context.settings(help_option_names=["-h", "--help"], max_content_width=100)
 )
 @click.option(
     "--profile",

@@ -52,7 +52,7 @@ class EncodeSummary:
         rate = self.texts / self.seconds if self.seconds else 0.0
         lines = [
             f"{self.texts:,} texts in {self.seconds:.1f} s ({rate:,.0f}/s) by {info.model} "
-            f"({info.variant}, {info.provider}, {info.device})",
+            f"({info.variant}, {info.provider}, {info.device})"
         ]
         if self.truncated:
             lines.append(

@@ -31,14 +31,7 @@ from es_sbert.encoder.device import (
     unused_gpu_warning,
 )
 from es_sbert.encoder.onnx_session import InferencePool, available_providers, worker_count
-from es_sbert.errors import (
-    BundleInvalid,
-    DeviceError,
-    ModelError,
-    OutputError,
-    ParityFailed,
-    UnsupportedArchitecture,
-)
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
 
 StatusCallback = Callable[[str], None]
 BundleT = TypeVar("BundleT", bound=EncoderBundle | RerankerBundle)

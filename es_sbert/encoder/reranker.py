@@ -215,11 +215,7 @@ class Reranker(OnnxModel):
         self._pool.run(plan_batches(tokenized.lengths, self._budget), partial(self._run_batch, tokenized, scores))
 
     def _run_batch(
-        self,
-        tokenized: TokenizedPairs,
-        scores: Scores,
-        session: onnxruntime.InferenceSession,
-        batch: NDArray[np.int64],
+        self, tokenized: TokenizedPairs, scores: Scores, session: onnxruntime.InferenceSession, batch: NDArray[np.int64]
     ) -> None:
         (outputs,) = session.run(["score"], self._tokenizer.feed(tokenized, batch, multiple=self._multiple))
         if not np.isfinite(outputs).all():

@@ -107,13 +107,7 @@ _UNKNOWN_NAME_PATTERNS = (
     ),
     (
         re.compile(r"unknown query \[(\w+)\]"),
-        _by_name(
-            {
-                _JOIN: "has_child has_parent parent_id",
-                _PERCOLATOR: "percolate",
-                _MAPPER_EXTRAS: "rank_feature",
-            }
-        ),
+        _by_name({_JOIN: "has_child has_parent parent_id", _PERCOLATOR: "percolate", _MAPPER_EXTRAS: "rank_feature"}),
     ),
     (
         re.compile(r"Unknown aggregation type \[(\w+)\]"),
@@ -132,7 +126,7 @@ _UNKNOWN_NAME_PATTERNS = (
         _by_name(
             {
                 _INGEST: "append bytes convert csv date date_index_name dissect dot_expander fail foreach grok gsub "
-                "html_strip join json kv lowercase remove rename script set sort split trim uppercase urldecode",
+                "html_strip join json kv lowercase remove rename script set sort split trim uppercase urldecode"
             }
         ),
     ),
@@ -146,7 +140,7 @@ _UNKNOWN_NAME_PATTERNS = (
                 _ANALYSIS: "arabic armenian basque bengali brazilian bulgarian catalan chinese cjk czech danish dutch "
                 "english estonian finnish french galician german greek hindi hungarian indonesian irish "
                 "italian latvian lithuanian norwegian persian portuguese romanian russian serbian sorani "
-                "spanish swedish thai turkish fingerprint pattern snowball",
+                "spanish swedish thai turkish fingerprint pattern snowball"
             }
         ),
     ),
@@ -156,16 +150,14 @@ _UNKNOWN_NAME_PATTERNS = (
             {
                 _ANALYSIS: "asciifolding edge_ngram elision keyword_marker ngram pattern_replace "
                 "porter_stem reverse snowball stemmer stemmer_override synonym synonym_graph trim truncate "
-                "unique uppercase word_delimiter word_delimiter_graph",
+                "unique uppercase word_delimiter word_delimiter_graph"
             }
         ),
     ),
     (
         re.compile(r"(?:failed to find (?:global )?tokenizer under (?:name )?|Unknown tokenizer type )\[(\w+)\]"),
         _by_name(
-            {
-                _ANALYSIS: "char_group edge_ngram ngram path_hierarchy pattern simple_pattern uax_url_email whitespace",
-            }
+            {_ANALYSIS: "char_group edge_ngram ngram path_hierarchy pattern simple_pattern uax_url_email whitespace"}
         ),
     ),
 )

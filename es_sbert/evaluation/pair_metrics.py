@@ -78,8 +78,7 @@ def check_finite(*values: NDArray[np.float64] | NDArray[np.float32]) -> None:
     """
     if not all(np.isfinite(array).all() for array in values):
         raise ModelError(
-            "the model returned NaN or infinite values",
-            "Use another checkpoint, or fp32 instead of fp16.",
+            "the model returned NaN or infinite values", "Use another checkpoint, or fp32 instead of fp16."
         )
 
 

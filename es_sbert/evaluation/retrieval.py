@@ -25,14 +25,8 @@ from es_sbert.engines.protocol import Engine
 from es_sbert.errors import EngineError, IndexMismatch, SourceError, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow
-from es_sbert.evaluation.pair_metrics import (
-    check_finite,
-)
-from es_sbert.evaluation.task_data import (
-    EvaluationTask,
-    RetrievalCollection,
-    TaskData,
-)
+from es_sbert.evaluation.pair_metrics import check_finite
+from es_sbert.evaluation.task_data import EvaluationTask, RetrievalCollection, TaskData
 from es_sbert.index.mapping import has_vector_query
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load

@@ -255,12 +255,7 @@ def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, enco
         # An extension: OpenAI's API rejects texts that are too long. Clients ignore unknown fields.
         data.append(entry | {"truncated": True} if truncated else entry)
     return orjson.dumps(
-        {
-            "object": "list",
-            "data": data,
-            "model": model,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        },
+        {"object": "list", "data": data, "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}},
         option=orjson.OPT_SERIALIZE_NUMPY,
     )
 

@@ -182,8 +182,7 @@ class ModelSettings(BaseModel):
         for alias, model in self.aliases.items():
             if model not in {*self.models, *names}:
                 raise UsageError(
-                    f"the alias {alias!r} points to {model!r}, which is not served",
-                    f"Use one of: {', '.join(names)}.",
+                    f"the alias {alias!r} points to {model!r}, which is not served", f"Use one of: {', '.join(names)}."
                 )
             if alias in {*self.models, *names}:
                 raise UsageError(f"{alias!r} is a model and cannot be an alias too", "Choose another name.")

@@ -130,11 +130,7 @@ def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any
 
 
 def check_created_index(
-    engine: Engine,
-    state: IndexState,
-    name: str,
-    meta_fields: Collection[str],
-    documents: Sequence[Mapping[str, Any]],
+    engine: Engine, state: IndexState, name: str, meta_fields: Collection[str], documents: Sequence[Mapping[str, Any]]
 ) -> None:
     """Reject an index that a load has just created, but that an index template makes unusable; it is deleted again.
 

@@ -28,13 +28,7 @@ from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.ingest.bulk import BulkWriter, ConflictQueue
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
-from es_sbert.ingest.documents import (
-    Document,
-    DocumentAction,
-    cleared_fields,
-    document_windows,
-    update_action,
-)
+from es_sbert.ingest.documents import Document, DocumentAction, cleared_fields, document_windows, update_action
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import WINDOW_BYTES, LoadPipeline, batch_window
@@ -48,11 +42,7 @@ CONFLICT_ROUNDS = 3
 
 
 def embed_in_place(
-    context: LoadContext,
-    encoder: Encoder,
-    reader: IndexReader,
-    documents: Iterable[Document],
-    tick: Callable[[], None],
+    context: LoadContext, encoder: Encoder, reader: IndexReader, documents: Iterable[Document], tick: Callable[[], None]
 ) -> None:
     """Embed the documents of an index that have no current vector.
 

@@ -393,11 +393,7 @@ def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bo
 
 
 def _raise_unknown_fields(
-    engine: Engine,
-    plan: LoadPlan,
-    missing: Sequence[str],
-    names: Sequence[str],
-    first: FirstRecords | None = None,
+    engine: Engine, plan: LoadPlan, missing: Sequence[str], names: Sequence[str], first: FirstRecords | None = None
 ) -> None:
     """Reject fields of the text that neither the documents nor the mapping have.
 

@@ -36,9 +36,7 @@ from es_sbert.ingest.dead_letters import (
     quarantine,
     quarantine_path,
 )
-from es_sbert.ingest.documents import (
-    RecordStream,
-)
+from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.first_records import check_first_records
 from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, Ledger, OutcomeRecorder
 from es_sbert.ingest.load_context import LoadContext, index_uuid

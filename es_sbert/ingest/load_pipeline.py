@@ -112,11 +112,7 @@ class LoadPipeline:
     """
 
     def __init__(
-        self,
-        context: LoadContext,
-        encoder: Encoder,
-        detect: Callable[[list[Document]], WindowPlan],
-        writer: BulkWriter,
+        self, context: LoadContext, encoder: Encoder, detect: Callable[[list[Document]], WindowPlan], writer: BulkWriter
     ) -> None:
         self._context = context
         self._encoder = encoder

@@ -34,14 +34,7 @@ from es_sbert.search.search_request import (
 )
 from es_sbert.search.search_result import HybridHit, HybridResult, ResponseReader, total_hits
 from es_sbert.search.search_scope import SearchScope, SearchTarget
-from es_sbert.search.vector_query import (
-    MAX_K,
-    SearchMethod,
-    VectorQuery,
-    check_query,
-    score_from_cosine,
-    search_body,
-)
+from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, check_query, score_from_cosine, search_body
 
 LEXICAL = "lexical"  # name of the keyword clause; those of vector fields are `semantic_name`
 RANK_CONSTANT = 60  # of the paper

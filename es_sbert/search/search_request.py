@@ -19,14 +19,7 @@ from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import vector_path
 from es_sbert.search.search_result import RankedHits, ResponseReader, SearchResult, semantic_name
 from es_sbert.search.search_scope import SearchScope, SearchTarget
-from es_sbert.search.vector_query import (
-    SearchMethod,
-    VectorQuery,
-    check_k,
-    check_query,
-    search_body,
-    vector_clause,
-)
+from es_sbert.search.vector_query import SearchMethod, VectorQuery, check_k, check_query, search_body, vector_clause
 
 
 def named_vector_clause(engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery]) -> Json:

@@ -43,8 +43,7 @@ def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> 
     usual = OVERSAMPLE.get(IndexType(meta.index_type))
     if requested is not None and usual is None:
         raise UsageError(
-            f"{meta.index_type} compares float32 vectors, so there is nothing to oversample",
-            "Leave oversample out.",
+            f"{meta.index_type} compares float32 vectors, so there is nothing to oversample", "Leave oversample out."
         )
     return usual if requested is None else requested
 

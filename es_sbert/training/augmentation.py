@@ -20,11 +20,7 @@ from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.settings import (
-    MarginDistillationSpec,
-    ObjectiveSpec,
-    RegressionSpec,
-)
+from es_sbert.training.objectives.settings import MarginDistillationSpec, ObjectiveSpec, RegressionSpec
 from es_sbert.training.recipe import NeighboursSpec
 from es_sbert.training.training_errors import translate_disk_errors
 
@@ -65,9 +61,7 @@ def mine_neighbour_pairs(
             f"{examples.path}: every neighbour pair is already a pair of the file", "Raise neighbours.among."
         )
     return replace(
-        examples,
-        texts=tuple([texts[row] for row in pairs[:, side]] for side in (0, 1)),
-        lines=lines[pairs[:, 0]],
+        examples, texts=tuple([texts[row] for row in pairs[:, side]] for side in (0, 1)), lines=lines[pairs[:, 0]]
     )
 
 

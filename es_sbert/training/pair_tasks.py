@@ -12,10 +12,7 @@ from torch import Tensor, nn
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.networks.cross_encoder import REGRESSION_LABELS, CrossEncoder
-from es_sbert.networks.pair_scorer_folder import (
-    save_cross_encoder,
-    save_poly_encoder,
-)
+from es_sbert.networks.pair_scorer_folder import save_cross_encoder, save_poly_encoder
 from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import SiameseEncoder
 from es_sbert.training.bi_encoder_task import Batch, TrainingTask

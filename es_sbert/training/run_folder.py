@@ -145,10 +145,7 @@ class RunFolder:
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return
         if self.output.is_dir():
-            raise UsageError(
-                f"{self.output} is not empty",
-                "Name a new folder, or resume the run in it with --resume.",
-            )
+            raise UsageError(f"{self.output} is not empty", "Name a new folder, or resume the run in it with --resume.")
         raise UsageError(f"{self.output} is a file", "Name a folder that does not exist yet.")
 
     def _check_same(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -219,8 +216,7 @@ class RunFolder:
         """
         with translate_disk_errors(self.output):
             entries = sorted(
-                self.staging_folder.iterdir(),
-                key=lambda path: path.name in ("modules.json", EncoderManifest.FILE_NAME),
+                self.staging_folder.iterdir(), key=lambda path: path.name in ("modules.json", EncoderManifest.FILE_NAME)
             )
             for entry in entries:
                 target = self.output / entry.name

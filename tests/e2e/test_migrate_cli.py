@@ -30,10 +30,7 @@ def two_models(own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 @pytest.fixture
 def place(engine_url: str, two_models: tuple[Path, Path], tmp_path: Path) -> Iterator[Place]:
-    with (
-        open_engine(engine_url) as engine,
-        Encoder(str(two_models[0]), precision="fp32", threads=1) as encoder,
-    ):
+    with open_engine(engine_url) as engine, Encoder(str(two_models[0]), precision="fp32", threads=1) as encoder:
         yield from make_place(engine, encoder, tmp_path / "first.jsonl", COUNT)
 
 

@@ -62,10 +62,7 @@ def duplicates() -> AnalysisReport:
         "The parcel has not arrived yet.", "The parcel did not arrive.", "The parcel has not arrived yet.",
         "A dog runs 😀 through the snow.", "A black dog runs 😀 through deep snow.", "Something else.",
     ]  # fmt: skip
-    groups = [
-        ReportGroup("1", (0, 1, 2), (1.0, 0.95123, 1.0), kept=0),
-        ReportGroup("2", (3, 4), (0.96, 1.0), kept=4),
-    ]
+    groups = [ReportGroup("1", (0, 1, 2), (1.0, 0.95123, 1.0), kept=0), ReportGroup("2", (3, 4), (0.96, 1.0), kept=4)]
     return report(ReportKind.DUPLICATES, texts, groups)
 
 

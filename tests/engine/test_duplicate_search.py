@@ -376,10 +376,7 @@ def test_documents_without_a_vector_or_with_another_models_are_counted(
 
 def test_transient_failures_are_waited_out(engine_url: str, index: str, tmp_path: Path) -> None:
     faults = [cut_before, answer(503), answer(429)]
-    with (
-        FaultyProxy(engine_url, faults=list(faults), paths="/_msearch") as proxy,
-        open_engine(proxy.url) as engine,
-    ):
+    with FaultyProxy(engine_url, faults=list(faults), paths="/_msearch") as proxy, open_engine(proxy.url) as engine:
         found = search(engine, index, tmp_path / "state")
         assert not proxy.faults
         assert named(found) == exact(engine, index)

@@ -156,10 +156,7 @@ def keys(server: Secured) -> dict[str, str | None]:
 @pytest.fixture(scope="module")
 def through(server: Secured, tiny: Path) -> Iterator[httpx.Client]:
     settings = GatewaySettings(upstream=owner(server), models=tiny_settings(tiny), semantic=SemanticSettings(k=1))
-    with (
-        served(create_app(settings)) as url,
-        httpx.Client(base_url=url, timeout=120, trust_env=False) as client,
-    ):
+    with served(create_app(settings)) as url, httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
         yield client
 
 

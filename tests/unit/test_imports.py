@@ -9,17 +9,9 @@ import pytest
 import es_sbert
 
 # Modules that need torch (extra `train`); ingest, search and everything below them never do.
-_TORCH = (
-    "es_sbert.exporters.tracing",
-    "es_sbert.networks.",
-    "es_sbert.training.",
-)
+_TORCH = ("es_sbert.exporters.tracing", "es_sbert.networks.", "es_sbert.training.")
 # Rooms within training that are only settings and data: recipes can be read and checked without torch.
-_LIGHT = (
-    "es_sbert.training.data.",
-    "es_sbert.training.recipe",
-    "es_sbert.training.objectives.settings",
-)
+_LIGHT = ("es_sbert.training.data.", "es_sbert.training.recipe", "es_sbert.training.objectives.settings")
 _NOT_LIGHT = ("es_sbert.training.data.sampler",)
 
 # Needs a library that is installed for its own tests only (`tests/frameworks`).

@@ -56,12 +56,7 @@ def _printed(*arguments: str | Path) -> list[str]:
 
 def test_counts_lines_modules_packages_and_single_importers(tree: Path) -> None:
     # a.py: import 1, string 3, class 1, function 4. inner/__init__.py: 1. b.py: 3. c.py: 2. d.py: 2.
-    assert _printed(tree) == [
-        "17 code lines",
-        "8 modules",
-        "3 packages",
-        "3 modules with a single importer",
-    ]
+    assert _printed(tree) == ["17 code lines", "8 modules", "3 packages", "3 modules with a single importer"]
 
 
 def test_lists_modules_with_a_single_importer(tree: Path) -> None:

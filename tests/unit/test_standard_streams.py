@@ -31,10 +31,7 @@ def test_letters_that_the_encoding_lacks_are_escapes() -> None:
 
 @pytest.mark.parametrize(
     ("command", "code", "said"),
-    [
-        ("$ES engine list >&- 2>&-", 0, ""),
-        ("$ES index migrate docs --drop <&-", 2, "nobody is there to be asked"),
-    ],
+    [("$ES engine list >&- 2>&-", 0, ""), ("$ES index migrate docs --drop <&-", 2, "nobody is there to be asked")],
 )
 def test_streams_that_are_closed(command: str, code: int, said: str, tmp_path: Path) -> None:
     done = run(command, ES_SBERT_ENGINE_HOME=str(tmp_path))

@@ -21,12 +21,4 @@ from es_sbert.engines.local.engine_builds import ENGINES, find_build
 from es_sbert.engines.local.engine_home import RunningEngine
 from es_sbert.engines.local.local_engine import purge_stopped, running_engines, start_engine, stop_engine
 
-__all__ = [
-    "ENGINES",
-    "RunningEngine",
-    "find_build",
-    "purge_stopped",
-    "running_engines",
-    "start_engine",
-    "stop_engine",
-]
+__all__ = ["ENGINES", "RunningEngine", "find_build", "purge_stopped", "running_engines", "start_engine", "stop_engine"]

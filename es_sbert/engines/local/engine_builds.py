@@ -226,10 +226,7 @@ ENGINES = {
             _OPENSEARCH,
             name="opensearch-ml",
             port=9211,
-            pieces=(
-                *_OPENSEARCH.pieces,
-                _opensearch_plugin("opensearch-ml-plugin", "opensearch-ml", "3.6.0.0", 390),
-            ),
+            pieces=(*_OPENSEARCH.pieces, _opensearch_plugin("opensearch-ml-plugin", "opensearch-ml", "3.6.0.0", 390)),
         ),
     )
 }

@@ -195,8 +195,7 @@ class ModelRegistry:
                 "the model of %s cannot be used: %s. %s", index, error.message, error.remedy, kind="model"
             )
             raise ModelError(
-                "the gateway cannot load the model of the vectors",
-                "The gateway's log has the reason and the remedy.",
+                "the gateway cannot load the model of the vectors", "The gateway's log has the reason and the remedy."
             ) from error
 
     @property

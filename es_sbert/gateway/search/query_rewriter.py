@@ -74,11 +74,7 @@ class QueryRewriter:
     """
 
     def __init__(
-        self,
-        engine_type: EngineType,
-        parser: SemanticQueryParser,
-        lookup: VectorLookup,
-        hybrid: HybridDetector | None,
+        self, engine_type: EngineType, parser: SemanticQueryParser, lookup: VectorLookup, hybrid: HybridDetector | None
     ) -> None:
         self._engine_type = engine_type
         self.parser = parser

@@ -175,8 +175,7 @@ class SqlSource(DocumentSource):
             return create_engine(url, poolclass=NullPool)
         except NoSuchModuleError as error:
             raise UsageError(
-                f"SQLAlchemy knows no database {self._scheme()}",
-                f"{_URL_HINT} Others need a package.",
+                f"SQLAlchemy knows no database {self._scheme()}", f"{_URL_HINT} Others need a package."
             ) from error
         except ImportError as error:
             raise UsageError(

@@ -62,11 +62,7 @@ def _first_batch_with_room(place: int, following: list[int]) -> int:
 
 
 def balance_batches(
-    batches: Sequence[Sequence[int]],
-    texts: NDArray[np.int64],
-    random: np.random.Generator,
-    *,
-    count: int | None = None,
+    batches: Sequence[Sequence[int]], texts: NDArray[np.int64], random: np.random.Generator, *, count: int | None = None
 ) -> list[list[int]]:
     """Make at least `count` batches, and fill small ones to half the size of the largest if the data allows it.
 

@@ -37,12 +37,9 @@ def test_any_change_of_a_tensor_changes_the_hash(tmp_path: Path, change: str) ->
     a = TENSORS["a"].copy()
     if change == "value":
         a[0, 0] += 1e-6
-    changed = {
-        "value": {"a": a},
-        "shape": {"a": a.reshape(3, 2)},
-        "name": {"c": a},
-        "type": {"a": a.view(np.int32)},
-    }[change]
+    changed = {"value": {"a": a}, "shape": {"a": a.reshape(3, 2)}, "name": {"c": a}, "type": {"a": a.view(np.int32)}}[
+        change
+    ]
     assert hash_tensors([_save(tmp_path / "x", {"a": TENSORS["a"]})]) != hash_tensors([_save(tmp_path / "y", changed)])
 
 

@@ -30,11 +30,7 @@ _GET = {
     }
 }
 _BULK = {
-    "bulk": {
-        "url": {"paths": [{"path": "/_bulk", "methods": ["POST"]}]},
-        "params": {},
-        "body": {"serialize": "bulk"},
-    }
+    "bulk": {"url": {"paths": [{"path": "/_bulk", "methods": ["POST"]}]}, "params": {}, "body": {"serialize": "bulk"}}
 }
 
 

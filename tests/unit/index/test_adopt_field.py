@@ -57,11 +57,7 @@ def test_every_index_type_of_elasticsearch_is_recognised(index_type: IndexType) 
         (KNN, {}, IndexType.HNSW),
         (with_encoder({"name": "flat"}), {}, IndexType.HNSW),
         (with_encoder({"name": "sq", "parameters": {"bits": 7}}), {}, IndexType.INT8_HNSW),
-        (
-            {"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"},
-            {"index.knn": "false"},
-            IndexType.FLAT,
-        ),
+        ({"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"}, {"index.knn": "false"}, IndexType.FLAT),
     ],
 )
 def test_the_index_types_of_opensearch_are_recognised(

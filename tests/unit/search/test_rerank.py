@@ -144,10 +144,7 @@ def test_an_index_that_does_not_say_what_its_text_is() -> None:
 def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1)
     export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
-    with (
-        Reranker(tmp_path / "out", device="cpu") as reranker,
-        pytest.raises(UsageError, match="has 3 outputs"),
-    ):
+    with Reranker(tmp_path / "out", device="cpu") as reranker, pytest.raises(UsageError, match="has 3 outputs"):
         rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
 
 

@@ -16,13 +16,7 @@ from es_sbert.networks.pair_scorer_folder import open_pair_scorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.recipe import ModelKind
 from es_sbert.training.training_device import choose_training_device
-from tests.unit.training.support import (
-    STILL,
-    recipe,
-    train_here,
-    write_model,
-    write_recipe,
-)
+from tests.unit.training.support import STILL, recipe, train_here, write_model, write_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_pictures")]
 

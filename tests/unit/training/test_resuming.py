@@ -16,25 +16,13 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from es_sbert.errors import (
-    CheckpointInvalid,
-    OutputError,
-    UsageError,
-)
+from es_sbert.errors import CheckpointInvalid, OutputError, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.training import train
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.recipe import load_recipe
 from es_sbert.training.run_folder import last_complete_checkpoint
-from tests.unit.training.support import (
-    Cut,
-    cut_at,
-    read_json,
-    recipe,
-    train_here,
-    write_pairs,
-    write_recipe,
-)
+from tests.unit.training.support import Cut, cut_at, read_json, recipe, train_here, write_pairs, write_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_pictures")]
 
@@ -90,12 +78,7 @@ def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "stage",
-    [
-        {"epochs": 0.5, "dev": None},
-        {"epochs": 1.5},
-        {"epochs": 9, "learning_rate": 1e-12, "patience": 2},
-    ],
+    "stage", [{"epochs": 0.5, "dev": None}, {"epochs": 1.5}, {"epochs": 9, "learning_rate": 1e-12, "patience": 2}]
 )
 def test_a_run_that_ended_before_its_model_was_written_goes_no_further(
     folder: Path, model: Path, stage: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -14,25 +14,13 @@ from torch import Tensor
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.cli.main import cli
-from es_sbert.errors import (
-    ModelNotFound,
-    OutOfMemory,
-    RecipeInvalid,
-    SourceError,
-    TrainingDiverged,
-    UsageError,
-)
+from es_sbert.errors import ModelNotFound, OutOfMemory, RecipeInvalid, SourceError, TrainingDiverged, UsageError
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training.bi_encoder_task import BiEncoderTask
 from es_sbert.training.run_folder import last_complete_checkpoint
-from tests.unit.training.support import (
-    read_json,
-    recipe,
-    train_here,
-    write_recipe,
-)
+from tests.unit.training.support import read_json, recipe, train_here, write_recipe
 
 pytestmark = pytest.mark.slow
 

@@ -74,10 +74,7 @@ def test_pairs_are_tokenised_once_and_padded_batch_by_batch(
 
 
 def test_the_losses_are_those_of_sentence_transformers(base: Path, tmp_path: Path) -> None:
-    for objective, labels, kind in (
-        (REGRESSION, SCORES, BinaryCrossEntropyLoss),
-        (NLI, CLASSES, CrossEntropyLoss),
-    ):
+    for objective, labels, kind in ((REGRESSION, SCORES, BinaryCrossEntropyLoss), (NLI, CLASSES, CrossEntropyLoss)):
         task = open_task(base, objective).eval()
         task.save(tmp_path / objective.kind, name="toy")
         reference = kind(Reference(str(tmp_path / objective.kind), device="cpu")).eval()
