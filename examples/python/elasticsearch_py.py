@@ -1,4 +1,4 @@
-"""elasticsearch-py sends the request that es-sbert makes; the documents' text stands in `text`.
+"""elasticsearch-py sends the request that es-sbert makes; the text is in the field `text`.
 
 pip install es-sbert elasticsearch
 python examples/python/elasticsearch_py.py "someone makes music" --index docs

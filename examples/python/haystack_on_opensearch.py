@@ -1,4 +1,4 @@
-"""A Haystack pipeline searches an OpenSearch index that es-sbert has filled; its text stands in `content`.
+"""A Haystack pipeline searches an OpenSearch index that es-sbert has filled; the text is in the field `content`.
 
 pip install 'es-sbert[haystack]' opensearch-haystack
 python examples/python/haystack_on_opensearch.py "someone makes music" --index docs

@@ -1,4 +1,4 @@
-"""LangChain's ElasticsearchStore searches an index that es-sbert has filled; its text stands in `text`.
+"""LangChain's ElasticsearchStore searches an index that es-sbert has filled; the text is in the field `text`.
 
 pip install es-sbert langchain-elasticsearch
 python examples/python/langchain_on_elasticsearch.py "someone makes music" --index docs

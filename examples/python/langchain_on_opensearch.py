@@ -1,4 +1,4 @@
-"""LangChain's OpenSearchVectorSearch searches an index that es-sbert has filled; its text stands in `text`.
+"""LangChain's OpenSearchVectorSearch searches an index that es-sbert has filled; the text is in the field `text`.
 
 pip install es-sbert langchain-community opensearch-py
 python examples/python/langchain_on_opensearch.py "someone makes music" --index docs

@@ -1,4 +1,4 @@
-"""opensearch-py sends the request that es-sbert makes; the documents' text stands in `text`.
+"""opensearch-py sends the request that es-sbert makes; the text is in the field `text`.
 
 pip install es-sbert opensearch-py
 python examples/python/opensearch_py.py "someone makes music" --index docs

@@ -1,4 +1,4 @@
-"""elasticsearch-py's own VectorStore searches an index that es-sbert has filled; its text stands in `text`.
+"""elasticsearch-py's own VectorStore searches an index that es-sbert has filled; the text is in the field `text`.
 
 pip install es-sbert elasticsearch
 python examples/python/vectorstore_of_elasticsearch_py.py "someone makes music" --index docs

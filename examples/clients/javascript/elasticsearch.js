@@ -1,4 +1,4 @@
-// Search by meaning with Elastic's own client, unchanged, through es-sbert's gateway:
+// Semantic search with Elastic's own client, unchanged, through es-sbert's gateway:
 //   node elasticsearch.js 9                            client 9 (or 8, for Elasticsearch 8)
 //   node elasticsearch.js 9 ../../articles.jsonl       index these articles first
 import { readFileSync } from "node:fs";

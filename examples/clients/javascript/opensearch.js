@@ -1,4 +1,4 @@
-// Search by meaning with OpenSearch's own client, unchanged, through es-sbert's gateway:
+// Semantic search with OpenSearch's own client, unchanged, through es-sbert's gateway:
 //   node opensearch.js
 //   node opensearch.js ../../articles.jsonl       index these articles first
 import { readFileSync } from "node:fs";

@@ -9,7 +9,7 @@ import java.nio.file.Path;
 import java.util.List;
 
 /**
- * Search by meaning with Elastic's own client, unchanged, through es-sbert's gateway:
+ * Semantic search with Elastic's own client, unchanged, through es-sbert's gateway:
  *
  * <pre>
  * mvn -q compile exec:java -Dexec.mainClass=SearchElasticsearch

@@ -14,7 +14,7 @@ import org.opensearch.client.transport.OpenSearchTransport;
 import org.opensearch.client.transport.httpclient5.ApacheHttpClient5TransportBuilder;
 
 /**
- * Search by meaning with OpenSearch's own client, unchanged, through es-sbert's gateway:
+ * Semantic search with OpenSearch's own client, unchanged, through es-sbert's gateway:
  *
  * <pre>
  * mvn -q compile exec:java -Dexec.mainClass=SearchOpenSearch
