@@ -37,7 +37,7 @@ QUERIES = (
     "the economy of India", "children are having fun at the beach", "an algorithm for shortest paths in graphs",
     "a man rides a bicycle", "database connection fails", "a war in the nineteenth century", "cooking dinner",
 )  # fmt: skip
-TIES = 1e-6  # documents whose cosines differ by less may stand in either order
+TIES = 1e-6  # documents whose cosines differ by less may be in either order
 
 
 def take(source: Path, count: int, target: Path) -> list[dict[str, Any]]:

@@ -7,11 +7,11 @@ another text. Three measurements, in turn within every round:
 
 - one request of `--megabytes` to an index without vectors, to the engine itself and through the gateway;
 - one request of `--documents` to an index with a vector field, through the gateway. What that is made of is measured
-  beside it: `es-sbert encode` on the same texts, and the engine alone with the finished documents;
+  for comparison: `es-sbert encode` on the same texts, and the engine alone with the finished documents;
 - `--texts` documents in requests of 500, one after another over each of 2 connections, through the gateway, against
   `es-sbert encode` on the same texts. No text comes twice.
 
-The gateway runs in a process of its own for each measurement. Its memory is the growth of its peak (VmHWM) over what it
+Each measurement starts a new gateway process. Its memory is the growth of its peak (VmHWM) over what it
 had after a first request of 500 documents. Vector fields are flat: the engine builds no graph. The engine takes its
 share of the same cores.
 """

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def machine() -> dict[str, Any]:
-    """CPU, cores, instructions and library versions, to stand beside every figure."""
+    """CPU, cores, instructions and library versions, for every result."""
     names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
     return {
         "cpu": names[0] if names else platform.processor(),
@@ -79,7 +79,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def replaced(text: str, name: str, section: str, *, maker: str) -> str:
-    """A page with a section in the place of what stands between its markers.
+    """A page with the text between its markers replaced.
 
     Args:
         maker: Module whose command makes the section, as the markers say.

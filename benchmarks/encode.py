@@ -4,7 +4,7 @@
 
 DATA holds `sts/stsb-en-test.tsv.gz` (columns sentence1, sentence2, score). Both sides get the same
 sentences in the same order with as many threads, after a warm-up; rounds alternate, so that a machine
-whose speed drifts slows both alike. Quality stands beside speed: Spearman's ρ on the same file.
+whose speed drifts slows both alike. The quality is measured too: Spearman's ρ on the same file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the gateway adds to a request that it passes on, and how many searches by meaning it answers.
+"""The overhead of the gateway for a request that passes through, and the rate of semantic searches.
 
     python -m benchmarks.gateway --data DATA --url http://localhost:9200 [--rounds 3] [--seconds 10] [--rate 100]
 
@@ -6,10 +6,9 @@ DATA as in `benchmarks.acceptance`: the first 5,000 documents of `ingest/short-d
 others are what is searched for. Load comes from wrk and k6, on the same cores as everything else. The engine itself and
 the gateway take turns within every round; figures are medians of the rounds.
 
-Passed on: a plain `match` query over 64 connections, as fast as it is answered (which measures what both cores can do
-together) and at a constant rate well below (which measures what the gateway adds). By meaning: distinct queries, each
-embedded, and 100 queries again and again, which come from the cache; beside them kNN with a ready vector, without the
-gateway.
+Pass-through: a plain `match` query over 64 connections, as fast as possible (which measures both cores together) and
+at a constant, much lower rate (which measures the overhead of the gateway). Semantic: distinct queries, each embedded,
+and 100 repeated queries, which come from the cache; and kNN with a ready vector without the gateway, for comparison.
 """
 
 from __future__ import annotations
@@ -146,7 +145,7 @@ def section(runs: Mapping[str, list[Figures]], rounds: int, seconds: int, rate: 
             "",
             table(["passed on", "", *header], passed),
             "",
-            "Searches by meaning in a closed loop: `distinct` queries are embedded, `cached` ones come again; `vector` "
+            "Semantic searches in a closed loop: `distinct` queries are embedded, `cached` ones come again; `vector` "
             "is the engine alone with ready vectors.",
             "",
             table(["queries", "connections", *header], by_meaning),

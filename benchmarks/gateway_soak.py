@@ -102,7 +102,7 @@ def bodies(kind: str, texts: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
 
 
 def ordinary(engine: str, gateway: str, texts: Sequence[str], stop: Event, results: Any) -> None:
-    """Send ordinary requests of all kinds until told to stop; runs in a process of its own."""
+    """Send ordinary requests of all kinds until told to stop; runs in its own process."""
     answered: list[Answered] = []
     begin = time.perf_counter()
 

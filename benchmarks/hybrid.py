@@ -2,7 +2,7 @@
 
     python -m benchmarks.hybrid --data DATA --url http://localhost:9200 [--set cisi --set arguana-rebuilt] [--limit 200]
 
-DATA holds `retrieval/SET/` in the BEIR layout. Titles stand in front of texts; the words are looked for with the
+DATA holds `retrieval/SET/` in the BEIR layout. Titles are prepended to texts; the words are looked for with the
 engine's default analyzer. The index type is flat, so that nothing is lost to a graph. Queries that are documents of the
 collection leave themselves out. Each fusion looks at the first 100 of each side.
 """

@@ -1,9 +1,9 @@
-"""What each index type takes on disk and loses in recall, beside what `es-sbert index estimate` and `recall` say.
+"""What each index type takes on disk and loses in recall, compared with `es-sbert index estimate` and `recall`.
 
     python -m benchmarks.index_sizes --data DATA --url http://localhost:9200 [--url …] [--count 20000]
 
 DATA as in `benchmarks.flat_then_graph`, whose cached vectors are used; random vectors of the same number and length
-stand beside them, the hardest case for a graph. One shard, merged into one segment. Only the vector field is measured,
+are measured too, the hardest case for a graph. One shard, merged into one segment. Only the vector field is measured,
 with the engine's own figures. Recall@10 of 100 documents, with the settings of `es-sbert search`.
 """
 

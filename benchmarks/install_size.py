@@ -2,7 +2,7 @@
 
     python -m benchmarks.install_size [--way base|cpu|train]…
 
-Each way goes into a virtual environment of its own, as the README shows it. The sizes are those of the environments
+Each variant is installed into its own virtual environment, as in the README. The sizes are those of the environments
 less that of an empty one. `train` downloads some gigabytes.
 """
 

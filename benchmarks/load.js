@@ -1,4 +1,4 @@
-// For k6: requests at a constant rate, whatever becomes of those before.
+// For k6: requests at a constant rate, independent of earlier responses.
 import http from "k6/http";
 import { check } from "k6";
 import exec from "k6/execution";

@@ -1,4 +1,4 @@
--- For wrk: sends the bodies of a file in turn, each thread from a place of its own, and prints the latencies as JSON.
+-- For wrk: sends the bodies of a file in turn, each thread starting at another one, and prints the latencies as JSON.
 local bodies, threads = {}, 0
 function setup(thread)
   thread:set("number", threads)

@@ -54,7 +54,7 @@ def documents(count: int, *, broken: bool = False) -> Iterator[bytes]:
 
 
 def measure(url: str, index: str, model: Path, folder: Path, count: int, *arguments: str) -> Measured:
-    """Run one load in a process of its own."""
+    """Run one load in its own process."""
     command = [
         sys.executable, "-m", "es_sbert", "ingest", "--url", url, "--index", index, "--model", str(model),
         "--precision", "fp32", "--threads", "1", "--id-field", "id", "--index-type", "flat", "--quiet", "--json",
@@ -116,7 +116,7 @@ def main(url: str, few: int, many: int, letters: int, write: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = write_tiny_bert(folder / "tiny")
-        load(url, model, folder, 1000)  # the model is exported once, which takes memory of its own
+        load(url, model, folder, 1000)  # the model is exported once, which takes memory too
         runs = [("load", load(url, model, folder, count)) for count in (few, many)]
         growth = runs[1][1].peak / runs[0][1].peak
         if letters:

@@ -75,7 +75,7 @@ class MigrationRun:
 def run(
     name: str, url: str, encoders: tuple[Encoder, Encoder], *, migrations: int, documents: int, threads: int, seed: int
 ) -> MigrationRun:
-    """Migrate an index to and fro beside random writers, and compare it."""
+    """Migrate an index back and forth while random writers run, and compare it."""
     begin = time.monotonic()
     with open_engine(url) as engine, tempfile.TemporaryDirectory() as folder:
         places = make_place(engine, encoders[0], Path(folder) / "dead.jsonl", documents)

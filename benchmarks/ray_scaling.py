@@ -2,7 +2,7 @@
 
     python -m benchmarks.ray_scaling --data DATA --url http://localhost:9200 [--count 20000] [--rate 1000]
 
-DATA holds `ingest/short-docs.jsonl.gz`. First the default model, each worker with one core, beside the same load in one
+DATA holds `ingest/short-docs.jsonl.gz`. First the default model, each worker with one core, and the same load in one
 process. Then simulated workers: each waits as an accelerator of `--rate` texts a second would make it wait and gives
 made-up vectors, so that what is left to measure is the pipeline itself: reading, hashing, tokenising, the
 coordinator, bulk requests, and the engine, all of them on this machine's cores. Index type flat; rates are of the
@@ -45,7 +45,7 @@ from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
 
-PARTS = 32  # of the source, so that the last one is short beside the whole
+PARTS = 32  # of the source, so that the last one is short compared with the whole
 
 
 class Accelerator:
@@ -71,7 +71,7 @@ class Accelerator:
 
 
 class SimulatedLoader(PartitionLoader):
-    """A worker with such an encoder; its rate stands in the name of the model's device."""
+    """A worker with such an encoder; the device name contains its rate."""
 
     rate = 1000.0
 

@@ -53,7 +53,7 @@ def rerank_all(
 
 
 def ndcg(collection: Collection, results: dict[str, Any]) -> str:
-    """nDCG@10 × 100 of the order in which the hits stand."""
+    """nDCG@10 × 100 of the hits in their order."""
     run = {query: {hit.id: float(-rank) for rank, hit in enumerate(result)} for query, result in results.items()}
     return f"{evaluate(run, collection.qrels)[0]:.2f}"
 

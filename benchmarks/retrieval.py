@@ -3,7 +3,7 @@
     python -m benchmarks.retrieval --data DATA --url http://localhost:9200 [--set cisi --set arguana-rebuilt]
 
 DATA holds `retrieval/SET/` in the BEIR layout (corpus.jsonl.gz, queries.jsonl.gz, qrels/test.tsv.gz). Titles
-stand in front of texts. Queries that are documents of the corpus leave themselves out. The index type is
+are prepended to texts. Queries that are documents of the corpus leave themselves out. The index type is
 flat, so kNN must give the ranking of brute force; ir-measures computes the figures.
 """
 

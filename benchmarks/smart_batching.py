@@ -36,7 +36,7 @@ WAYS = {"batches of similar length": "true", "random batches": "false"}
 def main(
     data: Path, steps: int, batch: int, seeds: int, precision: str, device: str, way: str | None, seed: int, page: bool
 ) -> None:
-    """Print examples a second and dev scores of both ways."""
+    """Print examples a second and dev scores with and without smart batching."""
     if way is not None:
         click.echo(json.dumps(_train(data, steps, batch, precision, device, WAYS[way], seed)))
         return

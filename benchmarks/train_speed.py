@@ -1,9 +1,9 @@
-"""Sentence pairs a second while training, beside sentence-transformers' trainer on the same machine and data.
+"""Sentence pairs a second while training, compared with sentence-transformers' trainer on the same machine and data.
 
     python -m benchmarks.train_speed --data DATA [--device cuda] [--precision bf16] [--batch 16 --batch 256] [--compile]
     python -m benchmarks.train_speed --data DATA --host
 
-Cosine regression on STSb-train, both trainers in turn, each in a process of its own, both in the same precision (on
+Cosine regression on STSb-train, the trainers alternate, each in its own process, in the same precision (on
 CUDA with TF32 for what bf16 and fp16 leave in float32). The time is that of the steps alone: without opening the model,
 compiling, measuring or saving. The GPU is waited for at the first and the last of them only.
 

@@ -67,7 +67,7 @@ DIMENSIONS = 4096
 class TfidfOfPairs:
     """Scores pairs by the cosine of their tf-idf vectors; idf comes from the texts of these pairs (a `PairScorer`).
 
-    The texts carry no labels, so nothing of the gold data is seen. It gives no vectors of its own: those of two calls
+    The texts carry no labels, so nothing of the gold data is seen. The vectors of two calls
     would have different words for dimensions.
     """
 

@@ -4,7 +4,7 @@
 
 Each test is run directly and through the gateway, and the outcomes are compared: whether it passed, the step that
 failed, and for YAML tests also status, content type and warnings of every answer. A difference counts if it is seen
-again when the test is run both ways a second time. The command starts the engines and gateways that it needs.
+again when the test is run a second time. The command starts the engines and gateways that it needs.
 Results are kept in benchmarks/results/compat; --write puts their table into docs/clients.md. Ends with 1 if there is
 a difference.
 """
@@ -92,7 +92,7 @@ def main(
         click.echo(error, err=True)
         sys.exit(2)
     except httpx.HTTPError as error:
-        # Were it passed over, every later test would fail both ways alike.
+        # If it were ignored, every later test would fail both directly and through the gateway.
         click.echo(f"the engine cannot be wiped any more: {error!r}\n  Look into its log.", err=True)
         sys.exit(2)
     if write:

@@ -140,7 +140,7 @@ def _body(api: Api, arguments: Mapping[str, Any], yaml: bool) -> tuple[bytes | N
         return documents.encode(), _NDJSON if api.is_bulk else _JSON
     if api.is_bulk or len(documents) > 1:
         return b"".join(_dumps(each) + b"\n" for each in documents), _NDJSON
-    # JSON is YAML, so that YAML needs no writer of its own.
+    # JSON is YAML, so no YAML writer is needed.
     return b"".join(map(_dumps, documents)), _YAML if yaml else _JSON
 
 
@@ -160,7 +160,7 @@ def _documents(body: Any) -> list[Any] | str:
 
 
 def _json_values(text: str) -> list[Any] | str:
-    """All JSON values that stand one after another in a text, or the text itself."""
+    """All JSON values of a text that has one after another, or the text itself."""
     decoder, values, position = json.JSONDecoder(), [], 0
     while text[position:].strip():
         position = len(text) - len(text[position:].lstrip())

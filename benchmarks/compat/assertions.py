@@ -75,7 +75,7 @@ def check(operator: str, argument: Any, stash: Stash) -> None:
 
     Args:
         operator: `match`, `length`, `is_true`, …
-        argument: What stands behind it in the test: a path, or an object of a path and the expected value.
+        argument: Its argument in the test: a path, or an object of a path and the expected value.
 
     Raises:
         AssertionFailed: It does not hold.

@@ -1,4 +1,4 @@
-"""Results of the suites as they are kept beside the code, and the table made of them."""
+"""Stored results of the suites, and the table made from them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Outcome:
         return (self.status, self.step, self.answers) == (other.status, other.step, other.answers)
 
     def describe(self, other: Self) -> str:
-        """This outcome in one line, with the first answer that differs from the other outcome."""
+        """This outcome as one line, with the first answer that differs from the other outcome."""
         text = ": ".join(filter(None, (self.status, self.step, self.reason)))
         for number in range(max(len(self.answers), len(other.answers))):
             mine, its = (each.answers[number] if number < len(each.answers) else "none" for each in (self, other))
@@ -116,7 +116,7 @@ def compare(
     *,
     seen: Callable[[str, Outcome, Outcome], None] = lambda test, direct, gateway: None,
 ) -> None:
-    """Run tests both ways and count them. A test that ends differently is run both ways once more.
+    """Run tests directly and through the gateway, and count them. A test that ends differently is run again both times.
 
     Args:
         run: Runs one test directly, then through the gateway.

@@ -169,7 +169,7 @@ def run_package(
 ) -> SuiteResult:
     """Run a library's tests, all directly and then all through the gateway.
 
-    If any test ends differently, all are run both ways once more.
+    If any test ends differently, all are run again, directly and through the gateway.
 
     Args:
         folder: For the package and what it needs.

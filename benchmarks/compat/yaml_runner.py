@@ -103,7 +103,7 @@ class _Execution:
     def __init__(self, runner: YamlRunner, name: str) -> None:
         self._runner = runner
         self._stash = Stash()
-        # Seeded by the test's name, so that both ways get the same requests.
+        # Seeded by the test's name, so that both runs get the same requests.
         self._choose = random.Random(name)
         self._is_error = False
         self.answers: list[str] = []

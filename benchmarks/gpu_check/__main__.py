@@ -1,7 +1,7 @@
 """Measure what only a machine with a CUDA card can show; each step adds its section to one JSON file.
 
     python -m benchmarks.gpu_check --list
-    python -m benchmarks.gpu_check --output gpu.json                     every step, each in a process of its own
+    python -m benchmarks.gpu_check --output gpu.json                     every step, each in its own process
     python -m benchmarks.gpu_check --output gpu.json --step speed --case minilm/15
 
 Runs from a checkout (PYTHONPATH=checkout) or an installation. Without --model, models with random weights in the
@@ -25,7 +25,7 @@ from benchmarks.gpu_check.context import DEFAULT_LIMIT, Context, say
 from benchmarks.gpu_check.steps import STEPS, Step, find_step
 
 _CHECKOUT = Path(__file__).parents[2]
-_GRACE = 60.0  # seconds that a step in a process of its own may take beyond its limit
+_GRACE = 60.0  # seconds that the process of a step may exceed its limit
 _SCRATCH = Path(tempfile.gettempdir()) / "es-sbert-gpu-check"
 
 
@@ -97,7 +97,7 @@ def _run(step: Step, arguments: argparse.Namespace) -> int:
 
 
 def _run_apart(name: str, arguments: argparse.Namespace) -> int:
-    """Run one step in a process of its own, whose memory on the card ends with it."""
+    """Run one step in its own process, which frees its GPU memory when it ends."""
     command = [sys.executable, "-m", "benchmarks.gpu_check", *sys.argv[1:], "--only", name]
     paths = [str(_CHECKOUT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

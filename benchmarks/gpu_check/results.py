@@ -1,4 +1,4 @@
-"""The JSON file that every step adds its section to, and the goals that stand in it."""
+"""The JSON file that every step adds its section to, and its goals."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def goal(name: str, measured: float | None, *, at_least: float | None = None, at_most: float | None = None) -> JSON:
-    """A figure beside what is wanted of it; a figure that is missing or not a number misses its goal."""
+    """A figure and its goal; a figure that is missing or not a number misses its goal."""
     met = measured is not None and (at_least is None or measured >= at_least)
     met = met and measured is not None and (at_most is None or measured <= at_most)
     wanted = {key: value for key, value in (("at_least", at_least), ("at_most", at_most)) if value is not None}

@@ -1,4 +1,4 @@
-"""The steps `speed`, `sweep` and `pairs`: texts and tokens a second, beside sentence-transformers."""
+"""The steps `speed`, `sweep` and `pairs`: texts and tokens a second, compared with sentence-transformers."""
 
 from __future__ import annotations
 

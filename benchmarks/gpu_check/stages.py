@@ -24,7 +24,7 @@ _WITH_LOCK = ("tokenise", "plan", "pack", "gather")
 
 
 def stages(context: Context) -> JSON:
-    """Seconds of each stage alone, one after another, beside those of the encoder, which overlaps them."""
+    """Seconds of each stage alone, one after another, and those of the encoder, which overlaps them."""
     load_libraries()
     cases: JSON = {}
     for model, folder in context.named_models.items():

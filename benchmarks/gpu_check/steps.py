@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from benchmarks.gpu_check.context import Context
 from benchmarks.gpu_check.results import JSON
 
-# What every step imports, beside the standard library.
+# What every step imports, apart from the standard library.
 _EVERY = (
     "onnxruntime", "onnx", "numpy", "tokenizers", "safetensors", "huggingface_hub", "pydantic", "orjson",
     "semantic_text_splitter", "zstandard",
@@ -28,7 +28,7 @@ class Step:
         module: Of this package, with a function of the step's name.
         summary: What it measures, in a line.
         needs: Modules without which it does not run.
-        uses: Modules without which it leaves out a part: what is measured beside ours.
+        uses: Modules without which it skips a part: what es-sbert is compared with.
     """
 
     name: str
@@ -58,7 +58,7 @@ STEPS = (
     Step("parity", "parity", "every architecture and pooling in fp16 and fp32 against numpy: least cosine",
          needs=_SENTENCE_TRANSFORMERS),
     Step("attention", "attention", "the two attention kernels at 15 to 512 tokens a text, and where they cross"),
-    Step("speed", "speed", "texts and tokens a second at 15, 64 and 256 tokens, beside sentence-transformers fp16",
+    Step("speed", "speed", "texts and tokens a second at 15, 64 and 256 tokens, and of sentence-transformers fp16",
          uses=_SENTENCE_TRANSFORMERS),
     Step("stages", "stages", "shares of time: tokenise, plan, pack, copy, run, gather; the interpreter's lock"),
     Step("sweep", "speed", "workers × token budgets × windows on 200,000 short texts"),
@@ -66,9 +66,9 @@ STEPS = (
     Step("pairs", "speed", "10,000 sentences to their most similar pair, in seconds"),
     Step("refusals", "refusals", "without CUDA's libraries --device cuda fails, and says what is missing",
          needs=("pytest", *_COMMAND_LINE)),
-    Step("training", "training", "training steps a second beside sentence-transformers' trainer",
+    Step("training", "training", "training steps a second, compared with sentence-transformers' trainer",
          needs=(*_SENTENCE_TRANSFORMERS, "datasets", "accelerate", "peft", "matplotlib", "yaml", "click")),
-    Step("reranker", "training", "cross-encoder pairs a second in fp16 beside sentence-transformers",
+    Step("reranker", "training", "cross-encoder pairs a second in fp16, compared with sentence-transformers",
          needs=_SENTENCE_TRANSFORMERS),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The steps `training` and `reranker`: both beside sentence-transformers on the same card."""
+"""The steps `training` and `reranker`: both compared with sentence-transformers on the same GPU."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _made_up_data(context: Context, folder: Path) -> Path:
 
 
 def reranker(context: Context) -> JSON:
-    """Pairs a second of a cross-encoder in fp16, beside sentence-transformers' CrossEncoder in fp16."""
+    """Pairs a second of a cross-encoder in fp16, compared with sentence-transformers' CrossEncoder in fp16."""
     load_libraries()
     from es_sbert.bundle.cross_encoder_model import read_cross_encoder
     from es_sbert.bundle.sentence_model import Precision

@@ -53,7 +53,7 @@ def run_once(
             summary = fault.happen(bench)
         end = compare(bench)
     if end.settings:
-        raise click.ClickException(f"{fault.name}: the load has left its own settings behind: {end.settings}")
+        raise click.ClickException(f"{fault.name}: the load has not restored the index settings: {end.settings}")
     return FaultRun(
         bench.commands,
         *(summary[name] for name in ("read", "indexed", "updated", "unchanged")),

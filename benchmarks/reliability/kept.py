@@ -1,4 +1,4 @@
-"""Runs of faults as they are kept beside the code, and the table made of them."""
+"""Stored runs of faults, and the table made from them."""
 
 from __future__ import annotations
 

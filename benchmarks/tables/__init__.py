@@ -1,4 +1,4 @@
-"""The tables of Reimers and Gurevych 2019 with our figures beside the paper's: `python -m benchmarks.tables --help`.
+"""The tables of Reimers and Gurevych 2019 with our results and the paper's: `python -m benchmarks.tables --help`.
 
 profiles.py   what a machine can afford: seeds, epochs, number formats
 lab.py        trains models and measures them by es-sbert's own commands; every result is kept and not made twice

@@ -20,8 +20,8 @@ from es_sbert.evaluation.task_files import read_folder
 TITLE = "Argument similarity (the paper's table 3)"
 NOTE = (
     "r / ρ × 100, means over folds. The UKP aspect corpus (3,595 pairs of 28 topics; NS and DTORCD count as 0, SS as "
-    "1, HS as 2) stands in for AFS (6,000 pairs of 3 topics), so the figures of the two cannot be compared; the order "
-    "of the rows can. Across topics: 4 folds of 7 topics that training has not seen. Tuned rows: {epochs} of cosine "
+    "1, HS as 2) replaces AFS (6,000 pairs of 3 topics), so only the order of the rows can be compared with the paper. "
+    "Across topics: 4 folds of 7 topics that training has not seen. Tuned rows: {epochs} of cosine "
     "regression (cross-encoder: binary cross-entropy) a fold, learning rate 5e-5, batch 16."
 )
 PARTS = {"no training": "no training", "10 folds": f"{ARGUMENT_FOLDS} folds", "across topics": "across topics"}

@@ -19,7 +19,7 @@ SMALL = {"stages__0__learning_rate": 1e-4}
 
 
 def word_vectors(lab: Lab) -> Path:
-    """word2vec on the short documents: stands in for GloVe, which is not at hand."""
+    """word2vec on the short documents: replaces GloVe, which is not available."""
     corpus = lab.data / "ingest/short-docs.jsonl.gz"
     return lab.folder("words.vec.gz", lambda path: _words(lab, corpus, path))
 

@@ -1,4 +1,4 @@
-"""Figures of Reimers and Gurevych 2019 (arXiv 1908.10084), × 100, to stand beside ours."""
+"""Figures of Reimers and Gurevych 2019 (arXiv 1908.10084), × 100, for comparison."""
 
 from __future__ import annotations
 

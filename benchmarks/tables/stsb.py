@@ -13,7 +13,7 @@ TITLE = "STS benchmark, tuned (the paper's table 2)"
 NOTE = (
     "Spearman's ρ × 100 on STSb test, mean ± standard deviation over seeds. The dev set chooses the checkpoint; the "
     "test set is read once, by this table. Recipes: `stsb-regression`, `nli-softmax`, `stsb-augmented` (its teacher: "
-    "all-mpnet-base-v2 after two epochs of `stsb-regression`). Dev figures stand in `benchmarks/results`."
+    "all-mpnet-base-v2 after two epochs of `stsb-regression`). Dev scores are in `benchmarks/results`."
 )
 
 
