@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from es_sbert.dashboards.saved_objects import (
@@ -14,30 +14,16 @@ from es_sbert.dashboards.saved_objects import (
     dashboard,
     data_view,
     saved_search,
+    template_panels,
     vector_formats,
     vector_patterns,
 )
-from es_sbert.dashboards.visualizations import (
-    count_aggregation,
-    data_table,
-    date_histogram,
-    filters_aggregation,
-    histogram,
-    metric_aggregation,
-    metric_visualization,
-    pie_chart,
-    terms_aggregation,
-    xy_chart,
-)
-from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.protocol import Engine
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import require_index
-
-# Few enough bars for the longest texts that models read (512 tokens), and for passages of whole books.
-_TOKENS_PER_BAR = 16
 
 
 def load_dashboard_objects(
@@ -73,9 +59,16 @@ def load_dashboard_objects(
             hidden=hidden,
         )
         objects.append(timed)
-        panels += _field_panels(index, view, timed, field, meta)
+        panels += template_panels(
+            "field",
+            {"documents": view, "time_of_embedding": timed},
+            title=f"{index}.{field}",
+            meta=beside,
+            fingerprint=meta.fingerprint,
+        )
     if reports is not None:
-        panels += _report_panels(index, reports, dict.fromkeys([index, behind or index]))
+        query = " OR ".join(f'index:"{name}"' for name in dict.fromkeys([index, behind or index]))
+        panels += template_panels("report", {"reports": reports}, index=index, query=query)
     panels.append(DashboardPanel(documents, 48, 18))
     models = "; ".join(f"{field}: {meta.model} ({meta.fingerprint[:8]})" for field, meta in fields.items())
     board = dashboard(
@@ -100,122 +93,11 @@ def _search_columns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
     return list(dict.fromkeys([*texts, *beside]))
 
 
-def _field_panels(
-    index: str, view: SavedObject, timed: SavedObject, field: str, meta: VectorFieldMeta
-) -> list[DashboardPanel]:
-    beside = document_meta_field(field)
-    states = {
-        "current vector": f'{beside}.fingerprint:"{meta.fingerprint}"',
-        "vector of another model": f'_exists_:{beside}.fingerprint AND NOT {beside}.fingerprint:"{meta.fingerprint}"',
-        "no vector": f"NOT _exists_:{beside}.fingerprint",
-        "truncated": f"{beside}.truncated:true",
-    }
-    title = f"{index}.{field}"
-    by_model = terms_aggregation(f"{beside}.fingerprint", "model")
-    return [
-        DashboardPanel(
-            metric_visualization(
-                view,
-                f"{title}: documents",
-                [count_aggregation()],
-                split=filters_aggregation(states),
-                description="Documents without a vector have no text, or wait to be embedded.",
-            ),
-            48,
-            8,
-        ),
-        DashboardPanel(
-            data_table(
-                view,
-                f"{title}: models",
-                [
-                    count_aggregation(),
-                    metric_aggregation("sum", f"{beside}.tokens", "tokens"),
-                    metric_aggregation("max", f"{beside}.embedded_at", "last embedded"),
-                ],
-                [by_model],
-            )
-        ),
-        DashboardPanel(
-            xy_chart(
-                view,
-                "histogram",
-                f"{title}: tokens a document",
-                [count_aggregation()],
-                histogram(f"{beside}.tokens", _TOKENS_PER_BAR, "tokens"),
-                split=terms_aggregation(f"{beside}.truncated", "truncated", 2),
-            )
-        ),
-        DashboardPanel(
-            xy_chart(
-                timed,
-                "histogram",
-                f"{title}: embedded",
-                [count_aggregation()],
-                date_histogram(f"{beside}.embedded_at"),
-                split=by_model,
-            ),
-            48,
-        ),
-    ]
-
-
 def reports_view(product: DashboardProduct, name: str) -> SavedObject:
     """The view of what `es-sbert ingest --report-index NAME` writes."""
-    counts = (
-        "read",
-        "indexed",
-        "updated",
-        "unchanged",
-        "dead",
-        "left",
-        "pruned",
-        "truncated",
-        "lost_tokens",
-        "retries",
-    )
-    formats = dict.fromkeys(counts, NUMBER) | {"seconds": DECIMAL, "documents_per_second": DECIMAL}
+    counts = "read indexed updated unchanged dead left pruned truncated lost_tokens retries"
+    formats = dict.fromkeys(counts.split(), NUMBER) | {"seconds": DECIMAL, "documents_per_second": DECIMAL}
     return data_view(product, name, "Loads (es-sbert)", time_field="@timestamp", formats=formats)
-
-
-def _report_panels(index: str, reports: SavedObject, names: Iterable[str]) -> list[DashboardPanel]:
-    only = " OR ".join(f'index:"{name}"' for name in names)
-    ends = [
-        metric_aggregation("sum", name, label)
-        for name, label in (
-            ("indexed", "embedded"),
-            ("updated", "updated"),
-            ("unchanged", "unchanged"),
-            ("dead", "not loaded"),
-            ("left", "left for the next run"),
-        )
-    ]
-    return [
-        DashboardPanel(
-            xy_chart(
-                reports, "histogram", f"{index}: ends of documents", ends, date_histogram("@timestamp"), query=only
-            )
-        ),
-        DashboardPanel(
-            data_table(
-                reports,
-                f"{index}: loads",
-                [
-                    metric_aggregation("sum", "read", "read"),
-                    metric_aggregation("sum", "dead", "not loaded"),
-                    metric_aggregation("sum", "retries", "retries"),
-                    metric_aggregation("avg", "documents_per_second", "documents/s"),
-                    metric_aggregation("sum", "seconds", "seconds"),
-                ],
-                [date_histogram("@timestamp"), terms_aggregation("exit_code", "exit code")],
-                query=only,
-            )
-        ),
-    ]
-
-
-_TIME_FIELD = "@timestamp"
-_PERCENTS = [50, 95, 99]
 
 
 def search_dashboard_objects(product: DashboardProduct, pattern: str) -> list[SavedObject]:
@@ -226,116 +108,18 @@ def search_dashboard_objects(product: DashboardProduct, pattern: str) -> list[Sa
     """
     times = {f"milliseconds.{part}": DECIMAL for part in ("total", "embedding", "upstream")}
     view = data_view(
-        product, pattern, "Searches (es-sbert)", time_field=_TIME_FIELD, formats=times | {"hits": NUMBER, "k": NUMBER}
+        product, pattern, "Searches (es-sbert)", time_field="@timestamp", formats=times | {"hits": NUMBER, "k": NUMBER}
     )
-    searches = count_aggregation("searches")
-    found = filters_aggregation({"with hits": "zero_hits:false", "without a hit": "zero_hits:true"})
-    shown = [
-        DashboardPanel(
-            metric_visualization(
-                view,
-                "Searches",
-                [
-                    searches,
-                    metric_aggregation("percentiles", "milliseconds.total", "ms", percents=_PERCENTS),
-                    metric_aggregation("cardinality", "query_hash", "different queries"),
-                ],
-            ),
-            48,
-            8,
-        ),
-        DashboardPanel(
-            xy_chart(
-                view,
-                "histogram",
-                "Searches: rate by kind",
-                [searches],
-                date_histogram(_TIME_FIELD),
-                split=terms_aggregation("kind", "kind"),
-                axis="searches",
-            )
-        ),
-        DashboardPanel(
-            xy_chart(
-                view,
-                "line",
-                "Searches: latency",
-                [_latency_percentiles("total")],
-                date_histogram(_TIME_FIELD),
-                axis="milliseconds",
-            )
-        ),
-        DashboardPanel(
-            xy_chart(
-                view,
-                "line",
-                "Searches: time of embedding",
-                [_latency_percentiles("embedding")],
-                date_histogram(_TIME_FIELD),
-                axis="milliseconds",
-            )
-        ),
-        DashboardPanel(
-            xy_chart(
-                view,
-                "line",
-                "Searches: time of the engine",
-                [_latency_percentiles("upstream")],
-                date_histogram(_TIME_FIELD),
-                axis="milliseconds",
-            )
-        ),
-        DashboardPanel(
-            xy_chart(
-                view,
-                "histogram",
-                "Searches: without a hit",
-                [searches],
-                date_histogram(_TIME_FIELD),
-                split=found,
-                axis="searches",
-            )
-        ),
-        DashboardPanel(
-            data_table(
-                view,
-                "Searches: queries without a hit",
-                [searches, metric_aggregation("max", _TIME_FIELD, "last")],
-                [
-                    terms_aggregation("query_hash", "query (hash)", 50, missing="(by words alone)"),
-                    terms_aggregation("query", "query", 1, missing="(not logged)"),
-                ],
-                query="zero_hits:true",
-                description="Of searches by meaning; texts are there where the gateway runs with --log-queries.",
-            )
-        ),
-        DashboardPanel(pie_chart(view, "Searches: kinds", terms_aggregation("kind", "kind"), label="searches"), 16),
-        DashboardPanel(
-            pie_chart(view, "Searches: answers", terms_aggregation("status", "status"), label="searches"), 16
-        ),
-        DashboardPanel(
-            data_table(
-                view,
-                "Searches: indices",
-                [searches, metric_aggregation("avg", "milliseconds.total", "ms")],
-                [terms_aggregation("index", "index"), terms_aggregation("api", "API", 5)],
-            ),
-            16,
-        ),
-    ]
+    panels = template_panels("search", {"searches": view})
     board = dashboard(
         product,
         "Searches",
         "What the gateway was asked, how long it took, and what found nothing.",
-        shown,
+        panels,
         key=f"searches/{pattern}",
         since="now-7d",
     )
-    return [view, *(panel.saved_object for panel in shown), board]
-
-
-def _latency_percentiles(part: str) -> Json:
-    return metric_aggregation("percentiles", f"milliseconds.{part}", "ms", percents=_PERCENTS)
+    return [view, *(panel.saved_object for panel in panels), board]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import resources
+from string import Template
+from typing import Any
 
 import orjson
 
@@ -45,15 +48,6 @@ class DashboardProduct(StrEnum):
 
 
 @dataclass(frozen=True)
-class ObjectReference:
-    """An object that another one needs; `name` is how the other one calls it."""
-
-    name: str
-    type: str
-    id: str
-
-
-@dataclass(frozen=True)
 class SavedObject:
     """One saved object.
 
@@ -61,23 +55,26 @@ class SavedObject:
         type: `index-pattern`, `search`, `visualization` or `dashboard`.
         id: Always the same for the same thing, so that a second import replaces the first.
         attributes: As the type's own schema wants them.
-        references: What it needs.
+        references: The objects that it needs: `name` (as the attributes call it), `type` and `id`.
     """
 
     type: str
     id: str
     attributes: Json
-    references: tuple[ObjectReference, ...] = ()
+    references: tuple[Json, ...] = ()
 
     @property
     def title(self) -> str:
         """What people see of it."""
         return str(self.attributes.get("name") or self.attributes["title"])
 
+    def reference(self, name: str) -> Json:
+        """A reference to this object, for an object that calls it `name`."""
+        return {"name": name, "type": self.type, "id": self.id}
+
     def as_json(self, product: DashboardProduct) -> Json:
         """As a line of an export."""
-        references = [{"name": r.name, "type": r.type, "id": r.id} for r in self.references]
-        plain: Json = {"type": self.type, "id": self.id, "attributes": self.attributes, "references": references}
+        plain = {"type": self.type, "id": self.id, "attributes": self.attributes, "references": self.references}
         if product is DashboardProduct.KIBANA:
             return plain | {
                 "coreMigrationVersion": _KIBANA_CORE_VERSION,
@@ -97,24 +94,22 @@ def to_ndjson(objects: Iterable[SavedObject], product: DashboardProduct) -> byte
     return b"".join(orjson.dumps(saved.as_json(product)) + b"\n" for saved in objects)
 
 
-def search_source(view: SavedObject | None, *, query: str = "") -> tuple[Json, tuple[ObjectReference, ...]]:
-    """`kibanaSavedObjectMeta` of an object that searches, and its reference.
-
-    Args:
-        view: Where it searches; None where it does not itself, as a dashboard.
-        query: In Lucene's syntax, which both products hand to the engine as it stands.
-    """
-    language = "lucene" if query else "kuery"
-    source: Json = {"query": {"query": query, "language": language}, "filter": []}
-    if view is None:
-        return {"searchSourceJSON": json_string(source)}, ()
-    source["indexRefName"] = INDEX_REFERENCE
-    return {"searchSourceJSON": json_string(source)}, (ObjectReference(INDEX_REFERENCE, view.type, view.id),)
-
-
 def json_string(value: object) -> str:
     """JSON within JSON, as saved objects keep their inner state."""
     return orjson.dumps(value).decode()
+
+
+def read_template(name: str, **values: str) -> Any:
+    """The template `templates/NAME.json`, with each `$name` in it replaced by its value."""
+    text = (resources.files(__package__) / "templates" / f"{name}.json").read_text(encoding="utf-8")
+    return orjson.loads(Template(text).substitute({key: json_string(value)[1:-1] for key, value in values.items()}))
+
+
+def _search_source(query: str = "", **index: str) -> Json:
+    """`kibanaSavedObjectMeta` of an object; the query is in Lucene's syntax, which both products pass on unchanged."""
+    language = "lucene" if query else "kuery"
+    source = {"query": {"query": query, "language": language}, "filter": []}
+    return {"searchSourceJSON": json_string(source | index)}
 
 
 NUMBER: Json = {"id": "number", "params": {"pattern": "0,0"}}
@@ -180,25 +175,18 @@ def saved_search(
     product: DashboardProduct, view: SavedObject, title: str, description: str, columns: Sequence[str]
 ) -> SavedObject:
     """Documents as a table. Without a sort of its own it shows the best first: a search by meaning has an order."""
-    meta, references = search_source(view)
     attributes: Json = {
         "title": title,
         "description": description,
         "columns": list(columns),
         "sort": [],
-        "kibanaSavedObjectMeta": meta,
+        "kibanaSavedObjectMeta": _search_source(indexRefName=INDEX_REFERENCE),
     }
     if product is DashboardProduct.KIBANA:
         attributes |= {"grid": {}, "hideChart": True, "isTextBasedQuery": False, "timeRestore": False}
     else:
         attributes |= {"hits": 0, "version": 1}
-    return SavedObject("search", stable_id("search", view.id), attributes, references)
-
-
-# Both products divide the width into so many columns.
-GRID_COLUMNS = 48
-# In OpenSearch Dashboards, panels of older versions are migrated when they are shown.
-_PANEL_VERSIONS = {DashboardProduct.KIBANA: "8.9.0", DashboardProduct.DASHBOARDS: "7.10.2"}
+    return SavedObject("search", stable_id("search", view.id), attributes, (view.reference(INDEX_REFERENCE),))
 
 
 @dataclass(frozen=True)
@@ -206,7 +194,7 @@ class DashboardPanel:
     """An object on a dashboard.
 
     Attributes:
-        shows: A visualisation or a saved search.
+        saved_object: A visualization or a saved search.
         width: Columns of 48.
         height: Rows.
     """
@@ -214,6 +202,70 @@ class DashboardPanel:
     saved_object: SavedObject
     width: int = 24
     height: int = 12
+
+
+def template_panels(name: str, views: Mapping[str, SavedObject], **values: str) -> list[DashboardPanel]:
+    """The panels of a template.
+
+    Args:
+        name: `NAME_panels.json` in the folder of templates.
+        views: What the template calls a data view → that view.
+        values: Replace `$name` in the template.
+    """
+    return [
+        DashboardPanel(_visualization(views[panel["view"]], panel), panel.get("width", 24), panel.get("height", 12))
+        for panel in read_template(f"{name}_panels", **values)
+    ]
+
+
+def _visualization(view: SavedObject, panel: Json) -> SavedObject:
+    """A visualization built from aggregations, which both products support (unlike Lens)."""
+    title, kind = panel["title"], panel["type"]
+    # The first metric gets the id 1, by which `terms` are ordered.
+    placed = [*({"schema": "metric"} | metric for metric in panel["metrics"]), *panel["buckets"]]
+    defaults = read_template("aggregation_params")
+    aggs = [
+        {
+            "id": str(number),
+            "enabled": True,
+            "type": agg["type"],
+            "schema": agg["schema"],
+            "params": defaults.get(agg["type"], {}) | agg["params"],
+        }
+        for number, agg in enumerate(placed, 1)
+    ]
+    state = {"title": title, "type": kind, "params": _visualization_params(panel), "aggs": aggs}
+    attributes = {
+        "title": title,
+        "description": panel.get("description", ""),
+        "visState": json_string(state),
+        "uiStateJSON": "{}",
+        "version": 1,
+        "kibanaSavedObjectMeta": _search_source(panel.get("query", ""), indexRefName=INDEX_REFERENCE),
+    }
+    identity = stable_id("visualization", view.id, title)
+    return SavedObject("visualization", identity, attributes, (view.reference(INDEX_REFERENCE),))
+
+
+def _visualization_params(panel: Json) -> Json:
+    kind = panel["type"]
+    mode = "stacked" if kind == "histogram" else "normal"
+    templates = read_template("visualization_params", type=kind, mode=mode, axis=panel.get("axis", ""))
+    if kind in templates:
+        return templates[kind]
+    params = templates["xy"]
+    [series] = params["seriesParams"]
+    params["seriesParams"] = [
+        series | {"data": {"label": metric["params"]["customLabel"], "id": str(number)}}
+        for number, metric in enumerate(panel["metrics"], 1)
+    ]
+    return params
+
+
+# Both products divide the width into this many columns.
+GRID_COLUMNS = 48
+# In OpenSearch Dashboards, panels of older versions are migrated when they are shown.
+_PANEL_VERSIONS = {DashboardProduct.KIBANA: "8.9.0", DashboardProduct.DASHBOARDS: "7.10.2"}
 
 
 def dashboard(
@@ -225,44 +277,38 @@ def dashboard(
         key: What its id is made of.
         since: Beginning of the time that it shows first, e.g. `now-7d`.
     """
-    placed = list(zip(panels, _grid_positions(panels), strict=True))
-    meta, _ = search_source(None)
+    placed = []
+    references = []
+    for number, (panel, position) in enumerate(zip(panels, _grid_positions(panels), strict=True), 1):
+        name = f"panel_{number}"
+        placed.append(
+            {
+                "version": _PANEL_VERSIONS[product],
+                "type": panel.saved_object.type,
+                "gridData": position | {"i": str(number)},
+                "panelIndex": str(number),
+                "embeddableConfig": {},
+                "panelRefName": name,
+            }
+        )
+        # Kibana puts the panel's own index in front.
+        references.append(
+            panel.saved_object.reference(f"{number}:{name}" if product is DashboardProduct.KIBANA else name)
+        )
     attributes: Json = {
         "title": title,
         "description": description,
-        "panelsJSON": json_string(
-            [_panel_json(product, number, p, place) for number, (p, place) in enumerate(placed, 1)]
-        ),
+        "panelsJSON": json_string(placed),
         "optionsJSON": json_string({"useMargins": True, "hidePanelTitles": False}),
         "timeRestore": True,
         "timeFrom": since,
         "timeTo": "now",
         "version": 1,
-        "kibanaSavedObjectMeta": meta,
+        "kibanaSavedObjectMeta": _search_source(),
     }
     if product is DashboardProduct.DASHBOARDS:
         attributes["hits"] = 0
-    references = tuple(
-        ObjectReference(_reference_name(product, number), panel.saved_object.type, panel.saved_object.id)
-        for number, panel in enumerate(panels, 1)
-    )
-    return SavedObject("dashboard", stable_id("dashboard", key), attributes, references)
-
-
-def _reference_name(product: DashboardProduct, number: int) -> str:
-    # Kibana puts the panel's own index in front.
-    return f"{number}:panel_{number}" if product is DashboardProduct.KIBANA else f"panel_{number}"
-
-
-def _panel_json(product: DashboardProduct, number: int, panel: DashboardPanel, place: Json) -> Json:
-    return {
-        "version": _PANEL_VERSIONS[product],
-        "type": panel.saved_object.type,
-        "gridData": place | {"i": str(number)},
-        "panelIndex": str(number),
-        "embeddableConfig": {},
-        "panelRefName": f"panel_{number}",
-    }
+    return SavedObject("dashboard", stable_id("dashboard", key), attributes, tuple(references))
 
 
 def _grid_positions(panels: Sequence[DashboardPanel]) -> list[Json]:

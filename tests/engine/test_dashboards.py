@@ -164,7 +164,7 @@ def test_every_aggregation_runs_and_finds_something(shown: Shown) -> None:
     charts = [saved for saved in bundle.objects if saved.type == "visualization"]
     assert len(charts) == 2 * 4 + 2 + 10
     for chart in charts:
-        [view] = [reference.id for reference in chart.references]
+        [view] = [reference["id"] for reference in chart.references]
         answer = _ask(shown.url, "POST", f"/{patterns[view]}/_search", request(chart))
         assert answer["_shards"]["failed"] == 0
         assert answer["hits"]["total"]["value"] > 0, chart.title
