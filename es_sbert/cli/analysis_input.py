@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,11 @@ from es_sbert.cli.logs import is_json_logging
 from es_sbert.cli.options import (
     combine_options,
     connection_options,
+    encoder_arguments,
     encoder_options,
-    engine_settings,
     format_option,
+    open_engine,
+    text_field_option,
     text_template_option,
     vector_field_option,
 )
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from es_sbert.engines.protocol import Json
 
 
-# FILES or --index, and how texts are read; collect all but the files with `read_collection`.
+# FILES or --index, and how texts are read; collect all but the files with `read_text_collections`.
 source_options = combine_options(
     option_group(
         "Texts",
@@ -39,12 +41,7 @@ source_options = combine_options(
             "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
         ),
         vector_field_option,
-        click.option(
-            "--text-field",
-            "text_fields",
-            multiple=True,
-            help="Field of the text; several are joined, each on its own lines.  [default: text]",
-        ),
+        text_field_option("Field of the text; several are joined, each on its own lines.  [default: text]"),
         text_template_option,
         click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
         click.option("--distinct", is_flag=True, help="Use identical texts only once."),
@@ -55,7 +52,7 @@ source_options = combine_options(
 )
 
 
-def read_filter(filter_text: str | None) -> Json | None:
+def read_filter(options: Mapping[str, Any]) -> Json | None:
     """The query of --filter.
 
     Raises:
@@ -63,45 +60,26 @@ def read_filter(filter_text: str | None) -> Json | None:
     """
     from es_sbert.search.vector_query import parse_filter
 
-    return None if filter_text is None else parse_filter(filter_text)
+    return None if options["filter_text"] is None else parse_filter(options["filter_text"])
 
 
 def read_text_collections(
-    inputs: Sequence[Sequence[str]],
-    *,
-    index: str | None,
-    filter_text: str | None,
-    distinct: bool,
-    format: str,
-    text_fields: Sequence[str],
-    text_template: str | None,
-    id_field: str | None,
-    vector_field: str,
-    model: str | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    fields: Sequence[str] = (),
-    **connection: Any,
+    inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str] = ()
 ) -> list[TextCollection]:
     """The collection of an index, or one of each list of files; what was left out of them is told.
 
     Args:
         inputs: Lists of files.
+        options: All options of the command.
         fields: Further fields to keep of each record or document.
 
     Raises:
         UsageError: options that do not go together.
         SourceError, ModelError, EngineError: the texts cannot be read or embedded.
     """
-    check_source_options(index, filter_text, text_fields, text_template, id_field, format)
-    if index is not None:
-        found = [_read_index(index, vector_field, filter_text, fields, connection)]
-    else:
-        template = _parse_template(text_fields, text_template)
-        reading = {"template": template, "id_field": id_field, "format": format, "fields": fields}
-        found = _read_files(inputs, reading, model=model, device=device, precision=precision, threads=threads)
-    if distinct:
+    check_source_options(options)
+    found = _read_files(inputs, options, fields) if options["index"] is None else [_read_index(options, fields)]
+    if options["distinct"]:
         found = [collection.distinct() for collection in found]
     for collection in found:
         for line in collection.skipped.lines():
@@ -142,33 +120,24 @@ def check_files_or_index(files: Sequence[str], index: str | None) -> None:
         )
 
 
-def check_source_options(
-    index: str | None,
-    filter_text: str | None,
-    text_fields: Sequence[str],
-    text_template: str | None,
-    id_field: str | None,
-    format: str,
-) -> None:
+def check_source_options(options: Mapping[str, Any]) -> None:
     """Make sure that the options of an index and those of files are not mixed.
 
     Raises:
         UsageError: they are.
     """
-    if filter_text is not None and index is None:
-        raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
-    if index is not None and (
-        text_fields or text_template or id_field or format != "auto" or _is_model_on_command_line()
-    ):
+    if options["index"] is None:
+        if options["filter_text"] is not None:
+            raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
+        return
+    # ES_SBERT_MODEL in the environment is no contradiction.
+    has_model = click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
+    for_files = (options["text_fields"], options["text_template"], options["id_field"], options["format"] != "auto")
+    if has_model or any(for_files):
         raise UsageError(
             "with --index the vectors of the index are compared, which have a model, texts and ids already",
             "Leave --text-field, --text-template, --id-field, --format and --model out.",
         )
-
-
-def _is_model_on_command_line() -> bool:
-    """Whether --model is on the command line; ES_SBERT_MODEL in the environment is no contradiction."""
-    return click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
 
 
 def check_two_texts(count: int) -> None:
@@ -187,38 +156,35 @@ def check_two_texts(count: int) -> None:
         )
 
 
-def _read_index(
-    index: str, vector_field: str, filter_text: str | None, fields: Sequence[str], connection: dict[str, Any]
-) -> TextCollection:
+def _read_index(options: Mapping[str, Any], fields: Sequence[str]) -> TextCollection:
     from es_sbert.analysis import read_index
-    from es_sbert.engines.connect import connect
 
-    filter = read_filter(filter_text)
-    with closing(connect(engine_settings(**connection))) as engine, progress_meter() as show:
-        return read_index(engine, index, vector_field, filter=filter, fields=fields, on_progress=show)
+    filter = read_filter(options)
+    with open_engine(options) as engine, progress_meter() as show:
+        return read_index(
+            engine, options["index"], options["vector_field"], filter=filter, fields=fields, on_progress=show
+        )
 
 
-def _read_files(inputs: Sequence[Sequence[str]], reading: dict[str, Any], **loading: Any) -> list[TextCollection]:
+def _read_files(
+    inputs: Sequence[Sequence[str]], options: Mapping[str, Any], fields: Sequence[str]
+) -> list[TextCollection]:
     from es_sbert.analysis import read_files
     from es_sbert.encoder.encoder import Encoder, report_warnings
+    from es_sbert.index.text_template import TextTemplate, parse_text_options
     from es_sbert.io.file_formats import FileFormat
 
-    name = reading.pop("format")
-    format = None if name == "auto" else FileFormat(name)
-    with Encoder(loading.pop("model"), report=log_message, **loading) as encoder:
+    template = parse_text_options(options["text_fields"], options["text_template"])
+    reading = {
+        "template": template or TextTemplate.from_fields(("text",)),
+        "id_field": options["id_field"],
+        "format": None if options["format"] == "auto" else FileFormat(options["format"]),
+        "fields": fields,
+    }
+    with Encoder(report=log_message, **encoder_arguments(options)) as encoder:
         report_warnings(encoder, log_message)
         found = []
         for files in inputs:
             with progress_meter() as show:
-                found.append(read_files(files, encoder, format=format, on_progress=show, **reading))
+                found.append(read_files(files, encoder, on_progress=show, **reading))
         return found
-
-
-def _parse_template(text_fields: Sequence[str], text_template: str | None) -> Any:
-    from es_sbert.index.text_template import TextTemplate
-
-    if text_template is None:
-        return TextTemplate.from_fields(text_fields or ("text",))
-    if text_fields:
-        raise UsageError("--text-field and --text-template are both given", "Give one of them.")
-    return TextTemplate.parse(text_template)

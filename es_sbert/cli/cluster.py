@@ -21,10 +21,10 @@ from es_sbert.cli.analysis_input import (
 )
 from es_sbert.cli.analysis_output import (
     check_output_files,
-    clusters_page,
     describe_source,
     field_writer,
     output_options,
+    report_page,
     text_excerpt,
     write_field_options,
     write_field_values,
@@ -62,7 +62,6 @@ class _ClusterCount(click.IntRange):
         "--method",
         type=click.Choice(["kmeans", "agglomerative", "hdbscan", "communities"]),
         default="kmeans",
-        show_default=True,
         help="agglomerative takes up to 20,000 texts, hdbscan up to 15,000.",
     ),
     click.option(
@@ -88,14 +87,12 @@ class _ClusterCount(click.IntRange):
         "--seed",
         type=click.IntRange(0, 2**32 - 1),
         default=0,
-        show_default=True,
         help="kmeans: seed of the random choices. The same seed gives the same clusters.",
     ),
     click.option(
         "--stop-words",
         metavar="english|none|FILE",
         default="english",
-        show_default=True,
         help="Words that are left out of names; FILE holds one word a line.",
     ),
 )
@@ -107,20 +104,13 @@ class _ClusterCount(click.IntRange):
 @output_options
 def cluster(
     files: tuple[str, ...],
-    index: str | None,
     method: str,
     k: Any,
     min_cosine: float | None,
     min_size: int | None,
     seed: int,
     stop_words: str,
-    write_field: str | None,
-    dry_run: bool,
-    retry_seconds: float,
-    as_json: bool,
-    output: Path | None,
-    html: Path | None,
-    **reading: Any,
+    **options: Any,
 ) -> int:
     """Find clusters of texts and name them.
 
@@ -145,16 +135,15 @@ def cluster(
     from es_sbert.analysis.clusters import check_options
     from es_sbert.errors import require_extra
 
+    index, write_field = options["index"], options["write_field"]
     check_files_or_index(files, index)
     require_extra("analysis", "sklearn")
     check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
-    check_output_files(output, html)
+    check_output_files(options)
     stopped = _read_stop_words(stop_words)
-    filter = read_filter(reading["filter_text"])
-    writing: dict[str, Any] = {"index": index, "dry_run": dry_run, "retry_seconds": retry_seconds}
-    with field_writer(write_field, **writing, **reading) as writer:
-        fields = [] if write_field is None else [write_field]
-        [texts] = read_text_collections([files], index=index, fields=fields, **reading)
+    filter = read_filter(options)
+    with field_writer(options) as writer:
+        [texts] = read_text_collections([files], options, [] if write_field is None else [write_field])
         check_two_texts(len(texts))
         begin = time.perf_counter()
         found = cluster_texts(
@@ -163,14 +152,7 @@ def cluster(
         names = display_names(cluster_names(texts.texts, found, stop_words=stopped))
         seconds = time.perf_counter() - begin
         page = partial(_html_page, found, names, texts, describe_source(files, index))
-        write_output(
-            _json_objects(found, names, texts),
-            _text_lines(found, names, texts),
-            output,
-            as_json=as_json,
-            html=html,
-            report=page,
-        )
+        write_output(_json_objects(found, names, texts), _text_lines(found, names, texts), page, options)
         log_message(f"{_summary(found, len(texts), chosen=k in (None, 'auto'))}, in {seconds:.1f} s")
         if not found.clusters:
             cosine = " or --min-cosine" if method == "communities" else ""
@@ -178,7 +160,7 @@ def cluster(
         if writer is None:
             return 0
         values = {one: name for name, own in zip(names, found.clusters, strict=True) for one in own.members}
-        return write_field_values(writer, texts, values, filter, dry_run=dry_run)
+        return write_field_values(writer, texts, values, filter, dry_run=options["dry_run"])
 
 
 def _read_stop_words(stop_words: str) -> Any:
@@ -201,13 +183,18 @@ def _read_stop_words(stop_words: str) -> Any:
         ) from error
 
 
-def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, source: str) -> list[bytes]:
+def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, source: str) -> bytes:
+    from es_sbert.analysis.html_report import ReportGroup, ReportKind
+
     facts = [("method", str(found.method)), ("clusters", f"{len(found.clusters):,}")]
     if found.noise:
         facts.append(("noise", f"{len(found.noise) / len(texts):.1%}"))
     if found.silhouette is not None:
         facts.append(("silhouette", f"{found.silhouette:.3f}"))
-    return [clusters_page(texts, found, names, source, facts)]
+    groups = [
+        ReportGroup(name, cluster.members, cluster.cosines) for name, cluster in zip(names, found.clusters, strict=True)
+    ]
+    return report_page(ReportKind.CLUSTERS, f"Clusters of {source}", texts, groups, facts)
 
 
 def _json_objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,41 +9,41 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import F, combine_options, connection_options, engine_settings, reject_password_in_url
-from es_sbert.config import EngineSettings
+from es_sbert.cli.options import (
+    FILE_TYPE,
+    OUTPUT_FILE_TYPE,
+    combine_options,
+    connection_options,
+    engine_settings,
+    open_engine,
+    reject_password_in_url,
+)
+from es_sbert.cli.output import print_message, write_output_file
 
 if TYPE_CHECKING:
     from es_sbert.dashboards.build_dashboards import SavedObjectSet
 
 
-def _index_options(function: F) -> F:
-    """--index, --search-log, --report-index."""
-    return combine_options(
-        click.option("--index", required=True, help="Index or alias that es-sbert has loaded."),
-        click.option(
-            "--search-log",
-            default="es-sbert-searches",
-            show_default=True,
-            help="The gateway's log of searches, without the month.",
-        ),
-        click.option(
-            "--report-index", default="es-sbert-loads", show_default=True, help="Index of the loads' reports."
-        ),
-    )(function)
+_index_options = combine_options(
+    click.option("--index", required=True, help="Index or alias that es-sbert has loaded."),
+    click.option("--search-log", default="es-sbert-searches", help="The gateway's log of searches, without the month."),
+    click.option("--report-index", default="es-sbert-loads", help="Index of the loads' reports."),
+)
 
 
-def _build_objects(settings: EngineSettings, index: str, search_log: str, report_index: str) -> SavedObjectSet:
+def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
     """The objects for an index; what had to be left out is said.
 
     Raises:
         EsSbertError: see `es_sbert.dashboards.build_dashboards`.
     """
     from es_sbert.dashboards.build_dashboards import build_saved_objects
-    from es_sbert.engines.connect import connect
     from es_sbert.messages import log_message
 
-    with closing(connect(settings)) as engine:
-        bundle = build_saved_objects(engine, index, searches=search_log, reports=report_index)
+    with open_engine(options) as engine:
+        bundle = build_saved_objects(
+            engine, options["index"], searches=options["search_log"], reports=options["report_index"]
+        )
     for note in bundle.notes:
         log_message(f"{note[0].upper()}{note[1:]}")
     return bundle
@@ -54,12 +53,10 @@ def _build_objects(settings: EngineSettings, index: str, search_log: str, report
 @option_group(
     "Options",
     _index_options,
-    click.option(
-        "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]"
-    ),
+    click.option("-o", "--output", type=OUTPUT_FILE_TYPE, help="File to write.  [default: stdout]"),
 )
 @connection_options
-def export(index: str, search_log: str, report_index: str, output: Path | None, **connection: Any) -> None:
+def export(output: Path | None, **options: Any) -> None:
     """Write the saved objects of an index as NDJSON.
 
     They go with what is beside the engine: Kibana 8.19 and 9 for Elasticsearch, OpenSearch Dashboards 3 for
@@ -72,89 +69,65 @@ def export(index: str, search_log: str, report_index: str, output: Path | None, 
       es-sbert dashboards export --index docs --output docs.ndjson
     """
     from es_sbert.dashboards.saved_objects import to_ndjson
-    from es_sbert.errors import OutputError
-    from es_sbert.filesystem import STDOUT_PATH, open_output
+    from es_sbert.filesystem import STDOUT_PATH
 
-    bundle = _build_objects(engine_settings(**connection), index, search_log, report_index)
+    bundle = _build_objects(options)
     lines = to_ndjson(bundle.objects, bundle.product)
-    try:
-        with open_output(output or STDOUT_PATH) as file:
-            file.write(lines)
-    except OSError as error:
-        raise OutputError(
-            f"{output} cannot be written: {error.strerror}", "Give --output a folder that exists."
-        ) from error
+    write_output_file(output or STDOUT_PATH, [lines], "Give --output a folder that exists.")
     if output not in (None, STDOUT_PATH):
-        click.echo(f"{len(bundle.objects)} objects for {bundle.product.label} in {output}", err=True)
+        print_message(f"{len(bundle.objects)} objects for {bundle.product.label} in {output}")
 
 
-def _kibana_options(function: F) -> F:
-    file = click.Path(path_type=Path)
-    return combine_options(
-        click.option(
-            "--kibana-url",
-            envvar="ES_SBERT_KIBANA_URL",
-            default="http://localhost:5601",
-            show_default=True,
-            show_envvar=True,
-            callback=reject_password_in_url,
-            help="Address of Kibana or OpenSearch Dashboards, with its base path.",
-        ),
-        click.option(
-            "--kibana-username",
-            envvar="ES_SBERT_KIBANA_USERNAME",
-            show_envvar=True,
-            help="User name for Kibana; give its password in ES_SBERT_KIBANA_PASSWORD or a file.  [default: "
-            "the engine's credentials]",
-        ),
-        click.option(
-            "--kibana-password-file",
-            envvar="ES_SBERT_KIBANA_PASSWORD_FILE",
-            type=file,
-            help="File that holds that password.",
-        ),
-        click.option(
-            "--kibana-api-key-file",
-            envvar="ES_SBERT_KIBANA_API_KEY_FILE",
-            type=file,
-            help="File that holds an API key (or ES_SBERT_KIBANA_API_KEY).",
-        ),
-        click.option(
-            "--kibana-ca-certs",
-            envvar="ES_SBERT_KIBANA_CA_CERTS",
-            show_envvar=True,
-            type=file,
-            help="PEM file of the authority that signed its certificate.",
-        ),
-        click.option("--space", help="Kibana's space.  [default: the default one]"),
-        click.option("--tenant", help="Tenant of OpenSearch Dashboards with security: global, __user__ or a name."),
-        click.option(
-            "--if-exists",
-            type=click.Choice(["replace", "fail", "copy"]),
-            default="replace",
-            show_default=True,
-            help="What becomes of objects that an earlier install made.",
-        ),
-    )(function)
+_kibana_options = combine_options(
+    click.option(
+        "--kibana-url",
+        envvar="ES_SBERT_KIBANA_URL",
+        default="http://localhost:5601",
+        show_envvar=True,
+        callback=reject_password_in_url,
+        help="Address of Kibana or OpenSearch Dashboards, with its base path.",
+    ),
+    click.option(
+        "--kibana-username",
+        envvar="ES_SBERT_KIBANA_USERNAME",
+        show_envvar=True,
+        help="User name for Kibana; give its password in ES_SBERT_KIBANA_PASSWORD or a file.  [default: "
+        "the engine's credentials]",
+    ),
+    click.option(
+        "--kibana-password-file",
+        envvar="ES_SBERT_KIBANA_PASSWORD_FILE",
+        type=FILE_TYPE,
+        help="File that holds that password.",
+    ),
+    click.option(
+        "--kibana-api-key-file",
+        envvar="ES_SBERT_KIBANA_API_KEY_FILE",
+        type=FILE_TYPE,
+        help="File that holds an API key (or ES_SBERT_KIBANA_API_KEY).",
+    ),
+    click.option(
+        "--kibana-ca-certs",
+        envvar="ES_SBERT_KIBANA_CA_CERTS",
+        show_envvar=True,
+        type=FILE_TYPE,
+        help="PEM file of the authority that signed its certificate.",
+    ),
+    click.option("--space", help="Kibana's space.  [default: the default one]"),
+    click.option("--tenant", help="Tenant of OpenSearch Dashboards with security: global, __user__ or a name."),
+    click.option(
+        "--if-exists",
+        type=click.Choice(["replace", "fail", "copy"]),
+        default="replace",
+        help="What becomes of objects that an earlier install made.",
+    ),
+)
 
 
 @cloup.command()
 @option_group("Options", _index_options, _kibana_options)
 @connection_options
-def install(
-    index: str,
-    search_log: str,
-    report_index: str,
-    space: str | None,
-    tenant: str | None,
-    if_exists: str,
-    kibana_url: str,
-    kibana_username: str | None,
-    kibana_password_file: Path | None,
-    kibana_api_key_file: Path | None,
-    kibana_ca_certs: Path | None,
-    **connection: Any,
-) -> None:
+def install(space: str | None, tenant: str | None, if_exists: str, **options: Any) -> None:
     """Install a data view, a saved search and dashboards for an index.
 
     The data view hides vectors. One dashboard shows the load: documents by model, tokens, truncated texts, when
@@ -174,19 +147,12 @@ def install(
     from es_sbert.dashboards.import_dashboards import DashboardServer, IfExists, KibanaSettings, kibana_address
     from es_sbert.dashboards.import_dashboards import import_saved_objects as import_objects
 
-    settings = engine_settings(**connection)
-    kibana = KibanaSettings.with_engine_credentials(
-        settings,
-        url=kibana_url,
-        username=kibana_username,
-        password_file=kibana_password_file,
-        api_key_file=kibana_api_key_file,
-        ca_certs=kibana_ca_certs,
-    )
+    given = {name.removeprefix("kibana_"): value for name, value in options.items() if name.startswith("kibana_")}
+    kibana = KibanaSettings.with_engine_credentials(engine_settings(options), **given)
     place = DashboardServer(kibana_address(kibana), space, tenant)
-    bundle = _build_objects(settings, index, search_log, report_index)
+    bundle = _build_objects(options)
     done = import_objects(place, bundle.product, bundle.objects, IfExists(if_exists))
-    click.echo(f"{done.objects} objects are in {bundle.product.label} at {place.url}", err=True)
+    print_message(f"{done.objects} objects are in {bundle.product.label} at {place.url}")
     for title, url in done.dashboards.items():
         click.echo(f"{title}: {url}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,11 +32,7 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 def doctor(
     index: str | None,
     as_json: bool,
-    model: str | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    **connection: Any,
+    **options: Any,
 ) -> int:
     """Look at everything that a load or a search needs, and say what to do.
 
@@ -53,7 +51,7 @@ def doctor(
 
     from es_sbert.messages import escape_unprintable
 
-    findings = run_checks(index, model, device, precision, threads, connection)
+    findings = _run_checks(index, options)
     for finding in findings:
         if as_json:
             click.echo(orjson.dumps(finding.as_json()))
@@ -64,16 +62,12 @@ def doctor(
     return int(any(finding.level == "error" for finding in findings))
 
 
-def run_checks(
-    index: str | None, model: str | None, device: str, precision: str, threads: int | None, connection: dict[str, Any]
-) -> list[Finding]:
+def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
     """All findings; an engine that cannot be reached is one of them.
 
     Raises:
         UsageError: options that contradict each other.
     """
-    from contextlib import closing
-
     from es_sbert.diagnostics.doctor import (
         Finding,
         check_cuda,
@@ -86,18 +80,18 @@ def run_checks(
     from es_sbert.engines.connect import connect
     from es_sbert.errors import EngineError
 
-    settings = engine_settings(**connection)
+    settings, model, device = engine_settings(options), options["model"], options["device"]
+    check_model = partial(check_encoder, model, device, options["precision"], options["threads"])
     try:
         opened = connect(settings)
     except EngineError as error:
-        findings = [*check_encoder(model, device, precision, threads)[1], *check_cuda(device)]
-        return [*findings, Finding.of("engine", error)]
+        return [*check_model()[1], *check_cuda(device), Finding.of("engine", error)]
     with closing(opened) as engine:
         looked = None if index is None else inspect_index(engine, index)
         # What a search of the index would open: that of its vectors, unless another one is asked for.
         stored = {} if looked is None else looked.first_field_by_model
         needed = list(stored.values()) if model is None and stored else [None]
-        checked = [check_encoder(model, device, precision, threads, field) for field in needed]
+        checked = [check_model(field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
         findings += check_cuda(device)
         findings += check_engine(engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,26 +24,33 @@ from es_sbert.cli.analysis_input import (
 )
 from es_sbert.cli.analysis_output import (
     check_output_files,
-    connection_of_options,
     describe_source,
-    duplicates_page,
     field_writer,
     log_wait,
     output_options,
+    report_page,
     text_excerpt,
     write_field_options,
     write_field_values,
     write_output,
 )
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED
-from es_sbert.cli.options import FiniteFloatRange, engine_settings
+from es_sbert.cli.options import OUTPUT_FILE_TYPE, FiniteFloatRange, open_engine
 from es_sbert.errors import UsageError
 from es_sbert.messages import log_message
 
 if TYPE_CHECKING:
     from es_sbert.analysis import DuplicateGroup, TextCollection
-    from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult
-    from es_sbert.engines.protocol import Engine, Json
+    from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult, DuplicateSearchSettings
+    from es_sbert.engines.protocol import Json
+
+
+_KNN_OPTIONS = {
+    "neighbors": "--neighbors",
+    "num_candidates": "--num-candidates",
+    "sample": "--recall-sample",
+    "state": "--state",
+}
 
 
 @cloup.command()
@@ -54,14 +61,12 @@ if TYPE_CHECKING:
         "--min-cosine",
         type=FiniteFloatRange(-1, 1),
         default=0.95,
-        show_default=True,
         help="Texts with at least this cosine are near-duplicates.",
     ),
     click.option(
         "--keep",
         type=click.Choice(["first", "longest", "newest"]),
         default="first",
-        show_default=True,
         help="Which text of a group is kept: the first of the files (of an index, the lowest id), the longest, or the "
         "newest by --date-field. Ties go to the first.",
     ),
@@ -70,7 +75,6 @@ if TYPE_CHECKING:
         "--method",
         type=click.Choice(["auto", "exact", "knn"]),
         default="auto",
-        show_default=True,
         help="exact: compare all pairs in memory. knn: search the index for the neighbors of each document, and "
         "measure the recall. auto: exact for files, and for indices with up to 1 GiB of vectors (700,000 of 384 "
         "dimensions).",
@@ -87,12 +91,13 @@ if TYPE_CHECKING:
     ),
     click.option(
         "--recall-sample",
+        "sample",
         type=click.IntRange(0, 10_000),
         help="knn: random documents that are compared with all others to measure the recall.  [default: 1000]",
     ),
     click.option(
         "--state",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=OUTPUT_FILE_TYPE,
         help="knn: file from which a search that was stopped or killed resumes; deleted once all is done.  "
         "[default: INDEX.duplicates.state]",
     ),
@@ -105,22 +110,11 @@ if TYPE_CHECKING:
 @output_options
 def duplicates(
     files: tuple[str, ...],
-    index: str | None,
     min_cosine: float,
     keep: str,
     date_field: str | None,
     method: str,
-    neighbors: int | None,
-    num_candidates: int | None,
-    recall_sample: int | None,
-    state: Path | None,
-    write_field: str | None,
-    dry_run: bool,
-    retry_seconds: float,
-    as_json: bool,
-    output: Path | None,
-    html: Path | None,
-    **reading: Any,
+    **options: Any,
 ) -> int:
     """Find groups of near-duplicates.
 
@@ -142,26 +136,25 @@ def duplicates(
       es-sbert duplicates --index docs --html duplicates.html
       es-sbert duplicates --index docs --keep newest --date-field created_at --html copies.html
     """
-    from es_sbert.analysis.duplicates import KeepPolicy, keep_priorities
+    from es_sbert.analysis import duplicate_groups
+    from es_sbert.analysis.duplicates import DuplicateSearchSettings, KeepPolicy, keep_priorities
 
+    index, write_field, dry_run = options["index"], options["write_field"], options["dry_run"]
     _check_options(files, index, keep, date_field, write_field)
-    check_output_files(output, html)
-    filter = read_filter(reading["filter_text"])
+    check_output_files(options)
+    filter = read_filter(options)
     fields = [name for name in (date_field, write_field) if name is not None]
-    knn = {"neighbors": neighbors, "num_candidates": num_candidates, "sample": recall_sample}
+    knn = {name: options[name] for name in _KNN_OPTIONS if options[name] is not None}
 
     def priority(texts: TextCollection) -> list[float] | None:
         return keep_priorities(texts, KeepPolicy(keep), date_field)
 
-    with ExitStack() as stack:
-        writing: dict[str, Any] = {"index": index, "dry_run": dry_run, "retry_seconds": retry_seconds}
-        writer = stack.enter_context(field_writer(write_field, **writing, **reading))
+    with field_writer(options) as writer:
         begin = time.perf_counter()
-        if _uses_knn(method, index, reading):
-            assert index is not None, "files are compared exactly"
-            settings = {name: value for name, value in knn.items() if value is not None}
-            path = state or _default_state_path(index)
-            found = _search_by_knn(index, path, min_cosine, settings, retry_seconds, fields, priority, reading)
+        if _uses_knn(method, options):
+            path = knn.pop("state", None) or _default_state_path(index)
+            wanted = DuplicateSearchSettings(min_cosine, filter, **knn)
+            found = _search_by_knn(path, wanted, fields, priority, options)
             if found is None:
                 return EXIT_INTERRUPTED
             check_two_texts(found.compared)
@@ -170,17 +163,15 @@ def duplicates(
                 log_message(line)
             done = f"{found.compared:,}, found by kNN"
         else:
-            _refuse_knn_options(knn | {"state": state})
+            _refuse_knn_options(knn)
             path = None
-            [texts] = read_text_collections([files], index=index, fields=fields, **reading)
+            [texts] = read_text_collections([files], options, fields)
             check_two_texts(len(texts))
-            groups = _compare_all(texts, min_cosine, priority)
+            groups = duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority(texts))
             done = f"{len(texts):,},"
         seconds = time.perf_counter() - begin
         page = partial(_html_page, texts, groups, describe_source(files, index), min_cosine, keep)
-        write_output(
-            _json_objects(groups, texts), _text_lines(groups, texts), output, as_json=as_json, html=html, report=page
-        )
+        write_output(_json_objects(groups, texts), _text_lines(groups, texts), page, options)
         extra = sum(len(group.members) - 1 for group in groups)
         log_message(f"{extra:,} near-duplicates of {len(groups):,} texts among {done} in {seconds:.1f} s")
         code = 0
@@ -208,36 +199,28 @@ def _check_options(
 
 
 def _refuse_knn_options(given: dict[str, Any]) -> None:
-    names = {
-        "neighbors": "--neighbors",
-        "num_candidates": "--num-candidates",
-        "sample": "--recall-sample",
-        "state": "--state",
-    }
-    wrong = [names[name] for name, value in given.items() if value is not None]
-    if wrong:
+    if given:
         raise UsageError(
-            f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for a search by kNN, but all pairs are "
-            "compared",
+            f"{' and '.join(_KNN_OPTIONS[name] for name in given)} {'is' if len(given) == 1 else 'are'} for a search "
+            "by kNN, but all pairs are compared",
             "Leave it out, or add --method knn.",
         )
 
 
-def _uses_knn(method: str, index: str | None, reading: dict[str, Any]) -> bool:
+def _uses_knn(method: str, options: dict[str, Any]) -> bool:
     """Whether the near-duplicates are searched for by kNN."""
     from es_sbert.analysis.duplicate_search import fits_memory
-    from es_sbert.engines.connect import connect
 
+    index = options["index"]
     if index is None:
         if method == "knn":
             raise UsageError("files have no kNN search", "Load them with `es-sbert ingest`, or leave --method out.")
         return False
-    checked = ("text_fields", "text_template", "id_field", "format", "filter_text")
-    check_source_options(index, **{name: reading[name] for name in checked})
+    check_source_options(options)
     if method != "auto":
         return method == "knn"
-    with closing(connect(engine_settings(**connection_of_options(reading)))) as engine:
-        return not fits_memory(engine, index, reading["vector_field"], read_filter(reading["filter_text"]))
+    with open_engine(options) as engine:
+        return not fits_memory(engine, index, options["vector_field"], read_filter(options))
 
 
 def _default_state_path(index: str) -> Path:
@@ -246,39 +229,25 @@ def _default_state_path(index: str) -> Path:
     return Path(f"{safe_file_name(index)}.duplicates.state")
 
 
-def _compare_all(
-    texts: TextCollection, min_cosine: float, priority: Callable[[TextCollection], list[float] | None]
-) -> list[DuplicateGroup]:
-    from es_sbert.analysis import duplicate_groups
-
-    return duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority(texts))
-
-
 def _search_by_knn(
-    index: str,
     path: Path,
-    min_cosine: float,
-    settings: dict[str, int],
-    retry_seconds: float,
+    wanted: DuplicateSearchSettings,
     fields: Sequence[str],
     priority: Callable[[TextCollection], list[float] | None],
-    reading: dict[str, Any],
+    options: dict[str, Any],
 ) -> DuplicateSearchResult | None:
     """Near-duplicates by the index's kNN; None where the user stopped the search."""
     from es_sbert.analysis.duplicate_search import DuplicateSearch
-    from es_sbert.analysis.duplicates import DuplicateSearchSettings, DuplicateSearchState
-    from es_sbert.engines.connect import connect
+    from es_sbert.analysis.duplicates import DuplicateSearchState
     from es_sbert.engines.retry import RetryPolicy
     from es_sbert.index.mapping import IndexType
 
-    if reading["distinct"]:
+    if options["distinct"]:
         raise UsageError("--distinct leaves out texts, which a search by kNN cannot", "Leave --distinct out.")
-    wanted = DuplicateSearchSettings(min_cosine, read_filter(reading["filter_text"]), **settings)
+    index, policy = options["index"], RetryPolicy(options["retry_seconds"])
     with ExitStack() as stack:
-        engine: Engine = stack.enter_context(closing(connect(engine_settings(**connection_of_options(reading)))))
-        search = DuplicateSearch(
-            engine, index, reading["vector_field"], wanted, policy=RetryPolicy(retry_seconds), on_wait=log_wait
-        )
+        engine = stack.enter_context(open_engine(options))
+        search = DuplicateSearch(engine, index, options["vector_field"], wanted, policy=policy, on_wait=log_wait)
         if search.index_type is IndexType.FLAT:
             log_message(f"the vectors of {index} are of type flat: each search looks at all of them")
         candidates = stack.enter_context(DuplicateSearchState(path, search.identity))
@@ -324,13 +293,18 @@ def _recall_line(recall: DuplicateRecall) -> str:
 
 
 def _html_page(
-    texts: TextCollection, groups: Sequence[DuplicateGroup], source: str, min_cosine: float, keep: str
-) -> list[bytes]:
+    texts: TextCollection, found: Sequence[DuplicateGroup], source: str, min_cosine: float, keep: str
+) -> bytes:
+    from es_sbert.analysis.html_report import ReportGroup, ReportKind
+
     facts = [
-        ("near-duplicates", f"{sum(len(group.members) - 1 for group in groups):,}"),
-        ("groups", f"{len(groups):,}"), ("minimum cosine", f"{min_cosine:g}"), ("kept", keep),
+        ("near-duplicates", f"{sum(len(group.members) - 1 for group in found):,}"),
+        ("groups", f"{len(found):,}"), ("minimum cosine", f"{min_cosine:g}"), ("kept", keep),
     ]  # fmt: skip
-    return [duplicates_page(texts, groups, source, facts)]
+    groups = [
+        ReportGroup(str(number), group.members, group.cosines, group.kept) for number, group in enumerate(found, 1)
+    ]
+    return report_page(ReportKind.DUPLICATES, f"Near-duplicates of {source}", texts, groups, facts)
 
 
 def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[Json]:

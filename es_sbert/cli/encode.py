@@ -11,7 +11,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import encoder_options
+from es_sbert.cli.options import OUTPUT_FILE_TYPE, encoder_options
 from es_sbert.messages import log_message as report
 
 
@@ -22,7 +22,7 @@ from es_sbert.messages import log_message as report
     click.option(
         "-o",
         "--output",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=OUTPUT_FILE_TYPE,
         help="Write here. A name ending in .npy gives a NumPy array (texts × dimensions, float32), any other "
         "JSONL.  [default: JSONL on stdout]",
     ),
@@ -31,10 +31,9 @@ from es_sbert.messages import log_message as report
         "form",
         type=click.Choice(["lines", "jsonl"]),
         default="lines",
-        show_default=True,
         help="Each line a text, or a JSON object.",
     ),
-    click.option("--text-field", default="text", show_default=True, help="Field of the text, for jsonl."),
+    click.option("--text-field", default="text", help="Field of the text, for jsonl."),
     click.option(
         "--as",
         "kind",
@@ -50,10 +49,7 @@ def encode(
     form: str,
     text_field: str,
     kind: Any,
-    model: str | None,
-    device: str,
-    precision: str,
-    threads: int | None,
+    **options: Any,
 ) -> None:
     """Turn texts into sentence vectors.
 
@@ -70,6 +66,6 @@ def encode(
     from es_sbert.encoder.encode_file import encode_file
     from es_sbert.encoder.encoder import Encoder
 
-    with Encoder(model, device=device, precision=precision, threads=threads, report=report) as encoder:
+    with Encoder(**options, report=report) as encoder:
         summary = encode_file(encoder, file, output or sys.stdout.buffer, form=form, text_field=text_field, kind=kind)
         report(summary.describe(encoder.info))

@@ -58,12 +58,11 @@ def engine() -> None: ...
     type=click.IntRange(1, 65535),
     help=f"HTTP port.  [default: {', '.join(f'{b.port} for {b.name}' for b in ENGINES.values())}]",
 )
-@click.option("--heap", default="1g", show_default=True, help="Java heap: 512m, 1g, 4g.")
+@click.option("--heap", default="1g", help="Java heap: 512m, 1g, 4g.")
 @click.option(
     "--timeout",
     type=FiniteFloatRange(min=0, min_open=True),
     default=180.0,
-    show_default=True,
     help="Seconds to wait until the server answers.",
 )
 def up(name: str, port: int | None, heap: str, timeout: float) -> None:

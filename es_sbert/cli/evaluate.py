@@ -10,7 +10,14 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import connection_options, device_options, engine_settings, vector_field_option
+from es_sbert.cli.options import (
+    FILE_TYPE,
+    OUTPUT_FILE_TYPE,
+    connection_options,
+    device_options,
+    engine_settings,
+    vector_field_option,
+)
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_message as report
 
@@ -35,14 +42,14 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
     ),
     click.option(
         "--data",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         metavar="FOLDER",
         help="Folder of all tasks (sts/, triplets/, …), or of the one task.",
     ),
     click.option(
         "--file",
         "files",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         multiple=True,
         metavar="FILE",
         help="Evaluate on this file instead of a folder; may be repeated.",
@@ -66,7 +73,6 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         "--backend",
         type=click.Choice(["auto", "onnx", "torch"]),
         default="auto",
-        show_default=True,
         help="auto: onnx, or torch for models without ONNX support.",
     ),
     device_options,
@@ -76,7 +82,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
     click.option("--json", "as_json", is_flag=True, help="One JSON object for each task instead of tables."),
     click.option(
         "--card",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=OUTPUT_FILE_TYPE,
         metavar="FILE",
         help="Also write a Markdown model card with the results, and with recipe and data of a model that "
         "es-sbert trained.",
@@ -104,7 +110,7 @@ def evaluate(
     card: Path | None,
     index: str | None,
     vector_field: str,
-    **connection: Any,
+    **options: Any,
 ) -> None:
     """Evaluate MODEL by the protocols of the Sentence-BERT paper.
 
@@ -145,7 +151,7 @@ def evaluate(
     }
     is_folder = Path(model).is_dir()
     training = read_training_record(Path(model)) if card is not None and is_folder else None
-    engine = engine_settings(**connection) if index is not None else None
+    engine = engine_settings(options) if index is not None else None
 
     opened = open_model(model, backend=backend, device=device, precision=precision, threads=threads, report=report)
     reports = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,6 +12,8 @@ from es_sbert import exporters
 from es_sbert.bundle.bundle import EncoderManifest, EncoderVariant, RerankerManifest, RerankerVariant
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.logs import log_format_option
+from es_sbert.cli.options import FILE_TYPE
+from es_sbert.cli.output import align_columns
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
 from es_sbert.messages import log_message
@@ -40,7 +41,7 @@ def _parse_precisions(context: click.Context, parameter: click.Parameter, value:
     click.option(
         "-o",
         "--output",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         required=True,
         metavar="BUNDLE",
         help="Folder to write; new, empty, or a bundle of the same model, which gains variants.",
@@ -56,13 +57,12 @@ def _parse_precisions(context: click.Context, parameter: click.Parameter, value:
         "--target",
         type=click.Choice(["bundle", "opensearch-ml"]),
         default="bundle",
-        show_default=True,
         help="opensearch-ml: a zip for OpenSearch's ml-commons, and the request that registers it.",
     ),
     click.option("--force", is_flag=True, help="Write variants that miss their parity bar too, marked as forced."),
     click.option(
         "--sts",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         metavar="FILE",
         help="File with the columns sentence1, sentence2, score: variants are compared on it as well.",
     ),
@@ -142,12 +142,7 @@ def export_summary(manifest: EncoderManifest | RerankerManifest, output: Path) -
     else:
         rows = [("variant", "device", "min cosine", "mean cosine", "rank", "STS", "parity")]
         rows += [_encoder_row(name, variant) for name, variant in manifest.variants.items()]
-    return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *_align_columns(rows)])
-
-
-def _align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([f"{manifest.name} → {output} (fingerprint {manifest.fingerprint})", *align_columns(rows)])
 
 
 def _encoder_row(name: str, variant: EncoderVariant) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,11 +16,15 @@ from es_sbert.cli.index_tuning import calibrate, estimate, recall
 from es_sbert.cli.options import (
     INDEX_TYPES_HELP,
     connection_options,
-    engine_settings,
+    json_option,
+    open_engine,
     passage_overlap_option,
+    select_options,
+    text_field_option,
     text_template_option,
     vector_field_option,
 )
+from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import pluralize, size_text
 
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
     "--model",
     envvar="ES_SBERT_MODEL",
     default=DEFAULT_MODEL,
-    show_default=True,
     show_envvar=True,
     help="Model folder, bundle, hub id, installed or registered name: gives the dimensions and the fingerprint.",
 )
@@ -44,11 +47,8 @@ if TYPE_CHECKING:
     "Options",
     vector_field_option,
     click.option("--index-type", help=f"How vectors are stored: {INDEX_TYPES_HELP}.  [default: hnsw]"),
-    click.option(
-        "--text-field",
-        "text_fields",
-        multiple=True,
-        help="Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
+    text_field_option(
+        "Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
         "[default: left to the first `es-sbert ingest`]",
     ),
     text_template_option,
@@ -63,19 +63,7 @@ if TYPE_CHECKING:
     click.option("--replicas", type=click.IntRange(min=0), help="Copies of each shard.  [default: the engine's]"),
 )
 @connection_options
-def create(
-    name: str,
-    model: str,
-    index_type: str | None,
-    text_fields: tuple[str, ...],
-    text_template: str | None,
-    passages: int | None,
-    passage_overlap: int | None,
-    shards: int | None,
-    replicas: int | None,
-    vector_field: str,
-    **connection: Any,
-) -> None:
+def create(name: str, model: str, vector_field: str, **options: Any) -> None:
     """Create the index NAME with a vector field for a model.
 
     An index that is there already gets the field added. A field that is there already is checked: one of
@@ -99,24 +87,13 @@ def create(
       es-sbert index create docs --index-type int8_hnsw --shards 3 --replicas 1
       es-sbert index create docs --passages 256
     """
-    from es_sbert.engines.connect import connect
-    from es_sbert.index.create_index import VectorFieldPlan
+    from es_sbert.index.create_index import IndexOptions, VectorFieldPlan
     from es_sbert.index.text_template import format_vector_field_option
     from es_sbert.index.vector_field import FieldOutcome
     from es_sbert.messages import escape_unprintable
 
-    plan = VectorFieldPlan.of(
-        model,
-        vector_field,
-        text_fields=text_fields,
-        text_template=text_template,
-        index_type=index_type,
-        passages=passages,
-        passage_overlap=passage_overlap,
-        shards=shards,
-        replicas=replicas,
-    )
-    with closing(connect(engine_settings(**connection))) as engine:
+    plan = VectorFieldPlan.of(model, vector_field, **select_options(options, IndexOptions.__annotations__))
+    with open_engine(options) as engine:
         field = plan.ensure(engine, name)
         is_changed = field.outcome in (FieldOutcome.ADDED, FieldOutcome.TEXT_SET)
         without_vector = _count_without_vector(engine, field) if is_changed and plan.text is not None else 0
@@ -127,23 +104,19 @@ def create(
         FieldOutcome.PRESENT: f"{field.index} has the vector field {field.name} already",
     }[field.outcome]
     of_text = "" if field.meta.text is None else f", text {escape_unprintable(repr(field.meta.text))}"
-    click.echo(
-        f"{what}: {field.meta.dimensions} dimensions, {field.meta.index_type}, {field.meta.model}{of_text}", err=True
-    )
+    print_message(f"{what}: {field.meta.dimensions} dimensions, {field.meta.index_type}, {field.meta.model}{of_text}")
     named = format_vector_field_option(vector_field)
     if field.meta.text is None:
         of_model = "" if model == DEFAULT_MODEL else f" --model {shlex.quote(model)}"
-        click.echo(
+        print_message(
             f"The text of {field.name} is not known yet, so the gateway refuses documents that are written through "
             f"it without a vector. Set it: `es-sbert index create {name}{of_model} --text-field FIELD{named}`, or load "
-            f"documents by `es-sbert ingest --index {name} --text-field FIELD{named} FILE`, which sets it too.",
-            err=True,
+            f"documents by `es-sbert ingest --index {name} --text-field FIELD{named} FILE`, which sets it too."
         )
     if without_vector:
-        click.echo(
+        print_message(
             f"Documents of {field.index} without a vector in {field.name}: {without_vector:,}. Embed them: "
-            f"`es-sbert ingest --index {name}{named}`.",
-            err=True,
+            f"`es-sbert ingest --index {name}{named}`."
         )
 
 
@@ -161,30 +134,24 @@ def _count_without_vector(engine: Engine, field: VectorField) -> int:
 
 @cloup.command()
 @click.argument("name")
-@option_group("Options", click.option("--json", "as_json", is_flag=True, help="One JSON object."))
+@option_group("Options", json_option)
 @connection_options
-def show(name: str, as_json: bool, **connection: Any) -> None:
+def show(name: str, as_json: bool, **options: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.
 
     \b
     Example:
       es-sbert index show docs
     """
-    import orjson
-
-    from es_sbert.engines.connect import connect
     from es_sbert.index.index_summary import describe_index
     from es_sbert.messages import escape_unprintable_lines
 
-    engine = connect(engine_settings(**connection))
-    try:
+    with open_engine(options) as engine:
         summary = describe_index(engine, name)
-    finally:
-        engine.close()
-    click.echo(orjson.dumps(summary.as_json()) if as_json else escape_unprintable_lines(_summary_text(summary)))
+    print_report(summary.as_json(), list(map(escape_unprintable_lines, _summary_lines(summary))), as_json=as_json)
 
 
-def _summary_text(summary: IndexSummary) -> str:
+def _summary_lines(summary: IndexSummary) -> list[str]:
     lines = [
         f"{summary.name} ({summary.engine})",
         f"  documents     {summary.documents:,}",
@@ -197,7 +164,7 @@ def _summary_text(summary: IndexSummary) -> str:
         lines.append(f"  {name} holds vectors of another program; take them over: `es-sbert index adopt`")
     if not summary.fields and not summary.plain_vector_fields:
         lines.append("  no vector field; add one: `es-sbert ingest` or `es-sbert index create`")
-    return "\n".join(lines)
+    return lines
 
 
 def _vector_field_lines(field: FieldSummary) -> list[str]:
@@ -231,7 +198,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
     vector_field_option,
 )
 @connection_options
-def change_type(name: str, index_type: str, merge: bool, vector_field: str, **connection: Any) -> None:
+def change_type(name: str, index_type: str, merge: bool, vector_field: str, **options: Any) -> None:
     """Change the index type of a vector field of the index NAME in place (Elasticsearch).
 
     Possible are the steps that Elasticsearch allows: from flat types to graphs, and from finer numbers to
@@ -246,30 +213,26 @@ def change_type(name: str, index_type: str, merge: bool, vector_field: str, **co
       es-sbert index change-type docs --index-type int8_hnsw
       es-sbert index change-type docs --index-type bbq_hnsw --force-merge
     """
-    from es_sbert.engines.connect import connect
     from es_sbert.index.vector_field import change_index_type as change
     from es_sbert.index.vector_field import force_merge
 
-    engine = connect(engine_settings(**connection))
-    try:
+    with open_engine(options) as engine:
         before = change(engine, name, vector_field, index_type)
         if before == index_type:
-            click.echo(f"{name}.{vector_field} has the index type {index_type} already", err=True)
+            print_message(f"{name}.{vector_field} has the index type {index_type} already")
         else:
-            click.echo(f"{name}.{vector_field}: {index_type} in place of {before}", err=True)
+            print_message(f"{name}.{vector_field}: {index_type} in place of {before}")
         if merge:
-            click.echo("Merging each shard into one segment …", err=True)
+            print_message("Merging each shard into one segment …")
             force_merge(engine, name)
         elif before != index_type:
-            click.echo("Documents in the index follow as their segments are merged; now: --force-merge", err=True)
-    finally:
-        engine.close()
+            print_message("Documents in the index follow as their segments are merged; now: --force-merge")
 
 
 @cloup.command()
 @click.argument("name")
 @connection_options
-def repair(name: str, **connection: Any) -> None:
+def repair(name: str, **options: Any) -> None:
     """Put back the settings of the index NAME that a load which was killed has left changed.
 
     Do not run it while a load is under way: the load would go on with the settings put back, only slower.
@@ -278,21 +241,17 @@ def repair(name: str, **connection: Any) -> None:
     Example:
       es-sbert index repair docs
     """
-    from es_sbert.engines.connect import connect
     from es_sbert.index.load_settings import restore_load_settings
     from es_sbert.index.vector_field import index_not_found
 
-    engine = connect(engine_settings(**connection))
-    try:
+    with open_engine(options) as engine:
         if engine.get_index(name) is None:
             raise index_not_found(name, engine)
         changed = restore_load_settings(engine, name)
-    finally:
-        engine.close()
     for setting, value in changed.items():
-        click.echo(f"{setting}: {'the default' if value is None else value} again", err=True)
+        print_message(f"{setting}: {'the default' if value is None else value} again")
     if not changed:
-        click.echo(f"{name}: no load has left its settings behind", err=True)
+        print_message(f"{name}: no load has left its settings behind")
 
 
 @cloup.group()

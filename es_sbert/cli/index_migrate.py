@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,13 +12,19 @@ from cloup import option_group
 
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.options import (
+    FILE_TYPE,
     INDEX_TYPES_HELP,
     connection_options,
+    encoder_arguments,
     encoder_options,
-    engine_settings,
+    open_engine,
+    quiet_option,
     retry_seconds_option,
+    select_options,
+    text_field_option,
     vector_field_option,
 )
+from es_sbert.cli.output import print_message
 
 if TYPE_CHECKING:
     from es_sbert.engines.protocol import Engine
@@ -33,18 +37,14 @@ if TYPE_CHECKING:
     "Options",
     click.option("--index-type", help=f"Of the new vectors: {INDEX_TYPES_HELP}.  [default: as it was]"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
-    click.option(
-        "--text-field",
-        "text_fields",
-        multiple=True,
-        help="Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
+    text_field_option(
+        "Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
         "lines.  [default: the text as it was]",
     ),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
     click.option(
         "--block-writes/--no-block-writes",
         default=True,
-        show_default=True,
         help="Refuse writes to the old index (403) from the last short round until the swap, and after it: nothing is "
         "lost. Without it nothing is refused, but a write that reaches the old index in the last moment is lost if the "
         "same document is written in the new one before it is copied.",
@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     click.option("--yes", is_flag=True, help="Do not ask before an index is deleted."),
     click.option(
         "--dead-letters",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         help="Documents that cannot be embedded are appended here.  [default: NEW-INDEX.dead-letters.jsonl]",
     ),
     retry_seconds_option,
-    click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown."),
+    quiet_option,
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
     vector_field_option,
 )
@@ -73,25 +73,13 @@ if TYPE_CHECKING:
 @encoder_options
 def migrate(
     alias: str,
-    index_type: str | None,
-    name: str | None,
     text_fields: tuple[str, ...],
     text_template: str | None,
-    block_writes: bool,
-    replace_index: bool,
     rollback: bool,
     drop: bool,
     yes: bool,
-    dead_letters: Path | None,
-    retry_seconds: float,
     quiet: bool,
-    as_json: bool,
-    vector_field: str,
-    model: str | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    **connection: Any,
+    **options: Any,
 ) -> int:
     """Move the index behind ALIAS to another model, text or index type while it is in use.
 
@@ -110,13 +98,13 @@ def migrate(
       es-sbert index migrate docs --text-template '{title}. {body}'
       es-sbert index migrate docs --drop
     """
-    from es_sbert.engines.connect import connect
     from es_sbert.errors import UsageError
     from es_sbert.index.text_template import parse_text_options
 
     if rollback and drop:
         raise UsageError("--rollback and --drop exclude each other", "Give one of the two.")
-    if replace_index and not block_writes:
+    replace_index = options["replace_index"]
+    if replace_index and not options["block_writes"]:
         raise UsageError(
             "--replace-index deletes the old index in the swap, so late writes could not be copied any more",
             "Leave --no-block-writes out.",
@@ -133,31 +121,13 @@ def migrate(
 
     def say(message: str) -> None:
         if not quiet:
-            click.echo(message, err=True)
+            print_message(message)
 
-    with closing(connect(engine_settings(**connection))) as engine:
+    with open_engine(options) as engine:
         if rollback or drop:
             say(_rollback_or_drop(engine, alias, rollback=rollback, yes=yes))
             return 0
-        return _run_migration(
-            engine,
-            alias,
-            say,
-            index_type=index_type,
-            name=name,
-            text=text,
-            block_writes=block_writes,
-            replace_index=replace_index,
-            dead_letters=dead_letters,
-            retry_seconds=retry_seconds,
-            quiet=quiet,
-            as_json=as_json,
-            vector_field=vector_field,
-            model=model,
-            device=device,
-            precision=precision,
-            threads=threads,
-        )
+        return _run_migration(engine, options | {"alias": alias, "text": text}, say, quiet=quiet)
 
 
 def _rollback_or_drop(engine: Engine, alias: str, *, rollback: bool, yes: bool) -> str:
@@ -174,7 +144,7 @@ def _confirm_drop(leaving: IndexToDelete) -> bool:
     return click.confirm(f"Delete the index {leaving.index} with its {leaving.documents:,} documents?", err=True)
 
 
-def _run_migration(engine: Engine, alias: str, say: Any, **given: Any) -> int:
+def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.errors import EngineError
     from es_sbert.index.vector_field import read_vector_field
@@ -186,42 +156,29 @@ def _run_migration(engine: Engine, alias: str, say: Any, **given: Any) -> int:
     from es_sbert.migration.prepare_migration import MigrationRequest
 
     control = LoadControl()
-    with migration_lock(engine.info.url, alias):
+    wanted = MigrationRequest(**select_options(options, MigrationRequest.__annotations__))
+    with migration_lock(engine.info.url, wanted.alias):
         # Before a model is loaded: writers have waited since the run that blocked them was killed.
-        lifted = remove_leftover_block(engine, alias)
+        lifted = remove_leftover_block(engine, wanted.alias)
     if lifted is not None:
         say(f"{lifted} takes writes again, which an earlier run had blocked")
-    field = read_vector_field(engine, alias, given["vector_field"])
-    wanted = MigrationRequest(
-        alias,
-        given["vector_field"],
-        given["name"],
-        given["index_type"],
-        given["block_writes"],
-        given["replace_index"],
-        given["text"],
-    )
-
-    encoder_of_field = partial(
-        Encoder.for_index,
-        field.index,
-        field.meta.model,
-        field.meta.fingerprint,
-        model=given["model"],
-        device=given["device"],
-        precision=given["precision"],
-        threads=given["threads"],
-    )
+    field = read_vector_field(engine, wanted.alias, wanted.vector_field)
+    meta = field.meta
     blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
-    with encoder_of_field(report=say) as encoder, handle_signals(control, say, lambda: blocked):
+    with (
+        Encoder.for_index(
+            field.index, meta.model, meta.fingerprint, report=say, **encoder_arguments(options)
+        ) as encoder,
+        handle_signals(control, say, lambda: blocked),
+    ):
         try:
             result = migrate(
                 engine,
                 encoder,
                 wanted,
-                MigrationCallbacks(control, lambda: choose_meter(sys.stderr, quiet=given["quiet"]), say),
-                dead_letters=given["dead_letters"],
-                retry_seconds=given["retry_seconds"],
+                MigrationCallbacks(control, lambda: choose_meter(sys.stderr, quiet=quiet), say),
+                dead_letters=options["dead_letters"],
+                retry_seconds=options["retry_seconds"],
             )
         except EngineError as error:
             if not control.interrupted:
@@ -231,6 +188,6 @@ def _run_migration(engine: Engine, alias: str, say: Any, **given: Any) -> int:
             return EXIT_INTERRUPTED
     for line in result.lines():
         say(line)
-    if given["as_json"]:
+    if options["as_json"]:
         click.echo(result.model_dump_json())
     return result.exit_code

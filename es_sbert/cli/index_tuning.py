@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 from cloup import option_group
 
 from es_sbert.cli.options import (
+    FILE_TYPE,
     FiniteFloatRange,
     connection_options,
+    encoder_arguments,
     encoder_options,
-    engine_settings,
+    json_option,
+    open_engine,
+    seed_option,
     vector_field_option,
 )
+from es_sbert.cli.output import print_message, print_report
+
+if TYPE_CHECKING:
+    from es_sbert.encoder.encoder import Encoder
+    from es_sbert.index.vector_field import VectorField
 
 
 @cloup.command()
 @click.argument("name")
 @option_group(
     "Options",
-    click.option(
-        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Neighbours."
-    ),
+    click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Neighbours."),
     click.option(
         "--sample",
         type=click.IntRange(min=1, max=10_000),
         default=200,
-        show_default=True,
         help="Documents of the index that serve as queries.",
     ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Which documents those are."),
+    seed_option,
     click.option(
         "--queries",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         help="File of texts to search for, one a line, instead of documents; real queries give the better measure.",
     ),
     click.option(
@@ -57,10 +63,9 @@ from es_sbert.cli.options import (
         "--target",
         type=FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
         default=0.95,
-        show_default=True,
         help="Recall to reach.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    json_option,
     vector_field_option,
 )
 @connection_options
@@ -76,11 +81,7 @@ def recall(
     target: float,
     as_json: bool,
     vector_field: str,
-    model: str | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    **connection: Any,
+    **options: Any,
 ) -> None:
     """Measure how much of exact search the approximate search of the index NAME finds.
 
@@ -93,8 +94,6 @@ def recall(
       es-sbert index recall docs
       es-sbert index recall docs --queries queries.txt --k 20 --target 0.98
     """
-    import orjson
-
     from es_sbert.diagnostics.recall import (
         RecallQueries,
         measure_recall,
@@ -103,37 +102,22 @@ def recall(
         recall_settings,
         sample_queries,
     )
-    from es_sbert.encoder.encoder import Encoder, report_warnings
-    from es_sbert.engines.connect import connect
     from es_sbert.index.mapping import IndexType
     from es_sbert.index.vector_field import check_field_model, read_vector_field
 
-    def say(message: str) -> None:
-        click.echo(message, err=True)
-
-    with closing(connect(engine_settings(**connection))) as engine:
+    with open_engine(options) as engine:
         field = read_vector_field(engine, name, vector_field)
         settings = recall_settings(IndexType(field.meta.index_type), k, candidates, oversamples)
         if queries is None:
             wanted = sample_queries(engine, field, sample, seed)
         else:
             texts = read_queries(queries)
-            with Encoder.for_index(
-                field.index,
-                field.meta.model,
-                field.meta.fingerprint,
-                model=model,
-                device=device,
-                precision=precision,
-                threads=threads,
-                report=say,
-            ) as encoder:
-                report_warnings(encoder, say)
+            with _open_encoder(field, options) as encoder:
                 check_field_model(field, encoder.info.fingerprint, encoder.info.model)
                 wanted = RecallQueries(encoder.encode(texts, "query"), [None] * len(texts))
-        report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=say)
+        report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=print_message)
         engine_type = engine.info.engine_type
-    click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(recall_lines(report, engine_type)))
+    print_report(report.as_json(), recall_lines(report, engine_type), as_json=as_json)
 
 
 @cloup.command()
@@ -142,7 +126,7 @@ def recall(
     "Options",
     click.option(
         "--queries",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         help='JSON Lines of labelled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
         "pseudo-queries, made of the sampled documents]",
     ),
@@ -150,21 +134,17 @@ def recall(
         "--sample",
         type=click.IntRange(min=2, max=10_000),
         default=1000,
-        show_default=True,
         help="Documents of the index to compare every query with.",
     ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Which documents those are."),
+    seed_option,
     click.option(
         "--keep",
         type=FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
         default=0.95,
-        show_default=True,
         help="Share of the relevant documents that the recommended value keeps.",
     ),
-    click.option(
-        "-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, show_default=True, help="Hits of a search."
-    ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Hits of a search."),
+    json_option,
     vector_field_option,
 )
 @connection_options
@@ -178,11 +158,7 @@ def calibrate(
     k: int,
     as_json: bool,
     vector_field: str,
-    model: str | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    **connection: Any,
+    **options: Any,
 ) -> None:
     """Recommend a minimum cosine for searches of the index NAME.
 
@@ -205,33 +181,27 @@ def calibrate(
       es-sbert index calibrate docs
       es-sbert index calibrate docs --queries labelled.jsonl --keep 0.9
     """
-    import orjson
-
     from es_sbert.diagnostics.calibration import calibration_lines
     from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labelled_queries
-    from es_sbert.encoder.encoder import Encoder, report_warnings
-    from es_sbert.engines.connect import connect
-
-    def say(message: str) -> None:
-        click.echo(message, err=True)
 
     labelled = None if queries is None else read_labelled_queries(queries)
-    with closing(connect(engine_settings(**connection))) as engine:
+    with open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
-        meta = index.field.meta
-        with Encoder.for_index(
-            index.field.index,
-            meta.model,
-            meta.fingerprint,
-            model=model,
-            device=device,
-            precision=precision,
-            threads=threads,
-            report=say,
-        ) as encoder:
-            report_warnings(encoder, say)
-            report = index.calibrate(encoder, labelled, sample=sample, seed=seed, k=k, keep=keep, report=say)
-    click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(calibration_lines(report)))
+        with _open_encoder(index.field, options) as encoder:
+            report = index.calibrate(encoder, labelled, sample=sample, seed=seed, k=k, keep=keep, report=print_message)
+    print_report(report.as_json(), calibration_lines(report), as_json=as_json)
+
+
+def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
+    """The model of a field's vectors, whose warnings are printed."""
+    from es_sbert.encoder.encoder import Encoder, report_warnings
+
+    meta = field.meta
+    encoder = Encoder.for_index(
+        field.index, meta.model, meta.fingerprint, report=print_message, **encoder_arguments(options)
+    )
+    report_warnings(encoder, print_message)
+    return encoder
 
 
 @cloup.command()
@@ -240,11 +210,9 @@ def calibrate(
     "Options",
     click.option("--documents", type=click.IntRange(min=1), help="Number of vectors.  [default: those of NAME]"),
     click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
-    click.option(
-        "--m", type=click.IntRange(min=2), default=16, show_default=True, help="Neighbours of a graph's node."
-    ),
-    click.option("--copies", type=click.IntRange(min=1), default=1, show_default=True, help="Primary and replicas."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbours of a graph's node."),
+    click.option("--copies", type=click.IntRange(min=1), default=1, help="Primary and replicas."),
+    json_option,
     vector_field_option,
 )
 @connection_options
@@ -256,7 +224,7 @@ def estimate(
     copies: int,
     as_json: bool,
     vector_field: str,
-    **connection: Any,
+    **options: Any,
 ) -> None:
     """Memory and disk that vectors take with each index type of the engine.
 
@@ -269,11 +237,8 @@ def estimate(
       es-sbert index estimate --documents 1000000 --dimensions 384
       es-sbert index estimate docs --copies 2
     """
-    import orjson
-
     from es_sbert.diagnostics.index_size import size_lines, size_report
-    from es_sbert.engines.connect import connect
 
-    with closing(connect(engine_settings(**connection))) as engine:
+    with open_engine(options) as engine:
         report = size_report(engine, name, vector_field, documents=documents, dimensions=dimensions, m=m, copies=copies)
-    click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(size_lines(report)))
+    print_report(report.as_json(), size_lines(report), as_json=as_json)

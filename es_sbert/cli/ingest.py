@@ -15,7 +15,7 @@ import cloup
 from es_sbert.cli.ingest_options import ingest_options, ingest_settings
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.logs import is_json_logging, log_errors_only
-from es_sbert.cli.options import engine_settings
+from es_sbert.cli.options import encoder_arguments, engine_settings
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 @ingest_options
 def ingest(
     files: tuple[str, ...],
-    index: str,
     yes: bool,
     metrics: str | None,
     report_index: str | None,
@@ -41,11 +40,7 @@ def ingest(
     ray_part_bytes: int,
     quiet: bool,
     as_json: bool,
-    model: str | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    **given: Any,
+    **options: Any,
 ) -> int:
     """Embed documents and load them into an index.
 
@@ -81,10 +76,11 @@ def ingest(
     from es_sbert.ingest.sources.find_sources import STDIN
     from es_sbert.messages import log_event, log_message
 
-    where = engine_settings(**{name: given.pop(name) for name in list(given) if name in EngineSettings.model_fields})
-    settings = ingest_settings(index=index, files=files, **given)
+    where = engine_settings(options)
+    settings = ingest_settings(files, options)
+    encoder = encoder_arguments(options)
     if settings.dry_run is not None:
-        return _dry_run(where, settings, model, as_json, device=device, precision=precision, threads=threads)
+        return _dry_run(where, settings, encoder, as_json=as_json)
     nobody_answers = not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging())
     if settings.prune and nobody_answers:
         raise UsageError("--prune asks before it removes documents, and nobody is there to answer", "Add --yes.")
@@ -109,11 +105,10 @@ def ingest(
             return 0
         if report_index is not None:
             wait(lambda: prepare_report_index(engine, report_index))
-        encoder = {"device": device, "precision": precision, "threads": threads}
         runner = stack.enter_context(
-            _local_runner(model, wanted, **encoder)
+            _local_runner(wanted, encoder)
             if ray is None
-            else _ray_runner(ray, model, wanted, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
+            else _ray_runner(ray, wanted, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
         )
         stack.enter_context(handle_signals(control, log_message, lambda: control.exit_warning))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
@@ -134,17 +129,16 @@ def ingest(
     return summary.exit_code
 
 
-def _dry_run(where: EngineSettings, settings: IngestSettings, model: str | None, as_json: bool, **encoder: Any) -> int:
+def _dry_run(where: EngineSettings, settings: IngestSettings, encoder: dict[str, Any], *, as_json: bool) -> int:
     """Show what a load would do. Ray and reports have no part in it, since nothing is written."""
     from es_sbert.engines.connect import connect
     from es_sbert.ingest.dry_run import dry_run
     from es_sbert.ingest.load_plan import plan_load
-    from es_sbert.messages import log_message
 
     assert settings.dry_run is not None
     with closing(connect(where)) as engine:
         wanted = plan_load(engine, settings)
-        with _load_encoder_of_plan(model, wanted, report=log_message, **encoder) as opened:
+        with _load_encoder(wanted, encoder) as opened:
             result = dry_run(engine, opened, wanted, settings.dry_run)
     click.echo(result.model_dump_json() if as_json else "\n".join(result.lines()))
     return 0
@@ -172,28 +166,28 @@ def _confirm_replace(engine: Engine, wanted: LoadPlan) -> bool:
     return True
 
 
-def _load_encoder_of_plan(model: str | None, wanted: LoadPlan, **options: Any) -> Encoder:
+def _load_encoder(wanted: LoadPlan, encoder: dict[str, Any]) -> Encoder:
     """The encoder that the user has named, or else that of the index, or else the default one."""
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.messages import log_message
 
     stored = wanted.stored
     if stored is None:
-        return Encoder(model, **options)
-    return Encoder.for_index(wanted.settings.index, stored.model, stored.fingerprint, model=model, **options)
+        return Encoder(report=log_message, **encoder)
+    return Encoder.for_index(wanted.settings.index, stored.model, stored.fingerprint, report=log_message, **encoder)
 
 
 @contextmanager
-def _local_runner(model: str | None, wanted: LoadPlan, **options: Any) -> Iterator[LoadRunner]:
+def _local_runner(wanted: LoadPlan, encoder: dict[str, Any]) -> Iterator[LoadRunner]:
     """A runner in this process."""
     from es_sbert.ingest.load import LocalRunner
-    from es_sbert.messages import log_message
 
-    with _load_encoder_of_plan(model, wanted, report=log_message, **options) as opened:
+    with _load_encoder(wanted, encoder) as opened:
         yield LocalRunner(opened)
 
 
 def _ray_runner(
-    address: str, model: str | None, wanted: LoadPlan, engine: EngineSettings, **options: Any
+    address: str, wanted: LoadPlan, engine: EngineSettings, *, model: str | None, **options: Any
 ) -> AbstractContextManager[LoadRunner]:
     """A runner on a Ray cluster.
 
@@ -245,6 +239,3 @@ def _confirm_prune(gone: PruneCandidates) -> bool:
     shown = escape_unprintable(", ".join(gone.sample)) + (", …" if gone.count > len(gone.sample) else "")
     question = f"{gone.count:,} of {gone.loaded:,} loaded documents are no longer in the source ({shown}). Remove them?"
     return click.confirm(question, err=True)
-
-
-__all__ = ["ingest"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +10,7 @@ from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import (
+    FILE_TYPE,
     FiniteFloatRange,
     combine_options,
     connection_help,
@@ -18,7 +19,10 @@ from es_sbert.cli.options import (
     format_option,
     model_option,
     passage_overlap_option,
+    quiet_option,
     retry_seconds_option,
+    select_options,
+    text_field_option,
     text_template_option,
     url_option,
     vector_field_option,
@@ -36,11 +40,8 @@ _main_options = option_group(
     "Options",
     click.option("--index", required=True, help="Index or alias; created if it does not exist."),
     click.option("--id-field", help="Field of the id.  [default: a hash of the content]"),
-    click.option(
-        "--text-field",
-        "text_fields",
-        multiple=True,
-        help="Field of the text, dotted if nested; several are joined, each on its own lines.  [default: what the "
+    text_field_option(
+        "Field of the text, dotted if nested; several are joined, each on its own lines.  [default: what the "
         "index was loaded with, else text]",
     ),
     text_template_option,
@@ -73,7 +74,7 @@ _main_options = option_group(
     ),
     click.option(
         "--retry",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         metavar="FILE",
         help="Load the documents of a dead-letter file again.",
     ),
@@ -89,15 +90,12 @@ _document_options = option_group(
         metavar="URL",
         help="The database, as an SQLAlchemy URL.",
     ),
-    click.option(
-        "--database-file", type=click.Path(path_type=Path), help="File that holds the URL, for one with a password."
-    ),
+    click.option("--database-file", type=FILE_TYPE, help="File that holds the URL, for one with a password."),
     click.option(
         "--max-document-bytes",
         type=click.IntRange(min=1024),
         metavar="BYTES",
         default=16 << 20,
-        show_default=True,
         help="Longer documents are not loaded.",
     ),
 )
@@ -139,19 +137,18 @@ _load_options = option_group(
     ),
     click.option(
         "--dead-letters",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         help="Append documents that cannot be loaded to this file.  [default: INDEX.dead-letters.jsonl]",
     ),
     click.option(
         "--state",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         help="Checkpoint from which a killed load resumes; removed at its end.  [default: next to the first FILE]",
     ),
     click.option(
         "--load-settings",
         type=click.Choice(["auto", "fast", "keep"]),
         default="auto",
-        show_default=True,
         help="Disable refreshes and replicas until the load ends: auto, in an index that it creates; fast, in any.",
     ),
     click.option(
@@ -165,14 +162,13 @@ _load_options = option_group(
         type=click.IntRange(min=1024),
         metavar="BYTES",
         default=5 << 20,
-        show_default=True,
         help="Largest body of a bulk request.",
     ),
     retry_seconds_option,
 )
 _output_options = option_group(
     "Output",
-    click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown."),
+    quiet_option,
     click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."),
     click.option(
         "--metrics",
@@ -198,7 +194,6 @@ _ray_options = option_group(
         type=click.IntRange(min=1024),
         metavar="BYTES",
         default=16 << 20,
-        show_default=True,
         help="Long files are split into parts of so many bytes.",
     ),
 )
@@ -213,44 +208,31 @@ ingest_options = combine_options(
 )
 
 
-def ingest_settings(
-    *,
-    format: str,
-    database: str | None,
-    database_file: Path | None,
-    load_settings: str,
-    files: tuple[str, ...],
-    dry_run: str | None,
-    max_errors: str | None,
-    **given: Any,
-) -> IngestSettings:
-    """The settings of a load; the other options have the settings' own names.
+def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> IngestSettings:
+    """The settings of a load; most options have the names of the settings.
 
     Raises:
         UsageError: the file with the database's address cannot be read, or an option cannot.
     """
-    from pydantic import SecretStr
-
     from es_sbert.config import read_secret_file
     from es_sbert.errors import UsageError
     from es_sbert.ingest.ledger import ErrorLimit
-    from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings
-    from es_sbert.io.file_formats import FileFormat
+    from es_sbert.ingest.load_plan import IngestSettings
 
-    shown = None
-    if dry_run is not None:
+    settings = select_options(options, IngestSettings.model_fields) | {"files": files}
+    if settings["dry_run"] is not None:
         # What follows the bare option is taken for its value, and may be the first FILE.
-        is_number = dry_run.isascii() and dry_run.isdigit()
-        shown, files = (int(dry_run), files) if is_number else (DRY_RUN_DOCUMENTS, (dry_run, *files))
-        if shown < 1:
+        value = settings["dry_run"]
+        if value.isascii() and value.isdigit():
+            settings["dry_run"] = int(value)
+        else:
+            settings |= {"dry_run": DRY_RUN_DOCUMENTS, "files": (value, *files)}
+        if settings["dry_run"] < 1:
             raise UsageError("--dry-run shows at least one document", "Give --dry-run 1 or more.")
-    address = read_secret_file(database_file, "database's address") if database_file else database
-    return IngestSettings(
-        format=None if format == "auto" else FileFormat(format),
-        database=None if address is None else SecretStr(address),
-        load_settings=BulkLoadSettings(load_settings),
-        files=files,
-        dry_run=shown,
-        max_errors=None if max_errors is None else ErrorLimit.parse(max_errors),
-        **given,
-    )
+    if options["database_file"]:
+        settings["database"] = read_secret_file(options["database_file"], "database's address")
+    if settings["max_errors"] is not None:
+        settings["max_errors"] = ErrorLimit.parse(settings["max_errors"])
+    if settings["format"] == "auto":
+        settings["format"] = None
+    return IngestSettings(**settings)

@@ -132,7 +132,6 @@ def log_format_option(function: F) -> F:
         type=click.Choice(["text", "json"]),
         envvar="ES_SBERT_LOG_FORMAT",
         default="text",
-        show_default=True,
         show_envvar=True,
         expose_value=False,
         is_eager=True,

@@ -97,7 +97,10 @@ class _LazyGroup(cloup.Group):
 
 
 @cloup.group(
-    cls=_LazyGroup, context_settings=cloup.Context.settings(help_option_names=["-h", "--help"], max_content_width=100)
+    cls=_LazyGroup,
+    context_settings=cloup.Context.settings(
+        help_option_names=["-h", "--help"], max_content_width=100, show_default=True
+    ),
 )
 @click.option(
     "--profile",

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import cloup
 
+from es_sbert.cli.output import align_columns
 from es_sbert.messages import escape_unprintable
 
 
@@ -54,9 +55,8 @@ def list_models(as_json: bool) -> None:
     shown += [
         (escape_unprintable(name), mark[:12], state, escape_unprintable(folder)) for name, mark, folder, state in rows
     ]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    for row in shown:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in align_columns(shown):
+        click.echo(line)
 
 
 @model.command()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -14,6 +15,9 @@ from cloup import option_group
 from es_sbert.cli.config_profile import ProfileOption
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, MAX_TIMEOUT, EngineSettings
 from es_sbert.errors import UsageError
+
+if TYPE_CHECKING:
+    from es_sbert.engines.protocol import Engine
 
 INDEX_TYPES_HELP = (
     "hnsw, int8_hnsw, int4_hnsw, bbq_hnsw, flat, int8_flat, int4_flat, bbq_flat; OpenSearch: hnsw, int8_hnsw, flat"
@@ -51,7 +55,6 @@ def engine_url_option(flag: str) -> Callable[[F], F]:
         cls=ProfileOption,
         envvar="ES_SBERT_URL",
         default=DEFAULT_URL,
-        show_default=True,
         show_envvar=True,
         is_eager=True,
         callback=reject_password_in_url,
@@ -59,61 +62,31 @@ def engine_url_option(flag: str) -> Callable[[F], F]:
     )
 
 
-_FILE = click.Path(path_type=Path)
+def _profile_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
+    """An option that may also be in a profile, or in the environment variable of its name."""
+    variable = f"ES_SBERT_{flag.removeprefix('--').replace('-', '_').upper()}"
+    return click.option(flag, cls=ProfileOption, envvar=variable, help=help, **settings)
+
+
+FILE_TYPE = click.Path(path_type=Path)
+OUTPUT_FILE_TYPE = click.Path(path_type=Path, dir_okay=False)
 # How to sign in to the engine. Secrets themselves are no options: a command line is public.
 credential_options = combine_options(
-    click.option(
-        "--username",
-        cls=ProfileOption,
-        envvar="ES_SBERT_USERNAME",
-        help="User name; give its password in ES_SBERT_PASSWORD or a file.",
+    _profile_option("--username", "User name; give its password in ES_SBERT_PASSWORD or a file."),
+    _profile_option("--password-file", "File that holds the password.", type=FILE_TYPE),
+    _profile_option("--api-key-file", "File that holds an API key.", type=FILE_TYPE),
+    _profile_option("--token-file", "File that holds a bearer token.", type=FILE_TYPE),
+    _profile_option(
+        "--keyring", "Service of the system's keyring that holds the password or API key.", metavar="SERVICE"
     ),
-    click.option(
-        "--password-file",
-        cls=ProfileOption,
-        envvar="ES_SBERT_PASSWORD_FILE",
-        type=_FILE,
-        help="File that holds the password.",
-    ),
-    click.option(
-        "--api-key-file",
-        cls=ProfileOption,
-        envvar="ES_SBERT_API_KEY_FILE",
-        type=_FILE,
-        help="File that holds an API key.",
-    ),
-    click.option(
-        "--token-file",
-        cls=ProfileOption,
-        envvar="ES_SBERT_TOKEN_FILE",
-        type=_FILE,
-        help="File that holds a bearer token.",
-    ),
-    click.option(
-        "--keyring",
-        cls=ProfileOption,
-        envvar="ES_SBERT_KEYRING",
-        metavar="SERVICE",
-        help="Service of the system's keyring that holds the password or API key.",
-    ),
-    click.option(
-        "--ca-certs", cls=ProfileOption, envvar="ES_SBERT_CA_CERTS", type=_FILE, help="PEM file of a private CA."
-    ),
-    click.option(
-        "--fingerprint",
-        cls=ProfileOption,
-        envvar="ES_SBERT_FINGERPRINT",
-        help="SHA-256 of the server's certificate, in place of a CA.",
-    ),
-    click.option(
+    _profile_option("--ca-certs", "PEM file of a private CA.", type=FILE_TYPE),
+    _profile_option("--fingerprint", "SHA-256 of the server's certificate, in place of a CA."),
+    _profile_option(
         "--timeout",
-        cls=ProfileOption,
-        envvar="ES_SBERT_TIMEOUT",
+        "How long to wait for one request.",
         default=60.0,
-        show_default=True,
         type=FiniteFloatRange(0, MAX_TIMEOUT, min_open=True),
         metavar="SECONDS",
-        help="How long to wait for one request.",
     ),
 )
 
@@ -135,13 +108,43 @@ def reject_password_in_url(context: click.Context, parameter: click.Parameter, v
     return value
 
 
-def engine_settings(**given: Any) -> EngineSettings:
-    """The connection options of one call as settings; secrets come from the environment, files or the keyring.
+def select_options(options: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    """Those of a command's options that have one of these names, e.g. the names of a settings class's fields."""
+    return {name: value for name, value in options.items() if name in names}
+
+
+def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
+    """The connection options of a command as settings; secrets come from the environment, files or the keyring.
+
+    Args:
+        options: All options of the command.
 
     Raises:
         UsageError: contradictory ways to sign in, a secret that cannot be read, or an address without a scheme.
     """
+    given = select_options(options, EngineSettings.model_fields)
     return EngineSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+@contextmanager
+def open_engine(options: Mapping[str, Any]) -> Iterator[Engine]:
+    """A client for the engine that a command's connection options name.
+
+    Args:
+        options: All options of the command.
+
+    Raises:
+        UsageError, EngineError: see `engine_settings` and `connect`.
+    """
+    from es_sbert.engines.connect import connect
+
+    with closing(connect(engine_settings(options))) as engine:
+        yield engine
+
+
+def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a command's options that `encoder_options` defines, as arguments of `Encoder`."""
+    return select_options(options, ("model", "device", "precision", "threads"))
 
 
 model_option = click.option(
@@ -157,7 +160,6 @@ device_option = click.option(
     envvar="ES_SBERT_DEVICE",
     show_envvar=True,
     default="auto",
-    show_default=True,
     help="auto, cpu, cuda or cuda:N. cuda fails if CUDA is not available.",
 )
 threads_option = click.option(
@@ -166,27 +168,32 @@ threads_option = click.option(
     metavar="N",
     help="CPU threads; on CUDA, parallel batches.  [default: cores; 2]",
 )
+
+
+def precision_option(default: str, help: str) -> Callable[[F], F]:
+    """--precision."""
+    return click.option("--precision", type=click.Choice(["auto", "fp32", "int8", "fp16"]), default=default, help=help)
+
+
 device_options = combine_options(
     device_option,
-    click.option(
-        "--precision",
-        type=click.Choice(["auto", "fp32", "int8", "fp16"]),
-        default="auto",
-        show_default=True,
-        help="auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32.",
-    ),
+    precision_option("auto", "auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32."),
     threads_option,
 )
 format_option = click.option(
     "--format",
     type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
     default="auto",
-    show_default=True,
     help="File format inside the compression; auto: by each file's name.",
 )
-vector_field_option = click.option(
-    "--vector-field", default=DEFAULT_VECTOR_FIELD, show_default=True, help="Field that holds the vector."
-)
+vector_field_option = click.option("--vector-field", default=DEFAULT_VECTOR_FIELD, help="Field that holds the vector.")
+
+
+def text_field_option(help: str) -> Callable[[F], F]:
+    """--text-field, which may be repeated."""
+    return click.option("--text-field", "text_fields", multiple=True, help=help)
+
+
 text_template_option = click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")
 passage_overlap_option = click.option(
     "--passage-overlap",
@@ -199,9 +206,11 @@ retry_seconds_option = click.option(
     type=FiniteFloatRange(min=0),
     metavar="SECONDS",
     default=300.0,
-    show_default=True,
     help="How long to retry while the engine is overloaded or does not answer.",
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+seed_option = click.option("--seed", type=int, default=0, help="Which documents those are.")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress and no summary; errors are still shown.")
 url_option = engine_url_option("--url")
 
 connection_help = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -17,7 +16,7 @@ from es_sbert.cli.analysis_output import (
     check_output_files,
     describe_source,
     output_options,
-    pairs_page,
+    report_page,
     text_excerpt,
     write_output,
 )
@@ -53,7 +52,11 @@ class _ScoredPair(NamedTuple):
         "-k", "k", type=click.IntRange(min=1), help="Most pairs to print.  [default: 100; all with --between]"
     ),
     click.option(
-        "--min-cosine", type=FiniteFloatRange(-1, 1), default=-1.0, help="Drop pairs whose cosine is below this value."
+        "--min-cosine",
+        type=FiniteFloatRange(-1, 1),
+        default=-1.0,
+        show_default=False,
+        help="Drop pairs whose cosine is below this value.",
     ),
     click.option(
         "--min-margin",
@@ -70,16 +73,12 @@ class _ScoredPair(NamedTuple):
 @output_options
 def pairs(
     files: tuple[str, ...],
-    index: str | None,
     between: tuple[str, str] | None,
     k: int | None,
     min_cosine: float,
     min_margin: float | None,
     neighbors: int | None,
-    as_json: bool,
-    output: Path | None,
-    html: Path | None,
-    **reading: Any,
+    **options: Any,
 ) -> None:
     """Find the most similar pairs of texts.
 
@@ -97,6 +96,10 @@ def pairs(
       es-sbert pairs --index docs --html pairs.html
       es-sbert pairs --between english.txt french.txt --min-margin 1.05 -o aligned.jsonl
     """
+    from es_sbert.analysis import margin_pairs, most_similar_pairs
+    from es_sbert.analysis.similarity import DEFAULT_K
+
+    index = options["index"]
     given = [bool(files), index is not None, between is not None]
     if sum(given) != 1:
         raise UsageError(
@@ -106,71 +109,47 @@ def pairs(
         )
     if between is None and (min_margin is not None or neighbors is not None):
         raise UsageError("a margin is measured between two collections", "Add --between FILE FILE.")
-    check_output_files(output, html)
-    collections = read_text_collections(
-        [files] if between is None else [[one] for one in between], index=index, **reading
-    )
+    check_output_files(options)
+    collections = read_text_collections([files] if between is None else [[file] for file in between], options)
     first, second = collections[0], collections[-1]
     begin = time.perf_counter()
     if between is None:
-        found = _find_similar(first, k, min_cosine)
+        check_two_texts(len(first))
+        similar = most_similar_pairs(first.vectors, k or DEFAULT_K, min_cosine=min_cosine, starts=first.starts)
+        found = [_ScoredPair(*pair, None) for pair in similar]
         compared = f"{len(first):,} texts"
     else:
         for name, collection in zip(between, collections, strict=True):
             if not len(collection):
                 raise SourceError(f"{escape_unprintable(name)} holds no text", "Give two files with texts.")
-        found = _align(first, second, k, min_cosine, min_margin or 0.0, neighbors)
+        limits: dict[str, Any] = {"min_margin": min_margin, "neighbors": neighbors}
+        limits = {name: value for name, value in limits.items() if value is not None}
+        aligned = margin_pairs(first.vectors, second.vectors, k, min_cosine=min_cosine, **limits)
+        found = [_ScoredPair(pair.first, pair.second, pair.cosine, pair.margin) for pair in aligned]
         compared = f"{len(first):,} and {len(second):,} texts"
     seconds = time.perf_counter() - begin
-    page = partial(_html_page, found, collections, " and ".join(between) if between else describe_source(files, index))
-    write_output(
-        _json_objects(found, first, second),
-        _text_lines(found, first, second),
-        output,
-        as_json=as_json,
-        html=html,
-        report=page,
-    )
+    source = " and ".join(between) if between else describe_source(files, index)
+    page = partial(_html_page, found, collections, source)
+    write_output(_json_objects(found, first, second), _text_lines(found, first, second), page, options)
     log_message(f"{len(found):,} pairs of {compared}, compared in {seconds:.1f} s")
 
 
-def _find_similar(texts: TextCollection, k: int | None, min_cosine: float) -> list[_ScoredPair]:
-    from es_sbert.analysis import most_similar_pairs
-    from es_sbert.analysis.similarity import DEFAULT_K
-
-    check_two_texts(len(texts))
-    pairs = most_similar_pairs(texts.vectors, k or DEFAULT_K, min_cosine=min_cosine, starts=texts.starts)
-    return [_ScoredPair(*pair, None) for pair in pairs]
-
-
-def _align(
-    first: TextCollection,
-    second: TextCollection,
-    k: int | None,
-    min_cosine: float,
-    min_margin: float,
-    neighbors: int | None,
-) -> list[_ScoredPair]:
-    from es_sbert.analysis import margin_pairs
-    from es_sbert.analysis.bitext import DEFAULT_NEIGHBORS
-
-    pairs = margin_pairs(
-        first.vectors,
-        second.vectors,
-        k,
-        neighbors=neighbors or DEFAULT_NEIGHBORS,
-        min_cosine=min_cosine,
-        min_margin=min_margin,
-    )
-    return [_ScoredPair(pair.first, pair.second, pair.cosine, pair.margin) for pair in pairs]
-
-
-def _html_page(found: Sequence[_ScoredPair], collections: Sequence[TextCollection], source: str) -> list[bytes]:
+def _html_page(found: Sequence[_ScoredPair], collections: Sequence[TextCollection], source: str) -> bytes:
+    from es_sbert.analysis.html_report import ReportGroup, ReportKind
     from es_sbert.analysis.text_collection import concatenate_collections
 
     shift = len(collections[0]) if len(collections) > 1 else 0
-    pairs = [(pair.first, pair.second + shift, pair.cosine, pair.margin) for pair in found]
-    return [pairs_page(concatenate_collections(collections), pairs, source, [("pairs", f"{len(pairs):,}")])]
+    groups = [
+        ReportGroup(
+            str(number) if pair.margin is None else f"Pair {number}, margin {pair.margin:.5f}",
+            (pair.first, pair.second + shift),
+            (pair.cosine,) * 2,
+        )
+        for number, pair in enumerate(found, 1)
+    ]
+    facts = [("pairs", f"{len(found):,}")]
+    texts = concatenate_collections(collections)
+    return report_page(ReportKind.PAIRS, f"Most similar pairs of {source}", texts, groups, facts)
 
 
 def _json_objects(found: Sequence[_ScoredPair], first: TextCollection, second: TextCollection) -> Iterator[Json]:

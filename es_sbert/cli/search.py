@@ -5,18 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import connection_options, encoder_options, engine_settings, vector_field_option
+from es_sbert.cli.options import (
+    connection_options,
+    encoder_arguments,
+    encoder_options,
+    engine_settings,
+    select_options,
+    vector_field_option,
+)
+from es_sbert.cli.output import print_message
 from es_sbert.errors import UsageError
 
 if TYPE_CHECKING:
-    from es_sbert.encoder.reranker import Reranker
     from es_sbert.engines.protocol import Json
     from es_sbert.search.search_result import HybridResult, SearchResult
     from es_sbert.search.semantic_index import SemanticIndex
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 @option_group(
     "Options",
     click.option("--index", required=True, help="Index or alias to search."),
-    click.option("-k", "--k", "k", type=int, default=10, show_default=True, help="Number of hits."),
+    click.option("-k", "--k", "k", type=int, default=10, help="Number of hits."),
     click.option(
         "--filter", "filter_text", metavar="JSON", help="Query that every hit must match, applied during the search."
     ),
@@ -93,14 +99,10 @@ def search(
     index: str,
     k: int,
     filter_text: str | None,
-    min_cosine: float | None,
     like: str | None,
     hybrid: bool,
     fusion: str | None,
     weights: str | None,
-    num_candidates: int | None,
-    oversample: float | None,
-    exact: bool,
     reranker_name: str | None,
     rerank_window: int | None,
     fields: str | None,
@@ -108,11 +110,7 @@ def search(
     as_json: bool,
     show_body: bool,
     vector_field: str,
-    model: str | None,
-    device: str,
-    precision: str,
-    threads: int | None,
-    **connection: Any,
+    **options: Any,
 ) -> None:
     """Semantic search over an index.
 
@@ -139,33 +137,26 @@ def search(
     wanted = _parse_fields(fields)
     if full and as_json:
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
-    how: dict[str, Any] = {
-        "filter": None if filter_text is None else parse_filter(filter_text), "exact": exact,
-        "num_candidates": num_candidates, "oversample": oversample, "min_cosine": min_cosine,
-    }  # fmt: skip
-    ask = _SearchCall(text, like, how, _hybrid_options(hybrid, fusion, weights))
+    how = select_options(options, ("exact", "num_candidates", "oversample", "min_cosine"))
+    how["filter"] = None if filter_text is None else parse_filter(filter_text)
+    query = like if text is None else text
+    if query is None or (text is not None and like is not None):
+        raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
+    how |= _fusion_options(hybrid, fusion, weights)
+    if like is not None and hybrid:
+        raise UsageError("a document has no words to search by with --hybrid", "Leave --hybrid out, or give TEXT.")
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
     if reranker_name is not None and text is None:
         raise UsageError("--rerank reads a TEXT beside each hit, and --like gives none", "Leave one of them out.")
-    settings = engine_settings(**connection)
+    settings = engine_settings(options)
+    encoder = encoder_arguments(options)
     with ExitStack() as opened:
         reranker = None
         if reranker_name is not None:
-            reranker = opened.enter_context(
-                Reranker(reranker_name, device=device, precision=precision, threads=threads)
-            )
+            reranker = opened.enter_context(Reranker(**encoder | {"model": reranker_name}))
         semantic = opened.enter_context(
-            SemanticIndex(
-                index,
-                settings,
-                model=model,
-                vector_field=vector_field,
-                device=device,
-                precision=precision,
-                threads=threads,
-                report=_print_message,
-            )
+            SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
         )
         if wanted:
             # The cross-encoder reads the embedded text.
@@ -174,14 +165,20 @@ def search(
             how["source"] = [*wanted, *read]
         if show_body:
             depth = k if reranker is None else max(k, effective_window(k, rerank_window))
-            _print_bodies(ask.bodies(semantic, depth), index, as_json)
+            _print_bodies(_request_bodies(semantic, query, depth, like is not None, hybrid, how), index, as_json)
             return
-        result = ask.search(semantic, k, reranker, rerank_window)
+        result: SearchResult | HybridResult
+        if like is not None:
+            result = semantic.similar_to(query, k, **how)
+        elif hybrid:
+            result = semantic.hybrid(query, k, rerank=reranker, window=rerank_window, **how)
+        else:
+            result = semantic.search(query, k, rerank=reranker, window=rerank_window, **how)
         for warning in reranker.warnings if reranker else ():
-            click.echo(f"Warning: {warning}", err=True)
+            print_message(f"Warning: {warning}")
         # A search by a document loads no model.
         for warning in semantic.encoder.info.warnings if like is None else ():
-            click.echo(f"Warning: {warning}", err=True)
+            print_message(f"Warning: {warning}")
         if as_json:
             for hit in result:
                 click.echo(dump_object(hit.as_json()))
@@ -194,48 +191,12 @@ def _print_message(message: str) -> None:
 
     # One text is embedded: that the CPU does it is not worth a line at every search.
     if message != NO_GPU_FOUND:
-        click.echo(message, err=True)
+        print_message(message)
 
 
-@dataclass(frozen=True)
-class _SearchCall:
-    """What is searched for: a text, or a document by its id."""
-
-    text: str | None
-    like: str | None
-    how: dict[str, Any]
-    hybrid: dict[str, Any] | None
-
-    def __post_init__(self) -> None:
-        if (self.text is None) == (self.like is None):
-            raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
-        if self.like is not None and self.hybrid is not None:
-            raise UsageError("a document has no words to search by with --hybrid", "Leave --hybrid out, or give TEXT.")
-
-    def search(
-        self, index: SemanticIndex, k: int, reranker: Reranker | None, window: int | None
-    ) -> SearchResult | HybridResult:
-        if self.like is not None:
-            return index.similar_to(self.like, k, **self.how)
-        assert self.text is not None
-        if self.hybrid is not None:
-            return index.hybrid(self.text, k, rerank=reranker, window=window, **self.how, **self.hybrid)
-        return index.search(self.text, k, rerank=reranker, window=window, **self.how)
-
-    def bodies(self, index: SemanticIndex, k: int) -> tuple[Json, ...]:
-        if self.like is not None:
-            return (index.similar_body(self.like, k, **self.how),)
-        assert self.text is not None
-        if self.hybrid is not None:
-            return index.hybrid_bodies(self.text, k, **self.how, **self.hybrid)
-        return (index.body(self.text, k, **self.how),)
-
-
-def _hybrid_options(hybrid: bool, fusion: str | None, weights: str | None) -> dict[str, Any] | None:
-    if not hybrid:
-        if fusion is not None or weights is not None:
-            raise UsageError("--fusion and --weights are for --hybrid", "Add --hybrid, or leave them out.")
-        return None
+def _fusion_options(hybrid: bool, fusion: str | None, weights: str | None) -> dict[str, Any]:
+    if not hybrid and (fusion is not None or weights is not None):
+        raise UsageError("--fusion and --weights are for --hybrid", "Add --hybrid, or leave them out.")
     options: dict[str, Any] = {} if fusion is None else {"fusion": fusion}
     return options if weights is None else options | {"weights": _parse_weights(weights)}
 
@@ -246,6 +207,14 @@ def _parse_weights(text: str) -> tuple[float, float]:
         return float(meaning), float(words)
     except ValueError:
         raise UsageError(f"--weights {text!r} are not two numbers", "Write them as 2:1, meaning first.") from None
+
+
+def _request_bodies(
+    semantic: SemanticIndex, query: str, k: int, by_document: bool, hybrid: bool, how: dict[str, Any]
+) -> tuple[Json, ...]:
+    if by_document:
+        return (semantic.similar_body(query, k, **how),)
+    return semantic.hybrid_bodies(query, k, **how) if hybrid else (semantic.body(query, k, **how),)
 
 
 def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
@@ -285,10 +254,8 @@ def _print_hits(
             click.echo(line.rstrip())
     for name in fields:
         if result.hits and not any(select_fields(hit.source, [name]) for hit in result):
-            click.echo(f"Warning: no hit has the field {name!r}; `--json` shows all fields.", err=True)
+            print_message(f"Warning: no hit has the field {name!r}; `--json` shows all fields.")
     how = f"hybrid, {result.method}" if isinstance(result, HybridResult) else result.method
-    click.echo(
-        f"{pluralize(len(result), 'hit')} in {result.took_ms} ms ({how}, {semantic.engine.info.label})", err=True
-    )
+    print_message(f"{pluralize(len(result), 'hit')} in {result.took_ms} ms ({how}, {semantic.engine.info.label})")
     if result.reranking is not None:
-        click.echo(str(result.reranking), err=True)
+        print_message(str(result.reranking))

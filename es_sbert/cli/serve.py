@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +11,7 @@ from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import (
+    FILE_TYPE,
     FiniteFloatRange,
     combine_options,
     connection_help,
@@ -20,6 +20,7 @@ from es_sbert.cli.options import (
     engine_settings,
     engine_url_option,
     model_option,
+    select_options,
 )
 from es_sbert.config import DEFAULT_MODEL, read_secret_file
 from es_sbert.errors import UsageError, require_extra
@@ -32,23 +33,23 @@ if TYPE_CHECKING:
 _listen_options = option_group(
     "Listen",
     click.option(
-        "--host",
-        default="127.0.0.1",
-        show_default=True,
-        help="Address to listen on. Any other opens the gateway to other machines.",
+        "--host", default="127.0.0.1", help="Address to listen on. Any other opens the gateway to other machines."
     ),
-    click.option("--port", type=click.IntRange(0, 65_535), default=9280, show_default=True, help="TCP port."),
-    click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM file, to serve https."),
-    click.option("--tls-key", type=click.Path(path_type=Path), help="PEM file of the certificate's key."),
+    click.option("--port", type=click.IntRange(0, 65_535), default=9280, help="TCP port."),
+    click.option("--tls-certificate", "certificate", type=FILE_TYPE, help="PEM file, to serve https."),
+    click.option("--tls-key", "key", type=FILE_TYPE, help="PEM file of the certificate's key."),
     click.option(
         "--own-prefix",
+        "path_prefix",
         default="",
+        show_default=False,
         metavar="PATH",
         help="Path before the gateway's own pages (/ui, /healthz, /metrics, /v1/embeddings), where an index "
         "has such a name.",
     ),
     click.option(
         "--cors-origin",
+        "cors_origins",
         multiple=True,
         metavar="ORIGIN",
         help="Pages of this origin may call from a browser. May be given several times.",
@@ -59,16 +60,10 @@ _semantic_options = option_group(
     click.option(
         "--virtual-field",
         default="semantic",
-        show_default=True,
         help='Name of the field that semantic queries search: semantic: "how do plants make energy".',
     ),
     click.option(
-        "-k",
-        "k",
-        type=click.IntRange(1, 10_000),
-        default=100,
-        show_default=True,
-        help="Documents that a semantic query returns.",
+        "-k", "k", type=click.IntRange(1, 10_000), default=100, help="Documents that a semantic query returns."
     ),
     click.option("--min-cosine", type=FiniteFloatRange(-1, 1), help="Drop hits whose cosine is below this value."),
     click.option(
@@ -89,96 +84,104 @@ _semantic_options = option_group(
         "--on-embedding-failure",
         type=click.Choice(["fail", "pass"]),
         default="fail",
-        show_default=True,
         help="A document whose vector cannot be made is refused, for the client to send it again, or passes without.",
     ),
 )
+
+
+class _MebibyteRange(click.IntRange):
+    """A positive number of mebibytes, as bytes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return int(super().convert(value, param, ctx)) << 20
+
+
+_MEBIBYTES = _MebibyteRange(1)
+_POSITIVE = click.IntRange(1)
+_SECONDS = FiniteFloatRange(0, min_open=True)
 _limit_options = option_group(
     "Limits",
     click.option(
-        "--max-body",
-        type=click.IntRange(1),
-        default=100,
-        show_default=True,
-        metavar="MIB",
-        help="Largest body of a request.",
+        "--max-body", "body_bytes", type=_MEBIBYTES, default=100, metavar="MIB", help="Largest body of a request."
     ),
     click.option(
         "--max-search",
-        type=click.IntRange(1),
+        "search_bytes",
+        type=_MEBIBYTES,
         default=10,
-        show_default=True,
         metavar="MIB",
         help="Largest search request that is read for semantic queries.",
     ),
     click.option(
         "--max-semantic-queries",
-        type=click.IntRange(1),
+        "semantic_queries",
+        type=_POSITIVE,
         default=256,
-        show_default=True,
         help="Semantic queries of one request.",
     ),
     click.option(
         "--max-semantic-texts",
-        type=click.IntRange(1),
+        "semantic_texts",
+        type=_POSITIVE,
         default=256,
-        show_default=True,
         help="Different texts that one search request has embedded.",
     ),
     click.option(
         "--max-semantic-bytes",
-        type=click.IntRange(1),
+        "semantic_text_bytes",
+        type=_POSITIVE,
         default=262_144,
-        show_default=True,
         help="Bytes of the texts of one search request.",
     ),
     click.option(
         "--max-requests",
-        type=click.IntRange(1),
+        "concurrency",
+        type=_POSITIVE,
         default=512,
-        show_default=True,
         help="Requests answered at once; more are refused (429). A request counts once its body is complete.",
     ),
     click.option(
         "--max-connections",
-        type=click.IntRange(1),
+        "connections",
+        type=_POSITIVE,
         help="Open connections; more are refused (429).  [default: what the limit of open files allows, at most 10000]",
     ),
     click.option(
         "--max-connections-per-client",
-        type=click.IntRange(1),
+        "client_connections",
+        type=_POSITIVE,
         default=1024,
-        show_default=True,
         help="Open connections from one address; more are refused (429). Raise it behind a reverse proxy, "
         "whose address all callers share.",
     ),
     click.option(
         "--max-buffered",
-        type=click.IntRange(1),
+        "buffered_bytes",
+        type=_MEBIBYTES,
         metavar="MIB",
         help="Memory for the bodies of all requests; more are refused (429).  [default: 1024, or twice --max-body]",
     ),
     click.option(
         "--body-timeout",
-        type=FiniteFloatRange(0, min_open=True),
+        "body_seconds",
+        type=_SECONDS,
         default=600.0,
-        show_default=True,
         metavar="SECONDS",
         help="How long the gateway waits for the body of a request (408).",
     ),
     click.option(
         "--min-body-rate",
-        type=click.IntRange(1),
+        "body_rate",
+        type=_POSITIVE,
         default=1024,
-        show_default=True,
         metavar="BYTES",
         help="Bytes a second that a body must come at after its first 20 seconds (408).",
     ),
     click.option(
         "--answer-timeout",
-        type=FiniteFloatRange(0, min_open=True),
+        "answer_seconds",
+        type=_SECONDS,
         default=3600.0,
-        show_default=True,
         metavar="SECONDS",
         help="How long the engine may take to answer.",
     ),
@@ -197,7 +200,7 @@ _model_options = option_group(
     ),
     click.option(
         "--model-alias",
-        "aliases",
+        "alias_pairs",
         multiple=True,
         metavar="NAME=MODEL",
         help="Another name of a served model at /v1/embeddings, such as text-embedding-3-small. May be given "
@@ -205,13 +208,14 @@ _model_options = option_group(
     ),
     click.option(
         "--models-in-memory",
+        "in_memory",
         type=click.IntRange(1),
         default=2,
-        show_default=True,
         help="Models kept loaded; the least recently used is dropped.",
     ),
     click.option(
         "--download-models",
+        "download",
         is_flag=True,
         help="Fetch models from the hub that only an index names. Whoever may write an index then chooses "
         "what is downloaded.",
@@ -221,12 +225,12 @@ _key_and_log_options = option_group(
     "Keys and logs",
     click.option(
         "--embeddings-key-file",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         help="File with a key of the gateway's own that callers of /v1/embeddings must send.",
     ),
     click.option(
         "--metrics-key-file",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         help="File with a key of the gateway's own that callers of /metrics must send.",
     ),
     click.option(
@@ -249,8 +253,8 @@ serve_options = combine_options(
 )
 
 
-def gateway_settings(**given: Any) -> GatewaySettings:
-    """The options of one call as settings.
+def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
+    """The options of one call as settings; most have the names of the settings' fields.
 
     Raises:
         UsageError: options that contradict each other, or a secret that cannot be read.
@@ -258,83 +262,47 @@ def gateway_settings(**given: Any) -> GatewaySettings:
     from pydantic import SecretStr
 
     from es_sbert.gateway.settings import (
-        MIB,
         EmbeddingsApiSettings,
         GatewaySettings,
         Limits,
         ListenSettings,
         ModelSettings,
-        OnEmbeddingFailure,
         QueryTextPolicy,
         SearchLogSettings,
         SemanticSettings,
     )
 
-    take = given.pop
-    listen = ListenSettings(
-        host=take("host"),
-        port=take("port"),
-        path_prefix=take("own_prefix"),
-        cors_origins=take("cors_origin"),
-        certificate=take("tls_certificate"),
-        key=take("tls_key"),
-    )
-    limits = Limits(
-        body_bytes=take("max_body") * MIB,
-        search_bytes=take("max_search") * MIB,
-        semantic_queries=take("max_semantic_queries"),
-        semantic_texts=take("max_semantic_texts"),
-        semantic_text_bytes=take("max_semantic_bytes"),
-        concurrency=take("max_requests"),
-        buffered_bytes=None if (buffered := take("max_buffered")) is None else buffered * MIB,
-        connections=take("max_connections"),
-        client_connections=take("max_connections_per_client"),
-        body_seconds=take("body_timeout"),
-        body_rate=take("min_body_rate"),
-        answer_seconds=take("answer_timeout"),
-    )
-    semantic = SemanticSettings(
-        virtual_field=take("virtual_field"),
-        k=take("k"),
-        min_cosine=take("min_cosine"),
-        num_candidates=take("num_candidates"),
-        hybrid=take("hybrid"),
-        semantic_weight=take("semantic_weight"),
-        writes=not take("no_writes"),
-        on_embedding_failure=OnEmbeddingFailure(take("on_embedding_failure")),
-    )
-    model = take("model")
-    models = ModelSettings(
-        models=(DEFAULT_MODEL if model is None else model, *take("more_models")),
-        aliases=_parse_model_aliases(take("aliases")),
-        device=take("device"),
-        precision=take("precision"),
-        threads=take("threads"),
-        in_memory=take("models_in_memory"),
-        download=take("download_models"),
-    )
-    log, queries = take("search_log"), take("log_queries")
+    model = DEFAULT_MODEL if options["model"] is None else options["model"]
+    options |= {
+        "writes": not options["no_writes"],
+        "models": (model, *options["more_models"]),
+        "aliases": _parse_model_aliases(options["alias_pairs"]),
+    }
+    listen = ListenSettings(**select_options(options, ListenSettings.model_fields))
     key, metrics_key = (
         None if file is None else SecretStr(read_secret_file(file, "key"))
-        for file in (take("embeddings_key_file"), take("metrics_key_file"))
+        for file in (options["embeddings_key_file"], options["metrics_key_file"])
     )
-    api = EmbeddingsApiSettings(api_key=key)
-    if queries and log is None:
+    search_log = None
+    if options["search_log"] is not None:
+        search_log = SearchLogSettings(
+            QueryTextPolicy.of(queries=options["log_queries"]),
+            gateway=f"{socket.gethostname()}:{listen.port}",
+            index=options["search_log"],
+        )
+    elif options["log_queries"]:
         raise UsageError(
             "--log-queries says what the search log holds, and there is none", "Give --search-log NAME too."
         )
-    gateway = f"{socket.gethostname()}:{listen.port}"
     return GatewaySettings(
-        upstream=engine_settings(**given),
+        upstream=engine_settings(options),
         listen=listen,
-        limits=limits,
-        semantic=semantic,
-        models=models,
-        embeddings_api=api,
+        limits=Limits(**select_options(options, Limits.model_fields)),
+        semantic=SemanticSettings(**select_options(options, SemanticSettings.model_fields)),
+        models=ModelSettings(**select_options(options, ModelSettings.model_fields)),
+        embeddings_api=EmbeddingsApiSettings(api_key=key),
         metrics_key=metrics_key,
-        search_log=None
-        if log is None
-        else SearchLogSettings(QueryTextPolicy.of(queries=queries), gateway=gateway, index=log),
+        search_log=search_log,
     )
 
 
@@ -377,7 +345,7 @@ def serve(**options: Any) -> int:
 
     raise_open_file_limit()
     tune_interpreter()
-    settings = gateway_settings(**options)
+    settings = gateway_settings(options)
     running, listen = create_server(settings, on_loaded=freeze_objects), settings.listen
     with bind_socket(listen) as listening:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
@@ -386,6 +354,3 @@ def serve(**options: Any) -> int:
         log_event("serving", said, text=f"{said}. Press Ctrl-C to end.", address=address)
         running.run(sockets=[listening])
     return 0 if running.started else 2
-
-
-__all__ = ["serve"]

@@ -12,6 +12,8 @@ import click
 import cloup
 from cloup import option_group
 
+from es_sbert.cli.options import FILE_TYPE
+from es_sbert.cli.output import align_columns
 from es_sbert.errors import UsageError, require_extra
 
 if TYPE_CHECKING:
@@ -24,10 +26,8 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
     require_extra("train", "yaml")
     from es_sbert.training.recipe import shipped_recipes
 
-    recipes = shipped_recipes()
-    width = max(map(len, recipes))
-    for name, description in recipes.items():
-        click.echo(f"{name.ljust(width)}  {description}")
+    for line in align_columns(list(shipped_recipes().items())):
+        click.echo(line)
     context.exit()
 
 
@@ -38,7 +38,7 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
     click.option(
         "-o",
         "--output",
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         metavar="FOLDER",
         help="Folder of the trained model; new or empty, except with --resume.",
     ),
@@ -47,7 +47,7 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         "data_folder",
         envvar="ES_SBERT_DATA",
         show_envvar=True,
-        type=click.Path(path_type=Path),
+        type=FILE_TYPE,
         metavar="FOLDER",
         help="Base of relative paths in the recipe.  [default: the recipe's folder]",
     ),
@@ -60,14 +60,7 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Random seed.  [default: the recipe's]"),
     # Not `device_option`: training runs on one GPU a process and refuses cuda:N.
-    click.option(
-        "--device",
-        default="auto",
-        show_default=True,
-        envvar="ES_SBERT_DEVICE",
-        show_envvar=True,
-        help="auto, cpu or cuda.",
-    ),
+    click.option("--device", default="auto", envvar="ES_SBERT_DEVICE", show_envvar=True, help="auto, cpu or cuda."),
     click.option("--resume", is_flag=True, help="Resume the run in FOLDER from its last complete checkpoint."),
     click.option("--check", is_flag=True, help="Only check the recipe and the data, and find the models."),
     click.option("--keep-checkpoints", is_flag=True, help="Keep the checkpoints in FOLDER/training."),
