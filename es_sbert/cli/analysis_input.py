@@ -11,18 +11,8 @@ import click
 from click.core import ParameterSource
 from cloup import option_group
 
+from es_sbert.cli import options as shared
 from es_sbert.cli.logs import is_json_logging
-from es_sbert.cli.options import (
-    combine_options,
-    connection_options,
-    encoder_arguments,
-    encoder_options,
-    format_option,
-    open_engine,
-    text_field_option,
-    text_template_option,
-    vector_field_option,
-)
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.messages import log_message
 
@@ -33,22 +23,22 @@ if TYPE_CHECKING:
 
 
 # FILES or --index, and how texts are read; collect all but the files with `read_text_collections`.
-source_options = combine_options(
+source_options = shared.combine_options(
     option_group(
         "Texts",
         click.option("--index", help="Read documents and their vectors from this index or alias."),
         click.option(
             "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
         ),
-        vector_field_option,
-        text_field_option("Field of the text; several are joined, each on its own lines.  [default: text]"),
-        text_template_option,
+        shared.vector_field_option,
+        shared.text_field_option("Field of the text; several are joined, each on its own lines.  [default: text]"),
+        shared.text_template_option,
         click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
         click.option("--distinct", is_flag=True, help="Use identical texts only once."),
-        format_option,
+        shared.format_option,
     ),
-    encoder_options,
-    connection_options,
+    shared.encoder_options,
+    shared.connection_options,
 )
 
 
@@ -160,7 +150,7 @@ def _read_index(options: Mapping[str, Any], fields: Sequence[str]) -> TextCollec
     from es_sbert.analysis import read_index
 
     filter = read_filter(options)
-    with open_engine(options) as engine, progress_meter() as show:
+    with shared.open_engine(options) as engine, progress_meter() as show:
         return read_index(
             engine, options["index"], options["vector_field"], filter=filter, fields=fields, on_progress=show
         )
@@ -181,7 +171,7 @@ def _read_files(
         "format": None if options["format"] == "auto" else FileFormat(options["format"]),
         "fields": fields,
     }
-    with Encoder(report=log_message, **encoder_arguments(options)) as encoder:
+    with Encoder(report=log_message, **shared.encoder_arguments(options)) as encoder:
         report_warnings(encoder, log_message)
         found = []
         for files in inputs:

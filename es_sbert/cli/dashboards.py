@@ -9,22 +9,14 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import (
-    FILE_TYPE,
-    OUTPUT_FILE_TYPE,
-    combine_options,
-    connection_options,
-    engine_settings,
-    open_engine,
-    reject_password_in_url,
-)
+from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message, write_output_file
 
 if TYPE_CHECKING:
     from es_sbert.dashboards.build_dashboards import SavedObjectSet
 
 
-_index_options = combine_options(
+_index_options = shared.combine_options(
     click.option("--index", required=True, help="Index or alias that es-sbert has loaded."),
     click.option("--search-log", default="es-sbert-searches", help="The gateway's log of searches, without the month."),
     click.option("--report-index", default="es-sbert-loads", help="Index of the loads' reports."),
@@ -40,7 +32,7 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
     from es_sbert.dashboards.build_dashboards import build_saved_objects
     from es_sbert.messages import log_message
 
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         bundle = build_saved_objects(
             engine, options["index"], searches=options["search_log"], reports=options["report_index"]
         )
@@ -53,9 +45,9 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
 @option_group(
     "Options",
     _index_options,
-    click.option("-o", "--output", type=OUTPUT_FILE_TYPE, help="File to write.  [default: stdout]"),
+    click.option("-o", "--output", type=shared.OUTPUT_FILE_TYPE, help="File to write.  [default: stdout]"),
 )
-@connection_options
+@shared.connection_options
 def export(output: Path | None, **options: Any) -> None:
     """Write the saved objects of an index as NDJSON.
 
@@ -78,40 +70,29 @@ def export(output: Path | None, **options: Any) -> None:
         print_message(f"{len(bundle.objects)} objects for {bundle.product.label} in {output}")
 
 
-_kibana_options = combine_options(
-    click.option(
+_kibana_options = shared.combine_options(
+    shared.environment_option(
         "--kibana-url",
-        envvar="ES_SBERT_KIBANA_URL",
+        "Address of Kibana or OpenSearch Dashboards, with its base path.",
         default="http://localhost:5601",
         show_envvar=True,
-        callback=reject_password_in_url,
-        help="Address of Kibana or OpenSearch Dashboards, with its base path.",
+        callback=shared.reject_password_in_url,
     ),
-    click.option(
+    shared.environment_option(
         "--kibana-username",
-        envvar="ES_SBERT_KIBANA_USERNAME",
+        "User name for Kibana; give its password in ES_SBERT_KIBANA_PASSWORD or a file.  [default: the engine's "
+        "credentials]",
         show_envvar=True,
-        help="User name for Kibana; give its password in ES_SBERT_KIBANA_PASSWORD or a file.  [default: "
-        "the engine's credentials]",
     ),
-    click.option(
-        "--kibana-password-file",
-        envvar="ES_SBERT_KIBANA_PASSWORD_FILE",
-        type=FILE_TYPE,
-        help="File that holds that password.",
+    shared.environment_option("--kibana-password-file", "File that holds that password.", type=shared.FILE_TYPE),
+    shared.environment_option(
+        "--kibana-api-key-file", "File that holds an API key (or ES_SBERT_KIBANA_API_KEY).", type=shared.FILE_TYPE
     ),
-    click.option(
-        "--kibana-api-key-file",
-        envvar="ES_SBERT_KIBANA_API_KEY_FILE",
-        type=FILE_TYPE,
-        help="File that holds an API key (or ES_SBERT_KIBANA_API_KEY).",
-    ),
-    click.option(
+    shared.environment_option(
         "--kibana-ca-certs",
-        envvar="ES_SBERT_KIBANA_CA_CERTS",
+        "PEM file of the authority that signed its certificate.",
         show_envvar=True,
-        type=FILE_TYPE,
-        help="PEM file of the authority that signed its certificate.",
+        type=shared.FILE_TYPE,
     ),
     click.option("--space", help="Kibana's space.  [default: the default one]"),
     click.option("--tenant", help="Tenant of OpenSearch Dashboards with security: global, __user__ or a name."),
@@ -126,7 +107,7 @@ _kibana_options = combine_options(
 
 @cloup.command()
 @option_group("Options", _index_options, _kibana_options)
-@connection_options
+@shared.connection_options
 def install(space: str | None, tenant: str | None, if_exists: str, **options: Any) -> None:
     """Install a data view, a saved search and dashboards for an index.
 
@@ -148,7 +129,7 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
     from es_sbert.dashboards.import_dashboards import import_saved_objects as import_objects
 
     given = {name.removeprefix("kibana_"): value for name, value in options.items() if name.startswith("kibana_")}
-    kibana = KibanaSettings.with_engine_credentials(engine_settings(options), **given)
+    kibana = KibanaSettings.with_engine_credentials(shared.engine_settings(options), **given)
     place = DashboardServer(kibana_address(kibana), space, tenant)
     bundle = _build_objects(options)
     done = import_objects(place, bundle.product, bundle.objects, IfExists(if_exists))

@@ -9,15 +9,8 @@ import click
 import cloup
 from cloup import option_group
 
+from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import (
-    FILE_TYPE,
-    OUTPUT_FILE_TYPE,
-    connection_options,
-    device_options,
-    engine_settings,
-    vector_field_option,
-)
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_message as report
 
@@ -42,14 +35,14 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
     ),
     click.option(
         "--data",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         metavar="FOLDER",
         help="Folder of all tasks (sts/, triplets/, …), or of the one task.",
     ),
     click.option(
         "--file",
         "files",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         multiple=True,
         metavar="FILE",
         help="Evaluate on this file instead of a folder; may be repeated.",
@@ -75,14 +68,14 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
         default="auto",
         help="auto: onnx, or torch for models without ONNX support.",
     ),
-    device_options,
+    shared.device_options,
 )
 @option_group(
     "Output",
     click.option("--json", "as_json", is_flag=True, help="One JSON object for each task instead of tables."),
     click.option(
         "--card",
-        type=OUTPUT_FILE_TYPE,
+        type=shared.OUTPUT_FILE_TYPE,
         metavar="FILE",
         help="Also write a Markdown model card with the results, and with recipe and data of a model that "
         "es-sbert trained.",
@@ -92,9 +85,9 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 @option_group(
     "Index, for the task retrieval",
     click.option("--index", help="Search this index instead of memory. A missing index is created, loaded and kept."),
-    vector_field_option,
+    shared.vector_field_option,
 )
-@connection_options
+@shared.connection_options
 def evaluate(
     model: str,
     tasks: tuple[str, ...],
@@ -102,10 +95,6 @@ def evaluate(
     files: tuple[Path, ...],
     columns: tuple[str, ...],
     limit: int | None,
-    backend: Any,
-    device: str,
-    precision: str,
-    threads: int | None,
     as_json: bool,
     card: Path | None,
     index: str | None,
@@ -151,9 +140,10 @@ def evaluate(
     }
     is_folder = Path(model).is_dir()
     training = read_training_record(Path(model)) if card is not None and is_folder else None
-    engine = engine_settings(options) if index is not None else None
+    engine = shared.engine_settings(options) if index is not None else None
 
-    opened = open_model(model, backend=backend, device=device, precision=precision, threads=threads, report=report)
+    running = shared.select_options(options, ("backend", "device", "precision"))
+    opened = open_model(model, threads=options["threads"], report=report, **running)
     reports = []
     try:
         for task in unique_tasks:
@@ -165,10 +155,8 @@ def evaluate(
                 index=index,
                 engine=engine,
                 vector_field=vector_field,
-                backend=backend,
-                device=device,
-                precision=precision,
                 report=report,
+                **running,
             )
             reports.append(result)
             click.echo(result.as_json().decode() if as_json else text_table(result))

@@ -10,20 +10,10 @@ import click
 import cloup
 from cloup import option_group
 
+from es_sbert.cli import options as shared
 from es_sbert.cli.index_adopt import adopt
 from es_sbert.cli.index_migrate import migrate
 from es_sbert.cli.index_tuning import calibrate, estimate, recall
-from es_sbert.cli.options import (
-    INDEX_TYPES_HELP,
-    connection_options,
-    json_option,
-    open_engine,
-    passage_overlap_option,
-    select_options,
-    text_field_option,
-    text_template_option,
-    vector_field_option,
-)
 from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import pluralize, size_text
@@ -45,24 +35,24 @@ if TYPE_CHECKING:
 )
 @option_group(
     "Options",
-    vector_field_option,
-    click.option("--index-type", help=f"How vectors are stored: {INDEX_TYPES_HELP}.  [default: hnsw]"),
-    text_field_option(
+    shared.vector_field_option,
+    click.option("--index-type", help=f"How vectors are stored: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
+    shared.text_field_option(
         "Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
         "[default: left to the first `es-sbert ingest`]",
     ),
-    text_template_option,
+    shared.text_template_option,
     click.option(
         "--passages",
         type=click.IntRange(min=1),
         metavar="TOKENS",
         help="One vector a passage of at most TOKENS tokens.  [default: one vector a document]",
     ),
-    passage_overlap_option,
+    shared.passage_overlap_option,
     click.option("--shards", type=click.IntRange(min=1), help="Primary shards.  [default: the engine's]"),
     click.option("--replicas", type=click.IntRange(min=0), help="Copies of each shard.  [default: the engine's]"),
 )
-@connection_options
+@shared.connection_options
 def create(name: str, model: str, vector_field: str, **options: Any) -> None:
     """Create the index NAME with a vector field for a model.
 
@@ -92,8 +82,8 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
     from es_sbert.index.vector_field import FieldOutcome
     from es_sbert.messages import escape_unprintable
 
-    plan = VectorFieldPlan.of(model, vector_field, **select_options(options, IndexOptions.__annotations__))
-    with open_engine(options) as engine:
+    plan = VectorFieldPlan.of(model, vector_field, **shared.select_options(options, IndexOptions.__annotations__))
+    with shared.open_engine(options) as engine:
         field = plan.ensure(engine, name)
         is_changed = field.outcome in (FieldOutcome.ADDED, FieldOutcome.TEXT_SET)
         without_vector = _count_without_vector(engine, field) if is_changed and plan.text is not None else 0
@@ -134,8 +124,8 @@ def _count_without_vector(engine: Engine, field: VectorField) -> int:
 
 @cloup.command()
 @click.argument("name")
-@option_group("Options", json_option)
-@connection_options
+@option_group("Options", shared.json_option)
+@shared.connection_options
 def show(name: str, as_json: bool, **options: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.
 
@@ -146,7 +136,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
     from es_sbert.index.index_summary import describe_index
     from es_sbert.messages import escape_unprintable_lines
 
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         summary = describe_index(engine, name)
     print_report(summary.as_json(), list(map(escape_unprintable_lines, _summary_lines(summary))), as_json=as_json)
 
@@ -187,7 +177,7 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
 @click.argument("name")
 @option_group(
     "Options",
-    click.option("--index-type", required=True, help=f"The new type: {INDEX_TYPES_HELP}."),
+    click.option("--index-type", required=True, help=f"The new type: {shared.INDEX_TYPES_HELP}."),
     click.option(
         "--force-merge",
         "merge",
@@ -195,9 +185,9 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         help="Rewrite what is in the index already: takes the time of building every graph anew, and up to three times "
         "the index's disk space until it is done.",
     ),
-    vector_field_option,
+    shared.vector_field_option,
 )
-@connection_options
+@shared.connection_options
 def change_type(name: str, index_type: str, merge: bool, vector_field: str, **options: Any) -> None:
     """Change the index type of a vector field of the index NAME in place (Elasticsearch).
 
@@ -216,7 +206,7 @@ def change_type(name: str, index_type: str, merge: bool, vector_field: str, **op
     from es_sbert.index.vector_field import change_index_type as change
     from es_sbert.index.vector_field import force_merge
 
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         before = change(engine, name, vector_field, index_type)
         if before == index_type:
             print_message(f"{name}.{vector_field} has the index type {index_type} already")
@@ -231,7 +221,7 @@ def change_type(name: str, index_type: str, merge: bool, vector_field: str, **op
 
 @cloup.command()
 @click.argument("name")
-@connection_options
+@shared.connection_options
 def repair(name: str, **options: Any) -> None:
     """Put back the settings of the index NAME that a load which was killed has left changed.
 
@@ -244,7 +234,7 @@ def repair(name: str, **options: Any) -> None:
     from es_sbert.index.load_settings import restore_load_settings
     from es_sbert.index.vector_field import index_not_found
 
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         if engine.get_index(name) is None:
             raise index_not_found(name, engine)
         changed = restore_load_settings(engine, name)

@@ -9,23 +9,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import (
-    FILE_TYPE,
-    FiniteFloatRange,
-    connection_options,
-    device_option,
-    encoder_arguments,
-    json_option,
-    model_option,
-    open_engine,
-    precision_option,
-    retry_seconds_option,
-    seed_option,
-    select_options,
-    text_field_option,
-    threads_option,
-    vector_field_option,
-)
+from es_sbert.cli import options as shared
 from es_sbert.cli.output import check_output_file, print_message, print_report, write_output_file
 from es_sbert.config import DEFAULT_MODEL
 
@@ -34,8 +18,8 @@ from es_sbert.config import DEFAULT_MODEL
 @click.argument("name")
 @option_group(
     "Options",
-    vector_field_option,
-    text_field_option(
+    shared.vector_field_option,
+    shared.text_field_option(
         "Field of the text that was embedded, dotted for nested ones; several are joined, each on its own lines.  "
         "[default: text]",
     ),
@@ -43,11 +27,11 @@ from es_sbert.config import DEFAULT_MODEL
     click.option("--dry-run", is_flag=True, help="Check the sample and write nothing to the index."),
     click.option(
         "--failed",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         help='Write the failing documents here, as JSON Lines: {"id": …, "cosine": …}.',
     ),
-    json_option,
-    retry_seconds_option,
+    shared.json_option,
+    shared.retry_seconds_option,
 )
 @option_group(
     "Comparison",
@@ -57,16 +41,16 @@ from es_sbert.config import DEFAULT_MODEL
         default=300,
         help="Documents to embed and compare before anything is written.",
     ),
-    seed_option,
+    shared.seed_option,
     click.option(
         "--min-cosine",
-        type=FiniteFloatRange(min=0, max=1, min_open=True),
+        type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
         default=0.999,
         help="Cosine with the model's own vector from which on a stored vector counts as the model's.",
     ),
     click.option(
         "--share",
-        type=FiniteFloatRange(min=0, max=1, min_open=True),
+        type=shared.FiniteFloatRange(min=0, max=1, min_open=True),
         default=0.99,
         help="Share of the sampled documents that must have such a vector.",
     ),
@@ -77,13 +61,15 @@ from es_sbert.config import DEFAULT_MODEL
         help="Once the sample has passed, compare every other document too before it is adopted.",
     ),
 )
-@connection_options
+@shared.connection_options
 @option_group(
     "Model",
-    model_option,
-    device_option,
-    precision_option("fp32", "What to compare with. int8 may differ from fp32 by more than --min-cosine allows."),
-    threads_option,
+    shared.model_option,
+    shared.device_option,
+    shared.precision_option(
+        "fp32", "What to compare with. int8 may differ from fp32 by more than --min-cosine allows."
+    ),
+    shared.threads_option,
 )
 def adopt(
     name: str,
@@ -122,16 +108,16 @@ def adopt(
     from es_sbert.index.privileges import ADOPT, SEARCH, require_privileges
     from es_sbert.index.text_template import check_name_conflicts, parse_text_options
 
-    settings = AdoptionSettings(**select_options(options, AdoptionSettings.__annotations__))
+    settings = AdoptionSettings(**shared.select_options(options, AdoptionSettings.__annotations__))
     text = parse_text_options(text_fields, text_template)
     if failed is not None:
         check_output_file(failed, "Give --failed a file in a folder that exists and that you may write to.")
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         field = read_adoptable_field(engine, name, vector_field, text)
         check_name_conflicts({vector_field: field.template})
         require_privileges(engine, field.state.name, SEARCH if settings.dry_run else ADOPT)
         of_field = None if field.stored is None else field.stored.model
-        encoder_options = encoder_arguments(options)
+        encoder_options = shared.encoder_arguments(options)
         model_name = encoder_options.pop("model") or of_field or DEFAULT_MODEL
         # Before the model is loaded, and perhaps exported, which takes a while.
         read = read_sentence_model(resolve_model(model_name), model_name)

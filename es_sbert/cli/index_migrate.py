@@ -10,20 +10,8 @@ import click
 import cloup
 from cloup import option_group
 
+from es_sbert.cli import options as shared
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
-from es_sbert.cli.options import (
-    FILE_TYPE,
-    INDEX_TYPES_HELP,
-    connection_options,
-    encoder_arguments,
-    encoder_options,
-    open_engine,
-    quiet_option,
-    retry_seconds_option,
-    select_options,
-    text_field_option,
-    vector_field_option,
-)
 from es_sbert.cli.output import print_message
 
 if TYPE_CHECKING:
@@ -35,9 +23,9 @@ if TYPE_CHECKING:
 @click.argument("alias")
 @option_group(
     "Options",
-    click.option("--index-type", help=f"Of the new vectors: {INDEX_TYPES_HELP}.  [default: as it was]"),
+    click.option("--index-type", help=f"Of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: as it was]"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
-    text_field_option(
+    shared.text_field_option(
         "Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
         "lines.  [default: the text as it was]",
     ),
@@ -61,16 +49,16 @@ if TYPE_CHECKING:
     click.option("--yes", is_flag=True, help="Do not ask before an index is deleted."),
     click.option(
         "--dead-letters",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         help="Documents that cannot be embedded are appended here.  [default: NEW-INDEX.dead-letters.jsonl]",
     ),
-    retry_seconds_option,
-    quiet_option,
+    shared.retry_seconds_option,
+    shared.quiet_option,
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."),
-    vector_field_option,
+    shared.vector_field_option,
 )
-@connection_options
-@encoder_options
+@shared.connection_options
+@shared.encoder_options
 def migrate(
     alias: str,
     text_fields: tuple[str, ...],
@@ -123,7 +111,7 @@ def migrate(
         if not quiet:
             print_message(message)
 
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         if rollback or drop:
             say(_rollback_or_drop(engine, alias, rollback=rollback, yes=yes))
             return 0
@@ -156,7 +144,7 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
     from es_sbert.migration.prepare_migration import MigrationRequest
 
     control = LoadControl()
-    wanted = MigrationRequest(**select_options(options, MigrationRequest.__annotations__))
+    wanted = MigrationRequest(**shared.select_options(options, MigrationRequest.__annotations__))
     with migration_lock(engine.info.url, wanted.alias):
         # Before a model is loaded: writers have waited since the run that blocked them was killed.
         lifted = remove_leftover_block(engine, wanted.alias)
@@ -167,7 +155,7 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
     blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
     with (
         Encoder.for_index(
-            field.index, meta.model, meta.fingerprint, report=say, **encoder_arguments(options)
+            field.index, meta.model, meta.fingerprint, report=say, **shared.encoder_arguments(options)
         ) as encoder,
         handle_signals(control, say, lambda: blocked),
     ):

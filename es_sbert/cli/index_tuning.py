@@ -10,17 +10,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import (
-    FILE_TYPE,
-    FiniteFloatRange,
-    connection_options,
-    encoder_arguments,
-    encoder_options,
-    json_option,
-    open_engine,
-    seed_option,
-    vector_field_option,
-)
+from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message, print_report
 
 if TYPE_CHECKING:
@@ -39,10 +29,10 @@ if TYPE_CHECKING:
         default=200,
         help="Documents of the index that serve as queries.",
     ),
-    seed_option,
+    shared.seed_option,
     click.option(
         "--queries",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         help="File of texts to search for, one a line, instead of documents; real queries give the better measure.",
     ),
     click.option(
@@ -61,15 +51,15 @@ if TYPE_CHECKING:
     ),
     click.option(
         "--target",
-        type=FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
+        type=shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
         default=0.95,
         help="Recall to reach.",
     ),
-    json_option,
-    vector_field_option,
+    shared.json_option,
+    shared.vector_field_option,
 )
-@connection_options
-@encoder_options
+@shared.connection_options
+@shared.encoder_options
 def recall(
     name: str,
     k: int,
@@ -105,7 +95,7 @@ def recall(
     from es_sbert.index.mapping import IndexType
     from es_sbert.index.vector_field import check_field_model, read_vector_field
 
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         field = read_vector_field(engine, name, vector_field)
         settings = recall_settings(IndexType(field.meta.index_type), k, candidates, oversamples)
         if queries is None:
@@ -126,7 +116,7 @@ def recall(
     "Options",
     click.option(
         "--queries",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         help='JSON Lines of labelled queries: {"query": "a text", "ids": ["id of a relevant document", …]}.  [default: '
         "pseudo-queries, made of the sampled documents]",
     ),
@@ -136,19 +126,19 @@ def recall(
         default=1000,
         help="Documents of the index to compare every query with.",
     ),
-    seed_option,
+    shared.seed_option,
     click.option(
         "--keep",
-        type=FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
+        type=shared.FiniteFloatRange(min=0, max=1, min_open=True, max_open=True),
         default=0.95,
         help="Share of the relevant documents that the recommended value keeps.",
     ),
     click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Hits of a search."),
-    json_option,
-    vector_field_option,
+    shared.json_option,
+    shared.vector_field_option,
 )
-@connection_options
-@encoder_options
+@shared.connection_options
+@shared.encoder_options
 def calibrate(
     name: str,
     queries: Path | None,
@@ -185,7 +175,7 @@ def calibrate(
     from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labelled_queries
 
     labelled = None if queries is None else read_labelled_queries(queries)
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
         with _open_encoder(index.field, options) as encoder:
             report = index.calibrate(encoder, labelled, sample=sample, seed=seed, k=k, keep=keep, report=print_message)
@@ -198,7 +188,7 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
 
     meta = field.meta
     encoder = Encoder.for_index(
-        field.index, meta.model, meta.fingerprint, report=print_message, **encoder_arguments(options)
+        field.index, meta.model, meta.fingerprint, report=print_message, **shared.encoder_arguments(options)
     )
     report_warnings(encoder, print_message)
     return encoder
@@ -212,10 +202,10 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
     click.option("--dimensions", type=click.IntRange(min=1), help="Length of a vector.  [default: that of NAME]"),
     click.option("--m", type=click.IntRange(min=2), default=16, help="Neighbours of a graph's node."),
     click.option("--copies", type=click.IntRange(min=1), default=1, help="Primary and replicas."),
-    json_option,
-    vector_field_option,
+    shared.json_option,
+    shared.vector_field_option,
 )
-@connection_options
+@shared.connection_options
 def estimate(
     name: str | None,
     documents: int | None,
@@ -239,6 +229,6 @@ def estimate(
     """
     from es_sbert.diagnostics.index_size import size_lines, size_report
 
-    with open_engine(options) as engine:
+    with shared.open_engine(options) as engine:
         report = size_report(engine, name, vector_field, documents=documents, dimensions=dimensions, m=m, copies=copies)
     print_report(report.as_json(), size_lines(report), as_json=as_json)

@@ -8,25 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from cloup import option_group
 
+from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import (
-    FILE_TYPE,
-    FiniteFloatRange,
-    combine_options,
-    connection_help,
-    credential_options,
-    device_options,
-    format_option,
-    model_option,
-    passage_overlap_option,
-    quiet_option,
-    retry_seconds_option,
-    select_options,
-    text_field_option,
-    text_template_option,
-    url_option,
-    vector_field_option,
-)
 
 if TYPE_CHECKING:
     from es_sbert.ingest.load_plan import IngestSettings
@@ -40,11 +23,11 @@ _main_options = option_group(
     "Options",
     click.option("--index", required=True, help="Index or alias; created if it does not exist."),
     click.option("--id-field", help="Field of the id.  [default: a hash of the content]"),
-    text_field_option(
+    shared.text_field_option(
         "Field of the text, dotted if nested; several are joined, each on its own lines.  [default: what the "
         "index was loaded with, else text]",
     ),
-    text_template_option,
+    shared.text_template_option,
     click.option(
         "--passages",
         multiple=True,
@@ -52,8 +35,8 @@ _main_options = option_group(
         help="Split long texts at ends of sentences into passages of at most TOKENS tokens, each with its own "
         "vector; for a new vector field.",
     ),
-    model_option,
-    url_option,
+    shared.model_option,
+    shared.url_option,
     click.option(
         "--dry-run",
         "dry_run",
@@ -68,20 +51,20 @@ _main_options = option_group(
         "watch_seconds",
         is_flag=False,
         flag_value=5.0,
-        type=FiniteFloatRange(min=0, min_open=True),
+        type=shared.FiniteFloatRange(min=0, min_open=True),
         metavar="[SECONDS]",
         help="Without FILE: keep embedding what other writers add or change; look every SECONDS (5).",
     ),
     click.option(
         "--retry",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         metavar="FILE",
         help="Load the documents of a dead-letter file again.",
     ),
 )
 _document_options = option_group(
     "Documents",
-    format_option,
+    shared.format_option,
     click.option("--sql", metavar="QUERY", help="Load the rows of this query instead of FILE."),
     click.option(
         "--database",
@@ -90,7 +73,7 @@ _document_options = option_group(
         metavar="URL",
         help="The database, as an SQLAlchemy URL.",
     ),
-    click.option("--database-file", type=FILE_TYPE, help="File that holds the URL, for one with a password."),
+    click.option("--database-file", type=shared.FILE_TYPE, help="File that holds the URL, for one with a password."),
     click.option(
         "--max-document-bytes",
         type=click.IntRange(min=1024),
@@ -101,7 +84,7 @@ _document_options = option_group(
 )
 _vector_options = option_group(
     "Vectors",
-    vector_field_option,
+    shared.vector_field_option,
     click.option(
         "--vector",
         "vectors",
@@ -110,7 +93,7 @@ _vector_options = option_group(
         help="Instead of --vector-field and --text-…: a vector field and its text, e.g. 'title_vector={title}'; "
         "repeat it for several. TEMPLATE is optional if the index has the field.",
     ),
-    passage_overlap_option,
+    shared.passage_overlap_option,
     click.option(
         "--index-type", help="Index type of a new vector field: hnsw, int8_hnsw, flat, …; see `es-sbert index create`."
     ),
@@ -119,7 +102,7 @@ _vector_options = option_group(
         is_flag=True,
         help="Without FILE: embed all documents again if their vectors were made from another text; asks first.",
     ),
-    device_options,
+    shared.device_options,
 )
 _load_options = option_group(
     "Loading",
@@ -137,12 +120,12 @@ _load_options = option_group(
     ),
     click.option(
         "--dead-letters",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         help="Append documents that cannot be loaded to this file.  [default: INDEX.dead-letters.jsonl]",
     ),
     click.option(
         "--state",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         help="Checkpoint from which a killed load resumes; removed at its end.  [default: next to the first FILE]",
     ),
     click.option(
@@ -164,11 +147,11 @@ _load_options = option_group(
         default=5 << 20,
         help="Largest body of a bulk request.",
     ),
-    retry_seconds_option,
+    shared.retry_seconds_option,
 )
 _output_options = option_group(
     "Output",
-    quiet_option,
+    shared.quiet_option,
     click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."),
     click.option(
         "--metrics",
@@ -197,13 +180,13 @@ _ray_options = option_group(
         help="Long files are split into parts of so many bytes.",
     ),
 )
-ingest_options = combine_options(
+ingest_options = shared.combine_options(
     _main_options,
     _document_options,
     _vector_options,
     _load_options,
     _output_options,
-    option_group("Connection", credential_options, help=connection_help),
+    option_group("Connection", shared.credential_options, help=shared.connection_help),
     _ray_options,
 )
 
@@ -219,7 +202,7 @@ def ingest_settings(files: tuple[str, ...], options: Mapping[str, Any]) -> Inges
     from es_sbert.ingest.ledger import ErrorLimit
     from es_sbert.ingest.load_plan import IngestSettings
 
-    settings = select_options(options, IngestSettings.model_fields) | {"files": files}
+    settings = shared.select_options(options, IngestSettings.model_fields) | {"files": files}
     if settings["dry_run"] is not None:
         # What follows the bare option is taken for its value, and may be the first FILE.
         value = settings["dry_run"]

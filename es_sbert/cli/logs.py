@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from pythonjsonlogger.json import JsonFormatter
@@ -15,7 +14,6 @@ from pythonjsonlogger.json import JsonFormatter
 from es_sbert.errors import EsSbertError
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
 
-F = TypeVar("F", bound=Callable[..., Any])
 _TRACEBACK_FORMATTER = logging.Formatter()
 _WITH_TRACEBACKS = frozenset({logger.name, "asyncio", "uvicorn"})
 
@@ -125,19 +123,18 @@ def _set_log_format(context: click.Context, parameter: click.Parameter, value: s
     configure_logging(value)
 
 
-def log_format_option(function: F) -> F:
-    """--log-format; takes effect by itself."""
-    return click.option(
-        "--log-format",
-        type=click.Choice(["text", "json"]),
-        envvar="ES_SBERT_LOG_FORMAT",
-        default="text",
-        show_envvar=True,
-        expose_value=False,
-        is_eager=True,
-        callback=_set_log_format,
-        help="Messages on stderr: for people, or one JSON object a line.",
-    )(function)
+# Takes effect by itself.
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    envvar="ES_SBERT_LOG_FORMAT",
+    default="text",
+    show_envvar=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_log_format,
+    help="Messages on stderr: for people, or one JSON object a line.",
+)
 
 
 def _escape_surrogates(value: Any) -> Any:

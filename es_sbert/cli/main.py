@@ -34,27 +34,23 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# command name → (module, attribute, one line for `es-sbert --help`)
+# Command and module below `es_sbert.cli` → one line for `es-sbert --help`.
 COMMANDS = {
-    "cluster": ("es_sbert.cli.cluster", "cluster", "Find clusters of texts, in files or in an index, and name them."),
-    "dashboards": (
-        "es_sbert.cli.dashboards",
-        "dashboards",
-        "Data views and dashboards for Kibana and OpenSearch Dashboards.",
-    ),
-    "doctor": ("es_sbert.cli.doctor", "doctor", "Check everything that a load or a search needs."),
-    "duplicates": ("es_sbert.cli.duplicates", "duplicates", "Find groups of near-duplicates, in files or in an index."),
-    "encode": ("es_sbert.cli.encode", "encode", "Embed texts."),
-    "engine": ("es_sbert.cli.engine", "engine", "Run a search engine on this machine without Docker."),
-    "evaluate": ("es_sbert.cli.evaluate", "evaluate", "Measure a model by the protocols of the Sentence-BERT paper."),
-    "export": ("es_sbert.cli.export", "export", "Export a model to a checked ONNX bundle."),
-    "index": ("es_sbert.cli.index", "index", "Create, inspect and change indices with a vector field."),
-    "ingest": ("es_sbert.cli.ingest", "ingest", "Embed documents and load them into an index."),
-    "model": ("es_sbert.cli.model", "model", "List, add and remove registered models."),
-    "pairs": ("es_sbert.cli.pairs", "pairs", "Find the most similar pairs of texts, in files or in an index."),
-    "search": ("es_sbert.cli.search", "search", "Semantic search over an index."),
-    "serve": ("es_sbert.cli.serve", "serve", "Run a proxy that adds semantic search to an engine."),
-    "train": ("es_sbert.cli.train", "train", "Fine-tune a sentence encoder with a recipe."),
+    "cluster": "Find clusters of texts, in files or in an index, and name them.",
+    "dashboards": "Data views and dashboards for Kibana and OpenSearch Dashboards.",
+    "doctor": "Check everything that a load or a search needs.",
+    "duplicates": "Find groups of near-duplicates, in files or in an index.",
+    "encode": "Embed texts.",
+    "engine": "Run a search engine on this machine without Docker.",
+    "evaluate": "Measure a model by the protocols of the Sentence-BERT paper.",
+    "export": "Export a model to a checked ONNX bundle.",
+    "index": "Create, inspect and change indices with a vector field.",
+    "ingest": "Embed documents and load them into an index.",
+    "model": "List, add and remove registered models.",
+    "pairs": "Find the most similar pairs of texts, in files or in an index.",
+    "search": "Semantic search over an index.",
+    "serve": "Run a proxy that adds semantic search to an engine.",
+    "train": "Fine-tune a sentence encoder with a recipe.",
 }
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -69,8 +65,7 @@ class _LazyGroup(cloup.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(f"es_sbert.cli.{cmd_name}"), cmd_name)
         return command
 
     def resolve_command(
@@ -93,7 +88,7 @@ class _LazyGroup(cloup.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+            formatter.write_dl(sorted(COMMANDS.items()))
 
 
 @cloup.group(

@@ -62,10 +62,15 @@ def engine_url_option(flag: str) -> Callable[[F], F]:
     )
 
 
-def _profile_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
-    """An option that may also be in a profile, or in the environment variable of its name."""
+def environment_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
+    """An option that may also be in the environment variable of its name: --kibana-url is ES_SBERT_KIBANA_URL."""
     variable = f"ES_SBERT_{flag.removeprefix('--').replace('-', '_').upper()}"
-    return click.option(flag, cls=ProfileOption, envvar=variable, help=help, **settings)
+    return click.option(flag, envvar=variable, help=help, **settings)
+
+
+def _profile_option(flag: str, help: str, **settings: Any) -> Callable[[F], F]:
+    """An option that may also be in a profile or in the environment."""
+    return environment_option(flag, help, cls=ProfileOption, **settings)
 
 
 FILE_TYPE = click.Path(path_type=Path)

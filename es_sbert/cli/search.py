@@ -11,14 +11,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import (
-    connection_options,
-    encoder_arguments,
-    encoder_options,
-    engine_settings,
-    select_options,
-    vector_field_option,
-)
+from es_sbert.cli import options as shared
 from es_sbert.cli.output import print_message
 from es_sbert.errors import UsageError
 
@@ -39,7 +32,7 @@ if TYPE_CHECKING:
     ),
     click.option("--min-cosine", type=float, help="Drop hits whose cosine, -1 to 1, is below this value."),
     click.option("--like", metavar="ID", help="Search for documents similar to this one instead of a text."),
-    vector_field_option,
+    shared.vector_field_option,
 )
 @option_group(
     "Output",
@@ -92,8 +85,8 @@ if TYPE_CHECKING:
     ),
     click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph."),
 )
-@encoder_options
-@connection_options
+@shared.encoder_options
+@shared.connection_options
 def search(
     text: str | None,
     index: str,
@@ -137,7 +130,7 @@ def search(
     wanted = _parse_fields(fields)
     if full and as_json:
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
-    how = select_options(options, ("exact", "num_candidates", "oversample", "min_cosine"))
+    how = shared.select_options(options, ("exact", "num_candidates", "oversample", "min_cosine"))
     how["filter"] = None if filter_text is None else parse_filter(filter_text)
     query = like if text is None else text
     if query is None or (text is not None and like is not None):
@@ -149,8 +142,8 @@ def search(
         raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
     if reranker_name is not None and text is None:
         raise UsageError("--rerank reads a TEXT beside each hit, and --like gives none", "Leave one of them out.")
-    settings = engine_settings(options)
-    encoder = encoder_arguments(options)
+    settings = shared.engine_settings(options)
+    encoder = shared.encoder_arguments(options)
     with ExitStack() as opened:
         reranker = None
         if reranker_name is not None:

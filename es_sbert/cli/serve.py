@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 from cloup import option_group
 
+from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import (
-    FILE_TYPE,
-    FiniteFloatRange,
-    combine_options,
-    connection_help,
-    credential_options,
-    device_options,
-    engine_settings,
-    engine_url_option,
-    model_option,
-    select_options,
-)
 from es_sbert.config import DEFAULT_MODEL, read_secret_file
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_event
@@ -36,8 +26,8 @@ _listen_options = option_group(
         "--host", default="127.0.0.1", help="Address to listen on. Any other opens the gateway to other machines."
     ),
     click.option("--port", type=click.IntRange(0, 65_535), default=9280, help="TCP port."),
-    click.option("--tls-certificate", "certificate", type=FILE_TYPE, help="PEM file, to serve https."),
-    click.option("--tls-key", "key", type=FILE_TYPE, help="PEM file of the certificate's key."),
+    click.option("--tls-certificate", "certificate", type=shared.FILE_TYPE, help="PEM file, to serve https."),
+    click.option("--tls-key", "key", type=shared.FILE_TYPE, help="PEM file of the certificate's key."),
     click.option(
         "--own-prefix",
         "path_prefix",
@@ -65,7 +55,9 @@ _semantic_options = option_group(
     click.option(
         "-k", "k", type=click.IntRange(1, 10_000), default=100, help="Documents that a semantic query returns."
     ),
-    click.option("--min-cosine", type=FiniteFloatRange(-1, 1), help="Drop hits whose cosine is below this value."),
+    click.option(
+        "--min-cosine", type=shared.FiniteFloatRange(-1, 1), help="Drop hits whose cosine is below this value."
+    ),
     click.option(
         "--num-candidates",
         type=click.IntRange(1, 10_000),
@@ -76,7 +68,7 @@ _semantic_options = option_group(
     ),
     click.option(
         "--semantic-weight",
-        type=FiniteFloatRange(0, min_open=True),
+        type=shared.FiniteFloatRange(0, min_open=True),
         help="What a cosine score of 1 adds to BM25 in such searches.  [default: 400, OpenSearch 200]",
     ),
     click.option("--no-writes", is_flag=True, help="Do not add vectors to documents that are written."),
@@ -96,100 +88,88 @@ class _MebibyteRange(click.IntRange):
         return int(super().convert(value, param, ctx)) << 20
 
 
-_MEBIBYTES = _MebibyteRange(1)
 _POSITIVE = click.IntRange(1)
-_SECONDS = FiniteFloatRange(0, min_open=True)
+_MEBIBYTES = _MebibyteRange(1)
+_SECONDS = shared.FiniteFloatRange(0, min_open=True)
+
+
+def _limit_option(
+    flag: str,
+    field: str,
+    help: str,
+    default: float | None = None,
+    type: click.ParamType = _POSITIVE,
+    metavar: str | None = None,
+) -> Callable[[shared.F], shared.F]:
+    """An option for a field of `Limits`."""
+    return click.option(flag, field, type=type, default=default, metavar=metavar, help=help)
+
+
 _limit_options = option_group(
     "Limits",
-    click.option(
-        "--max-body", "body_bytes", type=_MEBIBYTES, default=100, metavar="MIB", help="Largest body of a request."
-    ),
-    click.option(
+    _limit_option("--max-body", "body_bytes", "Largest body of a request.", 100, _MEBIBYTES, "MIB"),
+    _limit_option(
         "--max-search",
         "search_bytes",
-        type=_MEBIBYTES,
-        default=10,
-        metavar="MIB",
-        help="Largest search request that is read for semantic queries.",
+        "Largest search request that is read for semantic queries.",
+        10,
+        _MEBIBYTES,
+        "MIB",
     ),
-    click.option(
-        "--max-semantic-queries",
-        "semantic_queries",
-        type=_POSITIVE,
-        default=256,
-        help="Semantic queries of one request.",
+    _limit_option("--max-semantic-queries", "semantic_queries", "Semantic queries of one request.", 256),
+    _limit_option(
+        "--max-semantic-texts", "semantic_texts", "Different texts that one search request has embedded.", 256
     ),
-    click.option(
-        "--max-semantic-texts",
-        "semantic_texts",
-        type=_POSITIVE,
-        default=256,
-        help="Different texts that one search request has embedded.",
-    ),
-    click.option(
-        "--max-semantic-bytes",
-        "semantic_text_bytes",
-        type=_POSITIVE,
-        default=262_144,
-        help="Bytes of the texts of one search request.",
-    ),
-    click.option(
+    _limit_option("--max-semantic-bytes", "semantic_text_bytes", "Bytes of the texts of one search request.", 262_144),
+    _limit_option(
         "--max-requests",
         "concurrency",
-        type=_POSITIVE,
-        default=512,
-        help="Requests answered at once; more are refused (429). A request counts once its body is complete.",
+        "Requests answered at once; more are refused (429). A request counts once its body is complete.",
+        512,
     ),
-    click.option(
+    _limit_option(
         "--max-connections",
         "connections",
-        type=_POSITIVE,
-        help="Open connections; more are refused (429).  [default: what the limit of open files allows, at most 10000]",
+        "Open connections; more are refused (429).  [default: what the limit of open files allows, at most 10000]",
     ),
-    click.option(
+    _limit_option(
         "--max-connections-per-client",
         "client_connections",
-        type=_POSITIVE,
-        default=1024,
-        help="Open connections from one address; more are refused (429). Raise it behind a reverse proxy, "
+        "Open connections from one address; more are refused (429). Raise it behind a reverse proxy, "
         "whose address all callers share.",
+        1024,
     ),
-    click.option(
+    _limit_option(
         "--max-buffered",
         "buffered_bytes",
-        type=_MEBIBYTES,
-        metavar="MIB",
-        help="Memory for the bodies of all requests; more are refused (429).  [default: 1024, or twice --max-body]",
+        "Memory for the bodies of all requests; more are refused (429).  [default: 1024, or twice --max-body]",
+        None,
+        _MEBIBYTES,
+        "MIB",
     ),
-    click.option(
+    _limit_option(
         "--body-timeout",
         "body_seconds",
-        type=_SECONDS,
-        default=600.0,
-        metavar="SECONDS",
-        help="How long the gateway waits for the body of a request (408).",
+        "How long the gateway waits for the body of a request (408).",
+        600.0,
+        _SECONDS,
+        "SECONDS",
     ),
-    click.option(
+    _limit_option(
         "--min-body-rate",
         "body_rate",
-        type=_POSITIVE,
-        default=1024,
+        "Bytes a second that a body must come at after its first 20 seconds (408).",
+        1024,
         metavar="BYTES",
-        help="Bytes a second that a body must come at after its first 20 seconds (408).",
     ),
-    click.option(
-        "--answer-timeout",
-        "answer_seconds",
-        type=_SECONDS,
-        default=3600.0,
-        metavar="SECONDS",
-        help="How long the engine may take to answer.",
+    _limit_option(
+        "--answer-timeout", "answer_seconds", "How long the engine may take to answer.", 3600.0, _SECONDS, "SECONDS"
     ),
 )
 _model_options = option_group(
     "Models",
-    model_option,
-    device_options,
+    shared.model_option,
+    shared.device_options,
     click.option(
         "--also-model",
         "more_models",
@@ -225,12 +205,12 @@ _key_and_log_options = option_group(
     "Keys and logs",
     click.option(
         "--embeddings-key-file",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         help="File with a key of the gateway's own that callers of /v1/embeddings must send.",
     ),
     click.option(
         "--metrics-key-file",
-        type=FILE_TYPE,
+        type=shared.FILE_TYPE,
         help="File with a key of the gateway's own that callers of /metrics must send.",
     ),
     click.option(
@@ -241,9 +221,12 @@ _key_and_log_options = option_group(
     click.option("--log-queries", is_flag=True, help="With --search-log: the texts too, not only their keyed hashes."),
     log_format_option,
 )
-serve_options = combine_options(
+serve_options = shared.combine_options(
     option_group(
-        "Connection to the cluster", engine_url_option("--upstream"), credential_options, help=connection_help
+        "Connection to the cluster",
+        shared.engine_url_option("--upstream"),
+        shared.credential_options,
+        help=shared.connection_help,
     ),
     _listen_options,
     _semantic_options,
@@ -278,7 +261,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
         "models": (model, *options["more_models"]),
         "aliases": _parse_model_aliases(options["alias_pairs"]),
     }
-    listen = ListenSettings(**select_options(options, ListenSettings.model_fields))
+    listen = ListenSettings(**shared.select_options(options, ListenSettings.model_fields))
     key, metrics_key = (
         None if file is None else SecretStr(read_secret_file(file, "key"))
         for file in (options["embeddings_key_file"], options["metrics_key_file"])
@@ -295,11 +278,11 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
             "--log-queries says what the search log holds, and there is none", "Give --search-log NAME too."
         )
     return GatewaySettings(
-        upstream=engine_settings(options),
+        upstream=shared.engine_settings(options),
         listen=listen,
-        limits=Limits(**select_options(options, Limits.model_fields)),
-        semantic=SemanticSettings(**select_options(options, SemanticSettings.model_fields)),
-        models=ModelSettings(**select_options(options, ModelSettings.model_fields)),
+        limits=Limits(**shared.select_options(options, Limits.model_fields)),
+        semantic=SemanticSettings(**shared.select_options(options, SemanticSettings.model_fields)),
+        models=ModelSettings(**shared.select_options(options, ModelSettings.model_fields)),
         embeddings_api=EmbeddingsApiSettings(api_key=key),
         metrics_key=metrics_key,
         search_log=search_log,

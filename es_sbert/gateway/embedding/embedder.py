@@ -11,20 +11,26 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from cachetools import LRUCache
 
 from es_sbert.bundle.sentence_model import PromptKind
-from es_sbert.encoder.batching import Vectors, slice_by_size
+from es_sbert.encoder.batching import slice_by_size
 from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.embedding.request_queue import BatchSlice, QueuedRequest, join_texts, next_batch
+from es_sbert.gateway.embedding.request_queue import (
+    BatchSlice,
+    QueuedRequest,
+    join_results,
+    join_texts,
+    next_batch,
+    select_rows,
+)
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings
 
@@ -32,57 +38,8 @@ from es_sbert.gateway.settings import EmbeddingSettings
 VectorCacheKey = tuple[str, PromptKind | None, bytes]
 
 
-@dataclass(frozen=True)
-class CachedVector:
-    """One text's vector.
-
-    Attributes:
-        vector: *Shape:* ``(dimensions,)`` float32, read-only.
-        tokens: Tokens of the text before any cut.
-        truncated: Whether the text was longer than the model reads.
-    """
-
-    vector: Vectors
-    tokens: int
-    truncated: bool
-
-
-class VectorCache:
-    """LRU cache of vectors, shared by all models. For one thread.
-
-    Args:
-        entries: Maximum number of vectors; 0 disables the cache.
-    """
-
-    def __init__(self, entries: int) -> None:
-        self._entries: LRUCache[VectorCacheKey, CachedVector] = LRUCache(entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: VectorCacheKey) -> CachedVector | None:
-        """The vector of a key, which becomes the most recently used."""
-        return self._entries.get(key)
-
-    def put(self, key: VectorCacheKey, found: CachedVector) -> None:
-        """Store a copy of a vector: a view would keep the whole batch in memory."""
-        if self._entries.maxsize:
-            vector = found.vector.copy()  # (dimensions,)
-            vector.flags.writeable = False
-            self._entries[key] = CachedVector(vector, found.tokens, found.truncated)
-
-
-def vector_cache_key(fingerprint: str, kind: PromptKind | None, text: str, caller: bytes = b"") -> VectorCacheKey:
-    """Key of a text.
-
-    Args:
-        caller: Key of the caller. Callers do not share vectors, so that response times do not reveal what others have
-            searched for.
-
-    Raises:
-        UnicodeEncodeError: the text holds lone surrogates.
-    """
-    return fingerprint, kind, hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest()
+# The most recently used vectors, shared by all models, for one thread. Values hold one text.
+VectorCache: TypeAlias = LRUCache[VectorCacheKey, EncodeResult]
 
 
 T = TypeVar("T")
@@ -158,19 +115,17 @@ class BatchingEmbedder:
         self._metrics.cache_hits.inc(len(texts) - len(missing))
         if missing:
             fresh = await self._run([texts[number] for number in missing], kind)
-            for number, row in zip(missing, range(len(missing)), strict=True):
-                entry = CachedVector(fresh.vectors[row], int(fresh.tokens[row]), bool(fresh.truncated[row]))
-                if kind != "document":
-                    self._cache.put(keys[number], entry)
+            for row, number in enumerate(missing):
+                # A copy: a view would keep the whole batch in memory.
+                entry = select_rows(fresh, [row])
+                if kind != "document" and self._cache.maxsize:
+                    self._cache[keys[number]] = entry
                 cached[number] = entry
             if len(missing) == len(texts):
                 return fresh
-        entries = [entry for entry in cached if entry is not None]
-        return EncodeResult(
-            np.array([entry.vector for entry in entries], np.float32).reshape(len(texts), self.info.dimensions),
-            np.array([entry.tokens for entry in entries], np.int64),  # (texts,)
-            np.array([entry.truncated for entry in entries], np.bool_),  # (texts,)
-        )
+        if not texts:
+            return EncodeResult(np.empty((0, self.info.dimensions), np.float32), np.empty(0, int), np.empty(0, bool))
+        return join_results(entry for entry in cached if entry is not None)
 
     async def run_in_thread(self, work: Callable[[Encoder], T]) -> T:
         """Run other work with the encoder, in one of the threads for batches."""
@@ -281,13 +236,15 @@ def _close(encoder: Encoder, threads: ThreadPoolExecutor) -> None:
 
 
 def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None, caller: bytes) -> list[VectorCacheKey]:
+    """Keys of texts. Callers do not share vectors, so that response times do not reveal what others searched for."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise UsageError("vectors are made of a sequence of texts", "Give a list of strings.")
     try:
-        return [vector_cache_key(fingerprint, kind, text, caller) for text in texts]
+        hashes = [hashlib.blake2b(text.encode(), key=caller, digest_size=16).digest() for text in texts]
     except UnicodeEncodeError as error:
         # Checked before the tokenizer, which would fail other requests' texts too.
         raise UsageError(f"a text cannot be tokenized: {error.reason}", "Give valid Unicode strings.") from error
+    return [(fingerprint, kind, digest) for digest in hashes]
 
 
 def _tokenize_part(texts: Sequence[str], kind: PromptKind | None, encoder: Encoder) -> TokenizedTexts:
@@ -297,9 +254,6 @@ def _tokenize_part(texts: Sequence[str], kind: PromptKind | None, encoder: Encod
 def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> list[EncodeResult]:
     """Embed the texts of several requests; runs in a thread."""
     texts = join_texts(batch)
-    vectors = encoder.embed(texts)  # (all texts, dimensions)
+    result = EncodeResult(encoder.embed(texts), texts.tokens, texts.truncated)
     ends = np.cumsum([len(share.numbers) for share in batch])  # (callers,)
-    return [
-        EncodeResult(vectors[first:end], texts.tokens[first:end], texts.truncated[first:end])
-        for first, end in pairwise([0, *ends.tolist()])
-    ]
+    return [select_rows(result, slice(first, end)) for first, end in pairwise([0, *ends.tolist()])]

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from cachetools import LRUCache
 
@@ -67,7 +66,8 @@ class TrustedModels:
                 f"{fingerprint!r} is not a model fingerprint: the index's _meta was edited by hand",
                 "Load the documents into a new index.",
             )
-        for model in self._served(name):
+        # The served model of that name first, to avoid hashing the others.
+        for model in sorted(self._settings.models, key=lambda model: model != name):
             if self._fingerprint(model) == fingerprint:
                 return model
         registered = self._registered(fingerprint)
@@ -82,11 +82,6 @@ class TrustedModels:
             if self._settings.download and is_hub_id(name):
                 return name
         raise self._unknown(name, fingerprint)
-
-    def _served(self, name: str | None) -> Iterator[str]:
-        """The served models, the one of that name first, to avoid hashing the others."""
-        models = self._settings.models
-        yield from sorted(models, key=lambda model: model != name)
 
     def _registered(self, fingerprint: str) -> str | None:
         """The folder of a registered model of that fingerprint."""

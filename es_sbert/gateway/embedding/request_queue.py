@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_sbert.encoder.encoder import EncodeResult
 from es_sbert.encoder.tokenizer import TokenizedTexts
@@ -56,7 +57,8 @@ class QueuedRequest:
         """Add vectors; the last ones complete the request."""
         self.parts.append((numbers, part))
         if sum(len(done) for done, _ in self.parts) == len(self.order) and not self.future.done():
-            self.future.set_result(_merge_parts(self.parts))
+            places = np.argsort(np.concatenate([done for done, _ in self.parts]))  # (texts,)
+            self.future.set_result(select_rows(join_results(part for _, part in self.parts), places))
 
     def fail(self, error: Exception) -> None:
         if not self.future.done():
@@ -129,11 +131,16 @@ def join_texts(shares: Iterable[BatchSlice]) -> TokenizedTexts:
     return TokenizedTexts.joined(parts, parts[0].max_tokens)
 
 
-def _merge_parts(parts: Sequence[tuple[list[int], EncodeResult]]) -> EncodeResult:
-    """Merge the parts of a request in its order; a copy, so that it does not keep other requests' vectors in memory."""
-    places = np.argsort(np.concatenate([numbers for numbers, _ in parts]))  # (texts,)
+def join_results(parts: Iterable[EncodeResult]) -> EncodeResult:
+    """The vectors of all parts, one after the other: a copy, so that it does not keep other vectors in memory."""
+    parts = list(parts)
     return EncodeResult(
-        np.concatenate([part.vectors for _, part in parts])[places],  # (texts, dimensions)
-        np.concatenate([part.tokens for _, part in parts])[places],  # (texts,)
-        np.concatenate([part.truncated for _, part in parts])[places],  # (texts,)
+        np.concatenate([part.vectors for part in parts]),  # (texts, dimensions)
+        np.concatenate([part.tokens for part in parts]),  # (texts,)
+        np.concatenate([part.truncated for part in parts]),  # (texts,)
     )
+
+
+def select_rows(result: EncodeResult, rows: slice | NDArray[np.intp] | list[int]) -> EncodeResult:
+    """The vectors of some of the texts."""
+    return EncodeResult(result.vectors[rows], result.tokens[rows], result.truncated[rows])
