@@ -12,24 +12,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.analysis_input import (
-    check_files_or_index,
-    check_two_texts,
-    read_filter,
-    read_text_collections,
-    source_options,
-)
-from es_sbert.cli.analysis_output import (
-    check_output_files,
-    describe_source,
-    field_writer,
-    output_options,
-    report_page,
-    text_excerpt,
-    write_field_options,
-    write_field_values,
-    write_output,
-)
+from es_sbert.cli import analysis_input, analysis_output
 from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.errors import SourceError
 from es_sbert.messages import escape_unprintable, log_message
@@ -96,12 +79,12 @@ class _ClusterCount(click.IntRange):
         help="Words that are left out of names; FILE holds one word a line.",
     ),
 )
-@write_field_options(
+@analysis_output.write_field_options(
     "With --index: write each document's cluster name into this keyword field (e.g. cluster); remove the field from "
     "documents in no cluster."
 )
-@source_options
-@output_options
+@analysis_input.source_options
+@analysis_output.output_options
 def cluster(
     files: tuple[str, ...],
     method: str,
@@ -136,23 +119,25 @@ def cluster(
     from es_sbert.errors import require_extra
 
     index, write_field = options["index"], options["write_field"]
-    check_files_or_index(files, index)
+    analysis_input.check_files_or_index(files, index)
     require_extra("analysis", "sklearn")
     check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
-    check_output_files(options)
+    analysis_output.check_output_files(options)
     stopped = _read_stop_words(stop_words)
-    filter = read_filter(options)
-    with field_writer(options) as writer:
-        [texts] = read_text_collections([files], options, [] if write_field is None else [write_field])
-        check_two_texts(len(texts))
+    filter = analysis_input.read_filter(options)
+    with analysis_output.field_writer(options) as writer:
+        [texts] = analysis_input.read_text_collections([files], options, [] if write_field is None else [write_field])
+        analysis_input.check_two_texts(len(texts))
         begin = time.perf_counter()
         found = cluster_texts(
             texts.vectors, method, k=k, min_cosine=min_cosine, min_size=min_size, starts=texts.starts, seed=seed
         )
         names = display_names(cluster_names(texts.texts, found, stop_words=stopped))
         seconds = time.perf_counter() - begin
-        page = partial(_html_page, found, names, texts, describe_source(files, index))
-        write_output(_json_objects(found, names, texts), _text_lines(found, names, texts), page, options)
+        page = partial(_html_page, found, names, texts, analysis_output.describe_source(files, index))
+        analysis_output.write_output(
+            _json_objects(found, names, texts), _text_lines(found, names, texts), page, options
+        )
         log_message(f"{_summary(found, len(texts), chosen=k in (None, 'auto'))}, in {seconds:.1f} s")
         if not found.clusters:
             cosine = " or --min-cosine" if method == "communities" else ""
@@ -160,7 +145,7 @@ def cluster(
         if writer is None:
             return 0
         values = {one: name for name, own in zip(names, found.clusters, strict=True) for one in own.members}
-        return write_field_values(writer, texts, values, filter, dry_run=options["dry_run"])
+        return analysis_output.write_field_values(writer, texts, values, filter, dry_run=options["dry_run"])
 
 
 def _read_stop_words(stop_words: str) -> Any:
@@ -194,7 +179,7 @@ def _html_page(found: Clustering, names: Sequence[str], texts: TextCollection, s
     groups = [
         ReportGroup(name, cluster.members, cluster.cosines) for name, cluster in zip(names, found.clusters, strict=True)
     ]
-    return report_page(ReportKind.CLUSTERS, f"Clusters of {source}", texts, groups, facts)
+    return analysis_output.report_page(ReportKind.CLUSTERS, f"Clusters of {source}", texts, groups, facts)
 
 
 def _json_objects(found: Clustering, names: Sequence[str], texts: TextCollection) -> Iterator[Json]:
@@ -218,7 +203,7 @@ def _text_lines(found: Clustering, names: Sequence[str], texts: TextCollection) 
         named = "" if name == numbered else f"  {escape_unprintable(name)}"
         yield f"{numbered}: {len(cluster.members):,} texts{named}"
         for member, cosine in _most_central(cluster, texts):
-            yield f"  {cosine:.5f}  {text_excerpt(texts, member)}"
+            yield f"  {cosine:.5f}  {analysis_output.text_excerpt(texts, member)}"
     if found.noise:
         yield f"noise: {len(found.noise):,} texts"
 

@@ -68,37 +68,29 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
     Raises:
         UsageError: options that contradict each other.
     """
-    from es_sbert.diagnostics.doctor import (
-        Finding,
-        check_cuda,
-        check_encoder,
-        check_engine,
-        check_index,
-        check_permissions,
-        inspect_index,
-    )
+    from es_sbert.diagnostics import doctor as checks
     from es_sbert.engines.connect import connect
     from es_sbert.errors import EngineError
 
     settings, model, device = engine_settings(options), options["model"], options["device"]
-    check_model = partial(check_encoder, model, device, options["precision"], options["threads"])
+    check_model = partial(checks.check_encoder, model, device, options["precision"], options["threads"])
     try:
         opened = connect(settings)
     except EngineError as error:
-        return [*check_model()[1], *check_cuda(device), Finding.of("engine", error)]
+        return [*check_model()[1], *checks.check_cuda(device), checks.Finding.of("engine", error)]
     with closing(opened) as engine:
-        looked = None if index is None else inspect_index(engine, index)
+        looked = None if index is None else checks.inspect_index(engine, index)
         # What a search of the index would open: that of its vectors, unless another one is asked for.
         stored = {} if looked is None else looked.first_field_by_model
         needed = list(stored.values()) if model is None and stored else [None]
         checked = [check_model(field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
-        findings += check_cuda(device)
-        findings += check_engine(engine)
+        findings += checks.check_cuda(device)
+        findings += checks.check_engine(engine)
         if index is not None and looked is not None:
-            findings += check_permissions(engine, index)
+            findings += checks.check_permissions(engine, index)
             findings += looked.findings
             models = {made_by: checked[n if model is None else 0][0] for n, made_by in enumerate(stored)}
             for state in looked.states:
-                findings += check_index(engine, state, looked.fields[state.name], models)
+                findings += checks.check_index(engine, state, looked.fields[state.name], models)
     return findings

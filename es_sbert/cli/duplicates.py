@@ -13,27 +13,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.analysis_input import (
-    check_files_or_index,
-    check_source_options,
-    check_two_texts,
-    progress_meter,
-    read_filter,
-    read_text_collections,
-    source_options,
-)
-from es_sbert.cli.analysis_output import (
-    check_output_files,
-    describe_source,
-    field_writer,
-    log_wait,
-    output_options,
-    report_page,
-    text_excerpt,
-    write_field_options,
-    write_field_values,
-    write_output,
-)
+from es_sbert.cli import analysis_input, analysis_output
 from es_sbert.cli.interrupts import EXIT_INTERRUPTED
 from es_sbert.cli.options import OUTPUT_FILE_TYPE, FiniteFloatRange, open_engine
 from es_sbert.errors import UsageError
@@ -102,12 +82,12 @@ _KNN_OPTIONS = {
         "[default: INDEX.duplicates.state]",
     ),
 )
-@write_field_options(
+@analysis_output.write_field_options(
     "With --index: write the id of the kept document into this keyword field (e.g. duplicate_of) of each of its "
     "duplicates; remove the field from all other documents."
 )
-@source_options
-@output_options
+@analysis_input.source_options
+@analysis_output.output_options
 def duplicates(
     files: tuple[str, ...],
     min_cosine: float,
@@ -141,15 +121,15 @@ def duplicates(
 
     index, write_field, dry_run = options["index"], options["write_field"], options["dry_run"]
     _check_options(files, index, keep, date_field, write_field)
-    check_output_files(options)
-    filter = read_filter(options)
+    analysis_output.check_output_files(options)
+    filter = analysis_input.read_filter(options)
     fields = [name for name in (date_field, write_field) if name is not None]
     knn = {name: options[name] for name in _KNN_OPTIONS if options[name] is not None}
 
     def priority(texts: TextCollection) -> list[float] | None:
         return keep_priorities(texts, KeepPolicy(keep), date_field)
 
-    with field_writer(options) as writer:
+    with analysis_output.field_writer(options) as writer:
         begin = time.perf_counter()
         if _uses_knn(method, options):
             path = knn.pop("state", None) or _default_state_path(index)
@@ -157,7 +137,7 @@ def duplicates(
             found = _search_by_knn(path, wanted, fields, priority, options)
             if found is None:
                 return EXIT_INTERRUPTED
-            check_two_texts(found.compared)
+            analysis_input.check_two_texts(found.compared)
             texts, groups = found.texts, found.groups
             for line in _knn_lines(found):
                 log_message(line)
@@ -165,19 +145,19 @@ def duplicates(
         else:
             _refuse_knn_options(knn)
             path = None
-            [texts] = read_text_collections([files], options, fields)
-            check_two_texts(len(texts))
+            [texts] = analysis_input.read_text_collections([files], options, fields)
+            analysis_input.check_two_texts(len(texts))
             groups = duplicate_groups(texts.vectors, min_cosine, starts=texts.starts, priority=priority(texts))
             done = f"{len(texts):,},"
         seconds = time.perf_counter() - begin
-        page = partial(_html_page, texts, groups, describe_source(files, index), min_cosine, keep)
-        write_output(_json_objects(groups, texts), _text_lines(groups, texts), page, options)
+        page = partial(_html_page, texts, groups, analysis_output.describe_source(files, index), min_cosine, keep)
+        analysis_output.write_output(_json_objects(groups, texts), _text_lines(groups, texts), page, options)
         extra = sum(len(group.members) - 1 for group in groups)
         log_message(f"{extra:,} near-duplicates of {len(groups):,} texts among {done} in {seconds:.1f} s")
         code = 0
         if writer is not None:
             values = {one: texts.ids[group.kept] for group in groups for one in group.members if one != group.kept}
-            code = write_field_values(writer, texts, values, filter, dry_run=dry_run)
+            code = analysis_output.write_field_values(writer, texts, values, filter, dry_run=dry_run)
         if path is not None and dry_run:
             log_message(f"the search is kept in {path}: the same command without --dry-run writes its result")
         elif path is not None and code == 0:
@@ -188,7 +168,7 @@ def duplicates(
 def _check_options(
     files: Sequence[str], index: str | None, keep: str, date_field: str | None, write_field: str | None
 ) -> None:
-    check_files_or_index(files, index)
+    analysis_input.check_files_or_index(files, index)
     if write_field is not None and write_field == date_field:
         raise UsageError("--write-field and --date-field name the same field", "Give --write-field another name.")
     if (keep == "newest") != (date_field is not None):
@@ -216,11 +196,11 @@ def _uses_knn(method: str, options: dict[str, Any]) -> bool:
         if method == "knn":
             raise UsageError("files have no kNN search", "Load them with `es-sbert ingest`, or leave --method out.")
         return False
-    check_source_options(options)
+    analysis_input.check_source_options(options)
     if method != "auto":
         return method == "knn"
     with open_engine(options) as engine:
-        return not fits_memory(engine, index, options["vector_field"], read_filter(options))
+        return not fits_memory(engine, index, options["vector_field"], analysis_input.read_filter(options))
 
 
 def _default_state_path(index: str) -> Path:
@@ -247,14 +227,16 @@ def _search_by_knn(
     index, policy = options["index"], RetryPolicy(options["retry_seconds"])
     with ExitStack() as stack:
         engine = stack.enter_context(open_engine(options))
-        search = DuplicateSearch(engine, index, options["vector_field"], wanted, policy=policy, on_wait=log_wait)
+        search = DuplicateSearch(
+            engine, index, options["vector_field"], wanted, policy=policy, on_wait=analysis_output.log_wait
+        )
         if search.index_type is IndexType.FLAT:
             log_message(f"the vectors of {index} are of type flat: each search looks at all of them")
         candidates = stack.enter_context(DuplicateSearchState(path, search.identity))
         if candidates.resumed:
             log_message(f"resumed from {path}: {candidates.compared:,} documents were compared already")
         try:
-            with progress_meter(candidates.compared) as show:
+            with analysis_input.progress_meter(candidates.compared) as show:
                 return search.run(candidates, fields=fields, priority=priority, on_progress=show)
         except KeyboardInterrupt:
             log_message(
@@ -304,7 +286,7 @@ def _html_page(
     groups = [
         ReportGroup(str(number), group.members, group.cosines, group.kept) for number, group in enumerate(found, 1)
     ]
-    return report_page(ReportKind.DUPLICATES, f"Near-duplicates of {source}", texts, groups, facts)
+    return analysis_output.report_page(ReportKind.DUPLICATES, f"Near-duplicates of {source}", texts, groups, facts)
 
 
 def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[Json]:
@@ -322,7 +304,7 @@ def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> It
 def _text_lines(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[str]:
     for number, group in enumerate(groups, 1):
         yield f"group {number}: {len(group.members):,} texts"
-        yield f"  kept     {text_excerpt(texts, group.kept)}"
+        yield f"  kept     {analysis_output.text_excerpt(texts, group.kept)}"
         for member, cosine in zip(group.members, group.cosines, strict=True):
             if member != group.kept:
-                yield f"  {cosine:.5f}  {text_excerpt(texts, member)}"
+                yield f"  {cosine:.5f}  {analysis_output.text_excerpt(texts, member)}"

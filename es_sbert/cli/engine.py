@@ -8,6 +8,7 @@ import click
 import cloup
 
 from es_sbert.cli.options import FiniteFloatRange
+from es_sbert.cli.output import print_message
 from es_sbert.engines.local import (
     ENGINES,
     RunningEngine,
@@ -18,11 +19,6 @@ from es_sbert.engines.local import (
     stop_engine,
 )
 from es_sbert.errors import UsageError
-
-
-def _print_progress(message: str) -> None:
-    click.echo(message, err=True)
-
 
 _BUILD_TABLE = "\n".join(
     f"      {build.name:<15}{build.label:<22}{build.megabytes:>6,} MB" for build in ENGINES.values()
@@ -73,7 +69,7 @@ def up(name: str, port: int | None, heap: str, timeout: float) -> None:
 
     Example: es-sbert engine up opensearch --heap 2g
     """
-    click.echo(start_engine(name, port=port, heap=heap, timeout=timeout, progress=_print_progress).url)
+    click.echo(start_engine(name, port=port, heap=heap, timeout=timeout, progress=print_message).url)
 
 
 @engine.command()
@@ -100,12 +96,12 @@ def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
         raise UsageError(f"several servers run: {listed}", "Give the --port of one, or stop them all with --all.")
     for each in wanted:
         stop_engine(each, purge=purge)
-        click.echo(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.", err=True)
+        print_message(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.")
     removed = [folder for build in _engines_to_purge(name, every, purge) for folder in purge_stopped(build, port)]
     for folder in removed:
-        click.echo(f"Removed {folder}.", err=True)
+        print_message(f"Removed {folder}.")
     if not wanted and not removed:
-        click.echo("No such server is running.", err=True)
+        print_message("No such server is running.")
 
 
 def _engines_to_purge(name: str | None, every: bool, purge: bool) -> list[str]:
@@ -126,7 +122,7 @@ def list_(as_json: bool) -> None:
     for each in running:
         click.echo(each.model_dump_json() if as_json else f"{_describe(each)}, process {each.pid}, log {each.log}")
     if not running and not as_json:
-        click.echo("No server is running. Start one: es-sbert engine up", err=True)
+        print_message("No server is running. Start one: es-sbert engine up")
 
 
 def _describe(running: RunningEngine) -> str:

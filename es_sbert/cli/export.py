@@ -18,8 +18,6 @@ from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import UsageError
 from es_sbert.messages import log_message
 
-_OPENSEARCH_ML_ONLY = "--target opensearch-ml writes one graph of a sentence encoder, in fp32"
-
 
 def _parse_precisions(context: click.Context, parameter: click.Parameter, value: str | None) -> list[Precision] | None:
     if value is None:
@@ -108,9 +106,7 @@ def export(
 
     if target == "opensearch-ml":
         if precisions is not None or force or sts is not None:
-            raise UsageError(
-                _OPENSEARCH_ML_ONLY, "Leave --precision, --force and --sts out, and give no cross-encoder."
-            )
+            raise _opensearch_ml_refusal()
         request = _export_opensearch_ml(model, output)
         click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
         return
@@ -121,6 +117,13 @@ def export(
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 
 
+def _opensearch_ml_refusal() -> UsageError:
+    return UsageError(
+        "--target opensearch-ml writes one graph of a sentence encoder, in fp32",
+        "Leave --precision, --force and --sts out, and give no cross-encoder.",
+    )
+
+
 def _export_opensearch_ml(model: str, output: Path) -> Path:
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder
     from es_sbert.bundle.model_lookup import resolve_model
@@ -129,7 +132,7 @@ def _export_opensearch_ml(model: str, output: Path) -> Path:
 
     folder = resolve_model(model)
     if is_cross_encoder(folder):
-        raise UsageError(_OPENSEARCH_ML_ONLY, "Leave --precision, --force and --sts out, and give no cross-encoder.")
+        raise _opensearch_ml_refusal()
     return export_opensearch_ml(read_sentence_model(folder, model), output, reference="auto", on_progress=log_message)
 
 

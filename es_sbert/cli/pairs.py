@@ -11,15 +11,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.analysis_input import check_two_texts, read_text_collections, source_options
-from es_sbert.cli.analysis_output import (
-    check_output_files,
-    describe_source,
-    output_options,
-    report_page,
-    text_excerpt,
-    write_output,
-)
+from es_sbert.cli import analysis_input, analysis_output
 from es_sbert.cli.options import FiniteFloatRange
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.messages import escape_unprintable, log_message
@@ -69,8 +61,8 @@ class _ScoredPair(NamedTuple):
         help="With --between: number of nearest neighbors used to compute the margin.  [default: 4]",
     ),
 )
-@source_options
-@output_options
+@analysis_input.source_options
+@analysis_output.output_options
 def pairs(
     files: tuple[str, ...],
     between: tuple[str, str] | None,
@@ -109,12 +101,14 @@ def pairs(
         )
     if between is None and (min_margin is not None or neighbors is not None):
         raise UsageError("a margin is measured between two collections", "Add --between FILE FILE.")
-    check_output_files(options)
-    collections = read_text_collections([files] if between is None else [[file] for file in between], options)
+    analysis_output.check_output_files(options)
+    collections = analysis_input.read_text_collections(
+        [files] if between is None else [[file] for file in between], options
+    )
     first, second = collections[0], collections[-1]
     begin = time.perf_counter()
     if between is None:
-        check_two_texts(len(first))
+        analysis_input.check_two_texts(len(first))
         similar = most_similar_pairs(first.vectors, k or DEFAULT_K, min_cosine=min_cosine, starts=first.starts)
         found = [_ScoredPair(*pair, None) for pair in similar]
         compared = f"{len(first):,} texts"
@@ -128,9 +122,9 @@ def pairs(
         found = [_ScoredPair(pair.first, pair.second, pair.cosine, pair.margin) for pair in aligned]
         compared = f"{len(first):,} and {len(second):,} texts"
     seconds = time.perf_counter() - begin
-    source = " and ".join(between) if between else describe_source(files, index)
+    source = " and ".join(between) if between else analysis_output.describe_source(files, index)
     page = partial(_html_page, found, collections, source)
-    write_output(_json_objects(found, first, second), _text_lines(found, first, second), page, options)
+    analysis_output.write_output(_json_objects(found, first, second), _text_lines(found, first, second), page, options)
     log_message(f"{len(found):,} pairs of {compared}, compared in {seconds:.1f} s")
 
 
@@ -149,7 +143,7 @@ def _html_page(found: Sequence[_ScoredPair], collections: Sequence[TextCollectio
     ]
     facts = [("pairs", f"{len(found):,}")]
     texts = concatenate_collections(collections)
-    return report_page(ReportKind.PAIRS, f"Most similar pairs of {source}", texts, groups, facts)
+    return analysis_output.report_page(ReportKind.PAIRS, f"Most similar pairs of {source}", texts, groups, facts)
 
 
 def _json_objects(found: Sequence[_ScoredPair], first: TextCollection, second: TextCollection) -> Iterator[Json]:
@@ -165,5 +159,5 @@ def _json_objects(found: Sequence[_ScoredPair], first: TextCollection, second: T
 def _text_lines(found: Sequence[_ScoredPair], first: TextCollection, second: TextCollection) -> Iterator[str]:
     for pair in found:
         yield f"{pair.cosine:.5f}" + ("" if pair.margin is None else f"  margin {pair.margin:.5f}")
-        yield f"  {text_excerpt(first, pair.first)}"
-        yield f"  {text_excerpt(second, pair.second)}"
+        yield f"  {analysis_output.text_excerpt(first, pair.first)}"
+        yield f"  {analysis_output.text_excerpt(second, pair.second)}"

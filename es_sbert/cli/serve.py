@@ -98,7 +98,7 @@ def _limit_option(
     field: str,
     help: str,
     default: float | None = None,
-    type: click.ParamType = _POSITIVE,
+    type: click.ParamType[Any] = _POSITIVE,
     metavar: str | None = None,
 ) -> Callable[[shared.F], shared.F]:
     """An option for a field of `Limits`."""
@@ -244,16 +244,7 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     """
     from pydantic import SecretStr
 
-    from es_sbert.gateway.settings import (
-        EmbeddingsApiSettings,
-        GatewaySettings,
-        Limits,
-        ListenSettings,
-        ModelSettings,
-        QueryTextPolicy,
-        SearchLogSettings,
-        SemanticSettings,
-    )
+    from es_sbert.gateway import settings
 
     model = DEFAULT_MODEL if options["model"] is None else options["model"]
     options |= {
@@ -261,15 +252,15 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
         "models": (model, *options["more_models"]),
         "aliases": _parse_model_aliases(options["alias_pairs"]),
     }
-    listen = ListenSettings(**shared.select_options(options, ListenSettings.model_fields))
+    listen = settings.ListenSettings(**shared.select_options(options, settings.ListenSettings.model_fields))
     key, metrics_key = (
         None if file is None else SecretStr(read_secret_file(file, "key"))
         for file in (options["embeddings_key_file"], options["metrics_key_file"])
     )
     search_log = None
     if options["search_log"] is not None:
-        search_log = SearchLogSettings(
-            QueryTextPolicy.of(queries=options["log_queries"]),
+        search_log = settings.SearchLogSettings(
+            settings.QueryTextPolicy.of(queries=options["log_queries"]),
             gateway=f"{socket.gethostname()}:{listen.port}",
             index=options["search_log"],
         )
@@ -277,13 +268,13 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
         raise UsageError(
             "--log-queries says what the search log holds, and there is none", "Give --search-log NAME too."
         )
-    return GatewaySettings(
+    return settings.GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,
-        limits=Limits(**shared.select_options(options, Limits.model_fields)),
-        semantic=SemanticSettings(**shared.select_options(options, SemanticSettings.model_fields)),
-        models=ModelSettings(**shared.select_options(options, ModelSettings.model_fields)),
-        embeddings_api=EmbeddingsApiSettings(api_key=key),
+        limits=settings.Limits(**shared.select_options(options, settings.Limits.model_fields)),
+        semantic=settings.SemanticSettings(**shared.select_options(options, settings.SemanticSettings.model_fields)),
+        models=settings.ModelSettings(**shared.select_options(options, settings.ModelSettings.model_fields)),
+        embeddings_api=settings.EmbeddingsApiSettings(api_key=key),
         metrics_key=metrics_key,
         search_log=search_log,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from es_sbert.dashboards.saved_objects import (
     DECIMAL,
@@ -40,8 +41,8 @@ def load_dashboard_objects(
         reports: The view of the loads' reports; None where no load has left one.
         behind: Where `index` is an alias, the index behind it: loads may have named either.
     """
-    formats, hidden = vector_formats(fields), vector_patterns(fields)
-    view = data_view(product, index, f"{index} (es-sbert)", formats=formats, hidden=hidden)
+    view_of = partial(data_view, product, index, formats=vector_formats(fields), hidden=vector_patterns(fields))
+    view = view_of(f"{index} (es-sbert)")
     documents = saved_search(
         product, view, f"{index}: documents", "Texts without vectors, the best hit first.", _search_columns(fields)
     )
@@ -49,15 +50,8 @@ def load_dashboard_objects(
     panels: list[DashboardPanel] = []
     for field, meta in fields.items():
         beside = document_meta_field(field)
-        timed = data_view(
-            product,
-            index,
-            f"{index} by {beside}.embedded_at (es-sbert)",
-            time_field=f"{beside}.embedded_at",
-            key=field,
-            formats=formats,
-            hidden=hidden,
-        )
+        time_field = f"{beside}.embedded_at"
+        timed = view_of(f"{index} by {time_field} (es-sbert)", time_field=time_field, key=field)
         objects.append(timed)
         panels += template_panels(
             "field",
@@ -159,31 +153,29 @@ def build_saved_objects(engine: Engine, index: str, *, searches: str, reports: s
         )
     product = DashboardProduct.of(engine.info.engine_type)
     months = monthly_index_pattern(check_index_name(searches))
-    found, why = _find_index(engine, check_index_name(reports))
     notes = []
     objects: list[SavedObject] = []
-    view = reports_view(product, reports) if found else None
-    if view is not None:
+    view = None
+    if reason := _missing_reason(engine, check_index_name(reports)):
+        notes.append(f"without reports of loads ({reason}): `es-sbert ingest --report-index {reports}` writes them")
+    else:
+        view = reports_view(product, reports)
         objects.append(view)
-    else:
-        notes.append(f"without reports of loads ({why}): `es-sbert ingest --report-index {reports}` writes them")
     objects += load_dashboard_objects(product, index, fields, view, state.name)
-    found, why = _find_index(engine, months)
-    if found:
-        objects += search_dashboard_objects(product, months)
-    else:
+    if reason := _missing_reason(engine, months):
         notes.append(
-            f"without the dashboard of searches ({why}): `es-sbert serve --search-log {searches}` writes their log"
+            f"without the dashboard of searches ({reason}): `es-sbert serve --search-log {searches}` writes their log"
         )
+    else:
+        objects += search_dashboard_objects(product, months)
     return SavedObjectSet(product, tuple(objects), tuple(notes))
 
 
-def _find_index(engine: Engine, pattern: str) -> tuple[bool, str]:
-    """Whether an index of such a name can be seen, and why not."""
+def _missing_reason(engine: Engine, pattern: str) -> str:
+    """Why no index of such a name can be seen; empty if there is one."""
     try:
         found = engine.request_api(f"/_resolve/index/{pattern}")
     except AccessDenied:
-        return False, f"this user may not see {pattern}"
-    if found is not None and (found.get("indices") or found.get("aliases")):
-        return True, ""
-    return False, f"there is no {pattern}"
+        return f"this user may not see {pattern}"
+    has_index = found is not None and (found.get("indices") or found.get("aliases"))
+    return "" if has_index else f"there is no {pattern}"

@@ -251,14 +251,13 @@ def _visualization_params(panel: Json) -> Json:
     kind = panel["type"]
     mode = "stacked" if kind == "histogram" else "normal"
     templates = read_template("visualization_params", type=kind, mode=mode, axis=panel.get("axis", ""))
-    if kind in templates:
-        return templates[kind]
-    params = templates["xy"]
-    [series] = params["seriesParams"]
-    params["seriesParams"] = [
-        series | {"data": {"label": metric["params"]["customLabel"], "id": str(number)}}
-        for number, metric in enumerate(panel["metrics"], 1)
-    ]
+    params: Json = templates[kind if kind in templates else "xy"]
+    if "seriesParams" in params:
+        [series] = params["seriesParams"]
+        params["seriesParams"] = [
+            series | {"data": {"label": metric["params"]["customLabel"], "id": str(number)}}
+            for number, metric in enumerate(panel["metrics"], 1)
+        ]
     return params
 
 

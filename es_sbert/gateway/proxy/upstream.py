@@ -97,7 +97,9 @@ class Upstream:
     def open(self) -> None:
         """Create the HTTP session, in a running event loop."""
         # The gateway's limit of concurrent requests also limits connections.
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl(), keepalive_timeout=self._limits.idle_seconds)
+        fingerprint = self._address.fingerprint
+        tls = aiohttp.Fingerprint(bytes.fromhex(fingerprint)) if fingerprint else self._address.ssl_context or True
+        connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=self._limits.idle_seconds)
         self._session = aiohttp.ClientSession(
             connector=connector,
             auto_decompress=False,
@@ -111,11 +113,6 @@ class Upstream:
             max_field_size=_MAX_HEADER_BYTES,
             middlewares=(_retry_only_reads,),
         )
-
-    def _ssl(self) -> Any:
-        if self._address.fingerprint is not None:
-            return aiohttp.Fingerprint(bytes.fromhex(self._address.fingerprint))
-        return self._address.ssl_context or True
 
     def send(
         self, method: str, target: bytes, headers: Headers, body: bytes | AsyncIterator[bytes] | None

@@ -20,10 +20,6 @@ _PERCENTS = tuple(round(100 * share / _BUCKETS, 3) for share in range(_BUCKETS +
 _CARDINALITY_PRECISION = 1000
 # Format of dates in buckets and filters of the page.
 _DATE_FORMAT = "strict_date_time"
-_INTEGER_TYPES = frozenset({"byte", "short", "integer", "long", "unsigned_long"})
-_FLOAT_TYPES = frozenset({"half_float", "float", "double", "scaled_float"})
-_KEYWORD_TYPES = frozenset({"keyword", "constant_keyword", "boolean", "ip", "version"})
-_DATE_TYPES = frozenset({"date", "date_nanos"})
 
 
 class FacetKind(StrEnum):
@@ -32,6 +28,15 @@ class FacetKind(StrEnum):
     TERMS = "terms"
     NUMBER = "number"
     DATE = "date"
+
+
+# Type of a field → kind of its values, and whether its numbers are integers.
+_FIELD_TYPES = {
+    **dict.fromkeys(("keyword", "constant_keyword", "boolean", "ip", "version"), (FacetKind.TERMS, False)),
+    **dict.fromkeys(("byte", "short", "integer", "long", "unsigned_long"), (FacetKind.NUMBER, True)),
+    **dict.fromkeys(("half_float", "float", "double", "scaled_float"), (FacetKind.NUMBER, False)),
+    **dict.fromkeys(("date", "date_nanos"), (FacetKind.DATE, False)),
+}
 
 
 @dataclass(frozen=True)
@@ -82,23 +87,19 @@ def _walk(properties: Json, prefix: str) -> Iterator[tuple[str, str, FacetField 
         yield path, type_, _facet(path, path, said)
         if type_ in ("text", "match_only_text"):
             # Dynamic mappings add a keyword subfield to a text.
-            exact = ((f"{path}.{sub}", inner) for sub, inner in said.get("fields", {}).items())
-            for field, inner in exact:
+            for name, inner in said.get("fields", {}).items():
                 if inner["type"] == "keyword":
+                    field = f"{path}.{name}"
                     yield field, "keyword", _facet(field, path, inner)
                     break
 
 
 def _facet(field: str, label: str, said: Json) -> FacetField | None:
     """The facet of a field with this mapping."""
-    if not (said.get("index", True) and said.get("doc_values", True)):
+    is_searchable = said.get("index", True) and said.get("doc_values", True)
+    if not is_searchable or said["type"] not in _FIELD_TYPES:
         return None
-    type_ = said["type"]
-    if type_ in _KEYWORD_TYPES:
-        return FacetField(field, label, FacetKind.TERMS)
-    if type_ in _INTEGER_TYPES or type_ in _FLOAT_TYPES:
-        return FacetField(field, label, FacetKind.NUMBER, whole=type_ in _INTEGER_TYPES)
-    return FacetField(field, label, FacetKind.DATE) if type_ in _DATE_TYPES else None
+    return FacetField(field, label, *_FIELD_TYPES[said["type"]])
 
 
 def _is_hidden(label: str, hidden: Collection[str]) -> bool:
@@ -156,21 +157,16 @@ def _range_aggregation(facet: FacetField, distinct: int, quantiles: list[float])
     """Aggregation of numbers or dates: by value if there are few, else by ranges with about as many documents each."""
     if distinct < 2:
         return None
-    form = {"format": _DATE_FORMAT} if facet.kind is FacetKind.DATE else {}
+    is_date = facet.kind is FacetKind.DATE
+    form = {"format": _DATE_FORMAT} if is_date else {}
     if distinct <= MAX_VALUES:
         return {"terms": {"field": facet.field, "size": MAX_VALUES, "order": {"_key": "asc"}, **form}}
-    is_date = facet.kind is FacetKind.DATE
     bounds = time_boundaries(quantiles) if is_date else number_boundaries(quantiles, whole=facet.whole)
     if not bounds:
         return None  # nearly all documents have the same value
     spans = zip([None, *bounds], [*bounds, None], strict=True)
-    return {
-        "date_range" if is_date else "range": {
-            "field": facet.field,
-            "ranges": [_range(*span) for span in spans],
-            **form,
-        }
-    }
+    ranges = {"field": facet.field, "ranges": [_range(*span) for span in spans], **form}
+    return {"date_range" if is_date else "range": ranges}
 
 
 def _range(begin: str | None, end: str | None) -> Json:
