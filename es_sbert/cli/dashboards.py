@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from es_sbert.dashboards.build_dashboards import SavedObjectSet
 
 
+@cloup.group()
+def dashboards() -> None:
+    """Data views and dashboards for Kibana and OpenSearch Dashboards."""
+
+
 _index_options = shared.combine_options(
     click.option("--index", required=True, help="Index or alias that es-sbert has loaded."),
     click.option("--search-log", default="es-sbert-searches", help="The gateway's log of searches, without the month."),
@@ -41,7 +46,7 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
     return bundle
 
 
-@cloup.command()
+@dashboards.command()
 @option_group(
     "Options",
     _index_options,
@@ -105,7 +110,7 @@ _kibana_options = shared.combine_options(
 )
 
 
-@cloup.command()
+@dashboards.command()
 @option_group("Options", _index_options, _kibana_options)
 @shared.connection_options
 def install(space: str | None, tenant: str | None, if_exists: str, **options: Any) -> None:
@@ -136,12 +141,3 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
     print_message(f"{done.objects} objects are in {bundle.product.label} at {place.url}")
     for title, url in done.dashboards.items():
         click.echo(f"{title}: {url}")
-
-
-@cloup.group()
-def dashboards() -> None:
-    """Data views and dashboards for Kibana and OpenSearch Dashboards."""
-
-
-for _command in (export, install):
-    dashboards.add_command(_command)

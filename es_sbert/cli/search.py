@@ -132,10 +132,10 @@ def search(
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
     how = shared.select_options(options, ("exact", "num_candidates", "oversample", "min_cosine"))
     how["filter"] = None if filter_text is None else parse_filter(filter_text)
+    how |= _fusion_options(hybrid, fusion, weights)
     query = like if text is None else text
     if query is None or (text is not None and like is not None):
         raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
-    how |= _fusion_options(hybrid, fusion, weights)
     if like is not None and hybrid:
         raise UsageError("a document has no words to search by with --hybrid", "Leave --hybrid out, or give TEXT.")
     if rerank_window is not None and reranker_name is None:

@@ -13,7 +13,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli.options import FILE_TYPE
-from es_sbert.cli.output import align_columns
+from es_sbert.cli.output import align_columns, print_message
 from es_sbert.errors import UsageError, require_extra
 
 if TYPE_CHECKING:
@@ -81,10 +81,9 @@ def train(
     overrides: tuple[str, ...],
     seed: int | None,
     device: str,
-    resume: bool,
     check: bool,
-    keep_checkpoints: bool,
     as_json: bool,
+    **options: bool,
 ) -> None:
     """Fine-tune a sentence encoder with RECIPE and export it to a checked ONNX bundle.
 
@@ -122,15 +121,7 @@ def train(
     if output is None:
         raise UsageError("no output folder was given", "Name a folder for the trained model: -o FOLDER")
     began = time.monotonic()
-    trained = training.train(
-        settings,
-        output,
-        data_folder=folder,
-        device=device,
-        resume=resume,
-        keep_checkpoints=keep_checkpoints,
-        report=lambda line: click.echo(line, err=True),
-    )
+    trained = training.train(settings, output, data_folder=folder, device=device, report=print_message, **options)
     if trained.fingerprint is not None:
         try_register_model(trained.folder, trained.fingerprint, name=settings.name)
     if as_json:

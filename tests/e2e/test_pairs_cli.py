@@ -168,7 +168,7 @@ def test_an_index_gives_the_pairs_of_its_file(
         (("--between", "t.txt", "empty.txt"), "empty.txt holds no text"),
         (("missing.txt",), "cannot be read"),
         (("t.jsonl", "--text-field", "titel"), "Did you mean title?"),
-        (("t.jsonl", "--text-field", "title", "--text-template", "{title}"), "are both given"),
+        (("t.jsonl", "--text-field", "title", "--text-template", "{title}"), "exclude each other"),
         (("t.txt", "-o", "no/such/folder.jsonl"), "cannot be written"),
     ],
 )  # fmt: skip
