@@ -83,7 +83,7 @@ def train(
     device: str,
     check: bool,
     as_json: bool,
-    **options: bool,
+    **options: Any,
 ) -> None:
     """Fine-tune a sentence encoder with RECIPE and export it to a checked ONNX bundle.
 
