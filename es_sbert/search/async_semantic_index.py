@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from es_sbert.config import EngineSettings
-from es_sbert.encoder.batching import Vectors
-from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.connect import from_client, is_async_client
-from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import UsageError
-from es_sbert.search.hybrid_search import HybridOptions
-from es_sbert.search.search_request import OpenOptions, SearchOptions
-from es_sbert.search.search_result import HybridResult, SearchResult
+from es_sbert.search.search_request import OpenOptions
 from es_sbert.search.semantic_index import AddOptions, CreateOptions, SemanticIndex
 
 if TYPE_CHECKING:
-    from elasticsearch import AsyncElasticsearch, Elasticsearch
-    from opensearchpy import AsyncOpenSearch, OpenSearch
+    from elasticsearch import AsyncElasticsearch
+    from opensearchpy import AsyncOpenSearch
 
     from es_sbert.ingest.load_report import LoadReport
+    from es_sbert.search.semantic_index import EngineOrClient
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CONCURRENCY = 32
+
+
+def _in_pool(
+    method: Callable[Concatenate[SemanticIndex, P], T],
+) -> Callable[Concatenate[AsyncSemanticIndex, P], Coroutine[Any, Any, T]]:
+    """A method of `SemanticIndex` as a coroutine that runs it in the pool, with its signature and documentation."""
+
+    @wraps(method)
+    async def call(self: AsyncSemanticIndex, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(lambda index: method(index, *args, **kwargs))
+
+    return call
 
 
 class AsyncSemanticIndex:
@@ -56,14 +65,7 @@ class AsyncSemanticIndex:
     def __init__(
         self,
         index: str | Sequence[str],
-        engine: AsyncElasticsearch
-        | AsyncOpenSearch
-        | Elasticsearch
-        | OpenSearch
-        | Engine
-        | EngineSettings
-        | str
-        | None = None,
+        engine: AsyncElasticsearch | AsyncOpenSearch | EngineOrClient = None,
         *,
         concurrency: int = CONCURRENCY,
         **options: Unpack[OpenOptions],
@@ -82,14 +84,7 @@ class AsyncSemanticIndex:
     async def create(
         cls,
         name: str,
-        engine: AsyncElasticsearch
-        | AsyncOpenSearch
-        | Elasticsearch
-        | OpenSearch
-        | Engine
-        | EngineSettings
-        | str
-        | None = None,
+        engine: AsyncElasticsearch | AsyncOpenSearch | EngineOrClient = None,
         *,
         concurrency: int = CONCURRENCY,
         **options: Unpack[CreateOptions],
@@ -124,61 +119,14 @@ class AsyncSemanticIndex:
         """See `SemanticIndex.embed_missing`."""
         return await self._load(None, {}, options)
 
-    async def delete(self, ids: str | Iterable[str], *, retry_seconds: float = 300.0) -> int:
-        """See `SemanticIndex.delete`."""
-        return await self._run(lambda index: index.delete(ids, retry_seconds=retry_seconds))
-
-    async def search(
-        self,
-        text: str,
-        k: int = 10,
-        *,
-        rerank: Reranker | None = None,
-        window: int | None = None,
-        **options: Unpack[SearchOptions],
-    ) -> SearchResult:
-        """See `SemanticIndex.search`."""
-        return await self._run(lambda index: index.search(text, k, rerank=rerank, window=window, **options))
-
-    async def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
-        """See `SemanticIndex.search_vector`."""
-        return await self._run(lambda index: index.search_vector(vector, k, **options))
-
-    async def similar_to(
-        self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
-    ) -> SearchResult:
-        """See `SemanticIndex.similar_to`."""
-        return await self._run(lambda opened: opened.similar_to(id, k, index=index, **options))
-
-    like = similar_to  # its name in 0.1
-
-    async def hybrid(
-        self,
-        text: str,
-        k: int = 10,
-        *,
-        rerank: Reranker | None = None,
-        window: int | None = None,
-        **options: Unpack[HybridOptions],
-    ) -> HybridResult:
-        """See `SemanticIndex.hybrid`."""
-        return await self._run(lambda index: index.hybrid(text, k, rerank=rerank, window=window, **options))
-
-    async def body(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> Json:
-        """See `SemanticIndex.body`."""
-        return await self._run(lambda index: index.body(text, k, **options))
-
-    async def similar_body(
-        self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
-    ) -> Json:
-        """See `SemanticIndex.similar_body`."""
-        return await self._run(lambda opened: opened.similar_body(id, k, index=index, **options))
-
-    like_body = similar_body  # its name in 0.1
-
-    async def hybrid_bodies(self, text: str, k: int = 10, **options: Unpack[HybridOptions]) -> tuple[Json, ...]:
-        """See `SemanticIndex.hybrid_bodies`."""
-        return await self._run(lambda index: index.hybrid_bodies(text, k, **options))
+    delete = _in_pool(SemanticIndex.delete)
+    search = _in_pool(SemanticIndex.search)
+    search_vector = _in_pool(SemanticIndex.search_vector)
+    similar_to = like = _in_pool(SemanticIndex.similar_to)
+    hybrid = _in_pool(SemanticIndex.hybrid)
+    body = _in_pool(SemanticIndex.body)
+    similar_body = like_body = _in_pool(SemanticIndex.similar_body)
+    hybrid_bodies = _in_pool(SemanticIndex.hybrid_bodies)
 
     async def close(self) -> None:
         """Close what this object opened itself, after the calls that run."""

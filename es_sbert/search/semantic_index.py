@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.batching import Vectors
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from es_sbert.ingest.load_report import LoadReport
     from es_sbert.ingest.pipeline import LoadControl
 
+    EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | None
 
 Result = TypeVar("Result", bound=RankedHits[Any])
 
@@ -115,7 +116,7 @@ class SemanticIndex:
     def __init__(
         self,
         index: str | Sequence[str],
-        engine: Engine | Elasticsearch | OpenSearch | EngineSettings | str | None = None,
+        engine: EngineOrClient = None,
         **options: Unpack[OpenOptions],
     ) -> None:
         _check_options(options, OpenOptions)
@@ -141,7 +142,7 @@ class SemanticIndex:
     def create(
         cls,
         name: str,
-        engine: Engine | Elasticsearch | OpenSearch | EngineSettings | str | None = None,
+        engine: EngineOrClient = None,
         **options: Unpack[CreateOptions],
     ) -> SemanticIndex:
         """Create an index with a vector field and open it, as `es-sbert index create` does.
