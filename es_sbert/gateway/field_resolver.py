@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import orjson
-
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import FieldOutcome, VectorField
+from es_sbert.search.search_scope import SearchScope, find_incompatible
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class IndexGroup:
-    """Indices in which a vector field is searched the same way.
-
-    Attributes:
-        meta: Metadata of the field.
-        indices: Concrete names.
-        filter: Filter of the alias, if the search must apply it.
-    """
-
-    meta: VectorFieldMeta
-    indices: tuple[str, ...]
-    filter: Json | None = None
-
-
-@dataclass(frozen=True)
-class ResolvedField:
-    """A vector field and the indices in which it is searched.
-
-    Attributes:
-        name: The field.
-        parts: Its indices, grouped. The model is the same in all; index types may differ.
-        shards: Primary shards of all indices.
-    """
-
-    name: str
-    parts: tuple[IndexGroup, ...]
-    shards: int
-
-    @property
-    def meta(self) -> VectorFieldMeta:
-        """Metadata of the field; the index type is that of the first group."""
-        return self.parts[0].meta
 
 
 class FieldResolver:
@@ -68,7 +31,7 @@ class FieldResolver:
         self._defined = defined
         self._cache: dict[tuple[str, str], Any] = {}
 
-    def virtual(self, name: str) -> ResolvedField | None:
+    def virtual(self, name: str) -> SearchScope | None:
         """The field of a virtual name; None if the name is an ordinary field here.
 
         Raises:
@@ -76,7 +39,7 @@ class FieldResolver:
         """
         return self._cached("virtual", name, self._resolve_virtual)
 
-    def virtual_only(self, name: str) -> ResolvedField | None:
+    def virtual_only(self, name: str) -> SearchScope | None:
         """As `virtual`, but None if an index has an ordinary field of that name.
 
         Raises:
@@ -84,7 +47,7 @@ class FieldResolver:
         """
         return self.virtual(name) if self._searched and not self._searched.ordinary else None
 
-    def named(self, name: str) -> ResolvedField | None:
+    def named(self, name: str) -> SearchScope | None:
         """The vector field of that name (`NAME.vector` for a field of chunks); None if no index has it.
 
         Raises:
@@ -92,7 +55,7 @@ class FieldResolver:
         """
         return self._cached("named", name, self._resolve_name)
 
-    def for_text(self, field: str) -> ResolvedField | None:
+    def for_text(self, field: str) -> SearchScope | None:
         """The vector field whose text contains this field; None if there is none.
 
         Raises:
@@ -112,7 +75,7 @@ class FieldResolver:
         value: T = self._cache[key]
         return value
 
-    def _resolve_virtual(self, name: str) -> ResolvedField | None:
+    def _resolve_virtual(self, name: str) -> SearchScope | None:
         if name in self._defined:
             return None
         if not self._searched:
@@ -142,12 +105,12 @@ class FieldResolver:
             )
         return field
 
-    def _resolve_name(self, name: str) -> ResolvedField | None:
+    def _resolve_name(self, name: str) -> SearchScope | None:
         plain = name.removesuffix(".vector")
         field_by_index = {index: plain for index, fields in self._searched.fields.items() if plain in fields}
         return self._resolve(field_by_index, name) if field_by_index else None
 
-    def _resolve_text(self, text_field: str) -> ResolvedField | None:
+    def _resolve_text(self, text_field: str) -> SearchScope | None:
         field_by_index: dict[str, str] = {}
         for index, fields in self._searched.fields.items():
             default = _default_field(fields)
@@ -162,38 +125,39 @@ class FieldResolver:
         templates = {meta.text for fields in self._searched.fields.values() for meta in fields.values()}
         return sorted({field for text in templates if text is not None for field in TextTemplate.parse(text).fields})
 
-    def _resolve(self, field_by_index: dict[str, str], query_name: str) -> ResolvedField:
-        """Check that the field has one model in all indices, and group the indices.
+    def _resolve(self, field_by_index: dict[str, str], query_name: str) -> SearchScope:
+        """The field in all its indices, sorted by name.
 
         Args:
             field_by_index: Index → its vector field.
             query_name: The field's name in the query.
+
+        Raises:
+            IndexMismatch: it is not the same field with one model and one chunking. Models are not named: only callers
+                who may read the mapping may know them.
         """
-        metas = {index: self._searched.fields[index][name] for index, name in field_by_index.items()}
-        first, name = next(iter(field_by_index.items()))
-        meta = metas[first]
-        groups: dict[tuple[str, bytes], list[str]] = {}
-        for index, other in metas.items():
-            other_name = field_by_index[index]
-            if (other_name, other.fingerprint) != (name, meta.fingerprint):
-                # Models are not named: only callers who may read the mapping may know them.
-                difference = f"the field {other_name}" if other_name != name else "that field with another model"
-                raise IndexMismatch(
-                    f"{query_name} is the field {name} in {first}, and {difference} in {index}",
-                    "Search these indices separately, or migrate them to one model: "
-                    "es-sbert index migrate INDEX --model MODEL.",
-                )
-            if (other.passages is None) != (meta.passages is None):
-                whole, chunked = (first, index) if meta.passages is None else (index, first)
-                raise IndexMismatch(
-                    f"{name} has one vector per document in {whole}, and one per chunk in {chunked}",
-                    "Search these indices separately, as two searches of one _msearch.",
-                )
-        filters = self._searched.filters
-        for index in sorted(metas):
-            groups.setdefault((metas[index].index_type, orjson.dumps(filters.get(index))), []).append(index)
-        parts = (IndexGroup(metas[group[0]], tuple(group), filters.get(group[0])) for group in groups.values())
-        return ResolvedField(name, tuple(parts), sum(self._searched.shards[index] for index in metas))
+        searched = self._searched
+        fields = [
+            VectorField(index, name, searched.fields[index][name], FieldOutcome.PRESENT)
+            for index, name in field_by_index.items()
+        ]
+        first = fields[0]
+        other = next((field for field in fields if field.name != first.name), None) or find_incompatible(fields)
+        if other is not None and (other.name, other.meta.fingerprint) != (first.name, first.meta.fingerprint):
+            difference = f"the field {other.name}" if other.name != first.name else "that field with another model"
+            raise IndexMismatch(
+                f"{query_name} is the field {first.name} in {first.index}, and {difference} in {other.index}",
+                "Search these indices separately, or migrate them to one model: "
+                "es-sbert index migrate INDEX --model MODEL.",
+            )
+        if other is not None:
+            whole, chunked = (first, other) if first.meta.passages is None else (other, first)
+            raise IndexMismatch(
+                f"{first.name} has one vector per document in {whole.index}, and one per chunk in {chunked.index}",
+                "Search these indices separately, as two searches of one _msearch.",
+            )
+        shards = sum(searched.shards[index] for index in field_by_index)
+        return SearchScope(tuple(sorted(fields, key=lambda field: field.index)), searched.filters, shards)
 
 
 def _default_field(fields: dict[str, VectorFieldMeta]) -> str:

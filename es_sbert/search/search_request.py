@@ -350,7 +350,7 @@ def build_vector_queries(
         )
     queries = []
     for name in scope.names:
-        meta = scope.meta(name)
+        meta = scope.field_meta(name)
         with np.errstate(over="ignore"):  # what is infinite as float32 is refused below
             vector = np.asarray(vectors[name], dtype=np.float32)
         if vector.shape != (meta.dimensions,):
@@ -408,7 +408,7 @@ def read_document_vectors(
     names = [index] if index is not None else list(scope.indices)
     if index is not None and index not in scope.indices:
         raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(scope.indices)}.")
-    wanted = [path for name in scope.names for path in (name, vector_path(name, scope.meta(name)))]
+    wanted = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
     source = engine.info.source_with_vectors(list(dict.fromkeys(wanted)))
     # By a search, since a look-up by id alone misses documents with a routing of their own.
     query = {"query": {"ids": {"values": [id]}}, "_source": source}

@@ -244,7 +244,7 @@ class ResponseReader:
         return cosine_from_score(score / self._queries[name].boost, self._engine_type, self._method)
 
     def passage(self, hit: Json, name: str) -> Passage | None:
-        meta = self._scope.meta(name, hit["_index"])
+        meta = self._scope.field_meta(name, hit["_index"])
         return None if meta.passages is None else _read_chunk(hit, name, meta)
 
 
@@ -389,5 +389,5 @@ def scope_text_reader(scope: SearchScope) -> HitTextReader:
         UsageError: as `hit_text_reader`, of any of the indices.
     """
     name = scope.names[0]
-    by_index = {index: hit_text_reader(scope.meta(name, index)) for index in scope.indices}
+    by_index = {index: hit_text_reader(scope.field_meta(name, index)) for index in scope.indices}
     return lambda hit: by_index[hit.index](hit)

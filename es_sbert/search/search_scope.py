@@ -10,6 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import orjson
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
@@ -48,6 +51,19 @@ def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> 
     return usual if requested is None else requested
 
 
+def find_incompatible(fields: Sequence[VectorField]) -> VectorField | None:
+    """The first field that cannot be searched together with the first one.
+
+    It has another model; or it has the same name, and one of them has a vector per document, the other one per chunk.
+    """
+    first = fields[0]
+    for other in fields[1:]:
+        chunking_differs = (other.meta.passages is None) != (first.meta.passages is None)
+        if other.meta.fingerprint != first.meta.fingerprint or (other.name == first.name and chunking_differs):
+            return other
+    return None
+
+
 @dataclass(frozen=True)
 class SearchScope:
     """Vector fields that are searched together; all hold vectors of one model.
@@ -55,26 +71,41 @@ class SearchScope:
     Attributes:
         fields: Every field of every index, at least one.
         filters: Concrete index → filter of the alias by which it is searched, where that has one.
+        shards: Primary shards of all indices, for the gateway; 0 if unknown.
+
+    Raises:
+        IndexMismatch: see `find_incompatible`.
     """
 
     fields: tuple[VectorField, ...]
     filters: Mapping[str, Json] = field(default_factory=dict)
+    shards: int = 0
 
     def __post_init__(self) -> None:
-        first = self.fields[0]
-        for other in self.fields[1:]:
-            if other.meta.fingerprint != first.meta.fingerprint:
-                raise IndexMismatch(
-                    f"{other.index}.{other.name} holds vectors of {other.meta.model!r}, {first.index}.{first.name} of "
-                    f"{first.meta.model!r}: their cosines cannot be compared",
-                    "Search them one by one, or embed both with one model: `es-sbert index migrate`.",
-                )
-            if other.name == first.name and (other.meta.passages is None) != (first.meta.passages is None):
-                raise IndexMismatch(
-                    f"{other.name} holds passages in one of {other.index} and {first.index}, and one vector a document "
-                    "in the other",
-                    "Search them one by one, or give the fields different names.",
-                )
+        first, other = self.fields[0], find_incompatible(self.fields)
+        if other is None:
+            return
+        if other.meta.fingerprint != first.meta.fingerprint:
+            raise IndexMismatch(
+                f"{other.index}.{other.name} holds vectors of {other.meta.model!r}, {first.index}.{first.name} of "
+                f"{first.meta.model!r}: their cosines cannot be compared",
+                "Search them one by one, or embed both with one model: `es-sbert index migrate`.",
+            )
+        raise IndexMismatch(
+            f"{other.name} holds passages in one of {other.index} and {first.index}, and one vector a document "
+            "in the other",
+            "Search them one by one, or give the fields different names.",
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the first vector field."""
+        return self.fields[0].name
+
+    @property
+    def meta(self) -> VectorFieldMeta:
+        """What the mapping says about the first vector field; its model is that of all others."""
+        return self.fields[0].meta
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -86,7 +117,16 @@ class SearchScope:
         """Names of the vector fields, each once."""
         return tuple(dict.fromkeys(field.name for field in self.fields))
 
-    def meta(self, name: str, index: str | None = None) -> VectorFieldMeta:
+    @cached_property
+    def groups(self) -> tuple[SearchScope, ...]:
+        """The fields by index type and alias filter: those of a group can be searched by one query."""
+        groups: dict[tuple[str, bytes], list[VectorField]] = {}
+        for searched in self.fields:
+            key = searched.meta.index_type, orjson.dumps(self.filters.get(searched.index))
+            groups.setdefault(key, []).append(searched)
+        return tuple(SearchScope(tuple(group), self.filters) for group in groups.values())
+
+    def field_meta(self, name: str, index: str | None = None) -> VectorFieldMeta:
         """What the mapping says about a field; in which of the indices matters for the text alone."""
         wanted = [field.meta for field in self.fields if field.name == name]
         return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), wanted[0])
@@ -97,16 +137,17 @@ class SearchScope:
             return filter
         own = [self.filters.get(index) for index in self.indices]
         if all(each == own[0] for each in own):
-            return and_query(self.filters[self.indices[0]], filter)
+            return filter if own[0] is None else and_query(own[0], filter)
         pairs = zip(self.indices, own, strict=True)
-        return and_query(_any_of([and_query({"term": {"_index": index}}, each) for index, each in pairs]), filter)
+        any_index = _any_of([and_query({"term": {"_index": index}}, each) for index, each in pairs])
+        return and_query(any_index, filter)
 
     def method(self, engine_type: EngineType, exact: bool) -> SearchMethod:
         """How they are searched: by a script where one of them has no graph that could be."""
         methods = {choose_method(engine_type, field.meta, exact) for field in self.fields}
         return SearchMethod.EXACT if SearchMethod.EXACT in methods else SearchMethod.KNN
 
-    def oversample(self, name: str, requested: float | None) -> float | None:
+    def oversample(self, name: str, requested: float | None = None) -> float | None:
         """As `choose_oversample`, the most that one of the indices needs.
 
         Raises:

@@ -37,7 +37,7 @@ from luqum.tree import (
 
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import FieldResolver, ResolvedField
+from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, decode_wrapper, query_type_and_body
 from es_sbert.gateway.search.semantic_query import (
     SemanticQuery,
@@ -48,6 +48,7 @@ from es_sbert.gateway.search.semantic_query import (
 )
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.search.hybrid_search import DEFAULT_BOOSTS
+from es_sbert.search.search_scope import SearchScope
 
 _MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string", "simple_query_string"})
 _BOOSTED = re.compile(r"^(?P<field>.+?)\^(?P<boost>\d+(?:\.\d+)?)$")
@@ -284,7 +285,7 @@ class HybridDetector:
         self._settings = settings
         self._max_text_characters = max_text_characters
         self._weight = weight
-        self._cache: IdentityCache[tuple[str, ResolvedField] | None] = IdentityCache()
+        self._cache: IdentityCache[tuple[str, SearchScope] | None] = IdentityCache()
 
     def semantic_part(self, node: Json) -> SemanticQuery | None:
         """The semantic query to add to a full-text query; None if it is not one query for a single text.
@@ -311,10 +312,10 @@ class HybridDetector:
             syntax=SemanticSyntax.HYBRID,
         )
 
-    def _text_and_target(self, node: Json) -> tuple[str, ResolvedField] | None:
+    def _text_and_target(self, node: Json) -> tuple[str, SearchScope] | None:
         return self._cache.get(node, self._detect)
 
-    def _detect(self, node: Json) -> tuple[str, ResolvedField] | None:
+    def _detect(self, node: Json) -> tuple[str, SearchScope] | None:
         query = query_type_and_body(decode_wrapper(node))
         if query is None:
             return None
@@ -333,14 +334,14 @@ class HybridDetector:
         results = [self._text_and_target(clause) for clause in clauses]
         return results[0] if results and all(result == results[0] for result in results) else None
 
-    def _search_target(self, value: Any, fields: Sequence[Any]) -> tuple[str, ResolvedField] | None:
+    def _search_target(self, value: Any, fields: Sequence[Any]) -> tuple[str, SearchScope] | None:
         text = scalar_as_text(value)
         if not isinstance(text, str):
             return None
         targets = (self._target(_BOOST_SUFFIX.sub("", field)) for field in fields if isinstance(field, str))
         return next(((text, target) for target in targets if target is not None), None)
 
-    def _target(self, pattern: str) -> ResolvedField | None:
+    def _target(self, pattern: str) -> SearchScope | None:
         """The vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
         if "*" in pattern:
             matching = (field for field in self._names.texts() if fnmatchcase(field, pattern))

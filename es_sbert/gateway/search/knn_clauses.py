@@ -12,7 +12,6 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import IndexGroup, ResolvedField
 from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS
 from es_sbert.gateway.proxy.incoming_request import credential_headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
@@ -21,7 +20,7 @@ from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.index.document_vectors import QueryVector, to_float_list
 from es_sbert.index.mapping import IndexType, chunk_inner_hits, vector_path
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.search.search_scope import choose_method, choose_oversample
+from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, cosine_from_score, vector_clause
 
 # What hits must match; None where the engine itself keeps the k nearest documents of all shards.
@@ -49,7 +48,7 @@ def semantic_clause(
         field=semantic.target.name,
         vector=vector,
         k=semantic.k,
-        filter=combine_filters(_without_none(semantic.filter, combine_filters(filters))),
+        filter=combine_filters(semantic.filter, combine_filters(*filters)),
         num_candidates=None if semantic.num_candidates is None else max(semantic.k, semantic.num_candidates),
         min_cosine=semantic.min_cosine,
         boost=semantic.boost,
@@ -79,20 +78,20 @@ def highlight_clause(semantic: SemanticQuery) -> Json:
     return {"multi_match": {"query": semantic.text, "fields": fields, "lenient": True}}
 
 
-def knn_clause(engine_type: EngineType, target: ResolvedField, query: VectorQuery, counts: CandidateCounts) -> Json:
+def knn_clause(engine_type: EngineType, target: SearchScope, query: VectorQuery, counts: CandidateCounts) -> Json:
     """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias."""
     clauses: list[Json] = []
-    for number, part in enumerate(target.parts):
+    for number, part in enumerate(target.groups):
         part_query = replace(
             query,
-            oversample=choose_oversample(part.meta),
-            filter=combine_filters(_without_none(query.filter, part.filter)),
+            oversample=part.oversample(target.name),
+            filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
             # Engines require a different name for the inner hits of each clause.
             inner_hits=f"{query.inner_hits}.{number}" if query.inner_hits and number else query.inner_hits,
         )
         if engine_type is EngineType.OPENSEARCH:
             part_query = counts.distinct(part_query)
-        clause = vector_clause(engine_type, choose_method(engine_type, part.meta, exact=False), part_query)
+        clause = vector_clause(engine_type, part.method(engine_type, exact=False), part_query)
         clauses.append({"bool": {"must": [clause], "filter": [index_filter(part.indices)]}})
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses, "minimum_should_match": 1}}
 
@@ -112,28 +111,25 @@ def knn_section(semantic: SemanticQuery, section: Json, vector: QueryVector, inn
     Args:
         vector: *Shape:* ``(dimensions,)``.
     """
-    meta = semantic.target.meta
+    target, meta = semantic.target, semantic.target.meta
     section = {name: value for name, value in section.items() if name != "query_vector_builder"}
-    indices = [index for part in semantic.target.parts for index in part.indices]
-    section |= {"field": vector_path(semantic.target.name, meta), "query_vector": to_float_list(vector)}
-    section["filter"] = combine_filters(_without_none(semantic.filter, index_filter(indices)))
-    oversample = choose_oversample(meta)
+    indices = [index for part in target.groups for index in part.indices]
+    section |= {"field": vector_path(target.name, meta), "query_vector": to_float_list(vector)}
+    section["filter"] = combine_filters(semantic.filter, index_filter(indices))
+    oversample = target.groups[0].oversample(target.name)
     if oversample is not None:
         section.setdefault("rescore_vector", {"oversample": oversample})
     if inner_hits is not None and meta.passages is not None:
-        section.setdefault("inner_hits", chunk_inner_hits(semantic.target.name, inner_hits))
+        section.setdefault("inner_hits", chunk_inner_hits(target.name, inner_hits))
     return section
 
 
-def _without_none(*filters: Json | None) -> list[Json]:
-    return [query for query in filters if query is not None]
-
-
-def combine_filters(filters: Sequence[Json]) -> Json | None:
+def combine_filters(*filters: Json | None) -> Json | None:
     """One query that matches what all filters match; None if there are none."""
-    if not filters:
+    given = [query for query in filters if query is not None]
+    if not given:
         return None
-    return filters[0] if len(filters) == 1 else {"bool": {"filter": list(filters)}}
+    return given[0] if len(given) == 1 else {"bool": {"filter": given}}
 
 
 class CandidateCounts:
@@ -240,7 +236,7 @@ class TopKCutoff:
 
 def cutoff_key(semantic: SemanticQuery, filters: Sequence[Json]) -> str:
     """Key of a query and its filters, on which the k-th nearest document depends."""
-    return repr((semantic, list(filters)))
+    return repr((semantic, semantic.target.name, semantic.target.indices, list(filters)))
 
 
 # Members of a search that determine its documents and fields: a point in time, runtime fields.
@@ -256,13 +252,13 @@ def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
     matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of
     each shard by definition.
     """
-    if any(_matches_more_than_k(engine_type, part) for part in semantic.target.parts):
+    if any(_matches_more_than_k(engine_type, part) for part in semantic.target.groups):
         return True
     return semantic.target.shards > 1 and semantic.syntax not in (SemanticSyntax.TEXT_EMBEDDING, SemanticSyntax.NEURAL)
 
 
-def _matches_more_than_k(engine_type: EngineType, part: IndexGroup) -> bool:
-    oversampled = engine_type is EngineType.OPENSEARCH and choose_oversample(part.meta) is not None
+def _matches_more_than_k(engine_type: EngineType, part: SearchScope) -> bool:
+    oversampled = engine_type is EngineType.OPENSEARCH and part.oversample(part.name) is not None
     return oversampled or part.meta.index_type == IndexType.FLAT
 
 

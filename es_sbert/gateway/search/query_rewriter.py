@@ -8,7 +8,6 @@ from typing import Any
 
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import ResolvedField
 from es_sbert.gateway.search.compound_queries import (
     BOOL_CLAUSES,
     JOINING_QUERIES,
@@ -27,6 +26,7 @@ from es_sbert.gateway.search.knn_clauses import CandidateCounts, Filters, highli
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import has_vector_query
+from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import MAX_K
 
 # Semantic query and filters → its vector, *shape:* ``(dimensions,)``, or the list that will hold it; and the cosine of
@@ -140,7 +140,7 @@ class QueryRewriter:
         """The vector of a section `knn`. *Shape:* ``(dimensions,)``."""
         return self._lookup(semantic, None)[0]
 
-    def inner_hits_name(self, target: ResolvedField) -> str | None:
+    def inner_hits_name(self, target: SearchScope) -> str | None:
         """A name for inner hits, unique in the request; None if the field holds no passages."""
         if target.meta.passages is None:
             return None

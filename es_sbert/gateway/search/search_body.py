@@ -12,12 +12,12 @@ from typing import Any
 
 from es_sbert.engines.protocol import Json
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import ResolvedField
 from es_sbert.gateway.search.compound_queries import MemberFunctions, clause_list, map_clauses, map_members
 from es_sbert.gateway.search.full_text_queries import may_name_field
 from es_sbert.gateway.search.knn_clauses import knn_section
 from es_sbert.gateway.search.query_rewriter import QueryPosition, QueryRewriter
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
+from es_sbert.search.search_scope import SearchScope
 
 # What every document at a position must match: a semantic query there finds the k nearest of these documents.
 RequiredFilters = tuple[Json, ...]
@@ -246,7 +246,7 @@ def _displayed_fields(part: str, node: Json) -> Iterator[tuple[str, str]]:
         yield from (("highlight", name) for field in clause_list(node.get("fields")) for name in field)
 
 
-def _remedy(name: str, target: ResolvedField) -> str:
+def _remedy(name: str, target: SearchScope) -> str:
     return (
         f'Search it as {{"match": {{"{name}": "…"}}}} and sort by _score; elsewhere name a field that documents have, '
         f"such as {target.name}. {_PASS_THROUGH_HINT}"

@@ -335,7 +335,7 @@ class SearchRewriter:
     ) -> None:
         """Embed different texts of queries for one model."""
         target = next(iter(queries.values())).target
-        embedder = await self._models.for_field(target.meta, target.parts[0].indices[0])
+        embedder = await self._models.for_field(target.meta, target.indices[0])
         encoded = await embedder.embed(list(queries), "query", caller)
         for semantic, vector in zip(queries.values(), encoded.vectors, strict=True):
             collected.vectors[_vector_key(semantic)] = vector

@@ -5,17 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from es_sbert.engines.protocol import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import FieldResolver, ResolvedField
+from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, query_type_and_body
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.io.text_formats import json_type_name
+from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import MAX_K
 
 # Full-text queries on one field. On the virtual field they all mean the same: Kibana sends a phrase for quoted words.
@@ -48,7 +49,7 @@ class SemanticQuery:
         syntax: How it was written.
     """
 
-    target: ResolvedField
+    target: SearchScope = field(repr=False)
     text: str
     k: int
     filter: Json | None = None
@@ -133,7 +134,7 @@ class SemanticQueryParser:
         options = value if isinstance(value, dict) else {"value": value}
         return self._on_virtual_field(target, "term", field, body | options | {"query": options.get("value")})
 
-    def _on_virtual_field(self, target: ResolvedField, kind: str, field: str, options: Json) -> SemanticQuery:
+    def _on_virtual_field(self, target: SearchScope, kind: str, field: str, options: Json) -> SemanticQuery:
         where = f"{kind} on {field}"
         if options.get("fuzziness", 0) not in (0, "0"):
             raise BadRequest("a semantic query does not support fuzziness", "Remove fuzziness from the query.")
@@ -213,7 +214,7 @@ class SemanticQueryParser:
         )
 
     def _query(
-        self, target: ResolvedField, syntax: SemanticSyntax, text: object, where: str, options: Json, **members: Any
+        self, target: SearchScope, syntax: SemanticSyntax, text: object, where: str, options: Json, **members: Any
     ) -> SemanticQuery:
         return SemanticQuery(
             target,
@@ -225,7 +226,7 @@ class SemanticQueryParser:
             **members,
         )
 
-    def _target(self, name: object, model: object) -> ResolvedField | None:
+    def _target(self, name: object, model: object) -> SearchScope | None:
         """A vector field by its own name, its virtual one, or that of the text that was embedded.
 
         Args:

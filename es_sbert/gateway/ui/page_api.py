@@ -19,7 +19,7 @@ from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import FieldResolver, ResolvedField
+from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexExpression, IndexLookup, resolve_mappings
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
@@ -35,6 +35,7 @@ from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.mapping import CHUNK_VECTOR, VectorFieldMeta, document_meta_field, vector_fields, vector_path
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_request import HIGHLIGHT_LIMITS, exclude_document, mean_direction
+from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import VectorQuery
 
 MAX_DOCUMENTS = 1000
@@ -178,7 +179,7 @@ class CallerClient:
         await self.search(index, {"size": 0, "query": {"match_none": {}}})
 
     async def vectors(
-        self, index: str, field: ResolvedField, documents: Collection[DocumentRef]
+        self, index: str, field: SearchScope, documents: Collection[DocumentRef]
     ) -> dict[DocumentRef, list[Vectors]]:
         """Document → its vector, or those of its chunks. Documents without any are left out.
 
@@ -297,7 +298,7 @@ class PageApi:
             field.name,
             vector,
             request.k,
-            combine_filters([excluded, *request.filter]),
+            combine_filters(excluded, *request.filter),
             passages=field.meta.passages is not None,
             inner_hits=field.name,
         )
@@ -322,7 +323,7 @@ class PageApi:
         ]
         return {"query": {"x": center[0], "y": center[1]}, "hits": hits}
 
-    async def _resolve_field(self, client: CallerClient, index: str, name: str) -> ResolvedField:
+    async def _resolve_field(self, client: CallerClient, index: str, name: str) -> SearchScope:
         await client.require_search_permission(index)
         virtual = self._settings.semantic.virtual_field
         resolved = await self._indices.get(IndexExpression(quote_expression(index), {}, client.headers))
@@ -331,14 +332,14 @@ class PageApi:
             raise UsageError(f"{index} has no vectors", "Embed its documents: es-sbert ingest --index INDEX.")
         return field
 
-    async def _embed(self, field: ResolvedField, text: str | None) -> Vectors:
+    async def _embed(self, field: SearchScope, text: str | None) -> Vectors:
         checked = parse_query_text(text, "the map", self._settings.limits.query_characters)
-        embedder = await self._models.for_field(field.meta, field.parts[0].indices[0])
+        embedder = await self._models.for_field(field.meta, field.indices[0])
         vector: Vectors = (await embedder.embed([checked], "query")).vectors[0]  # (dimensions,)
         return vector
 
     async def _document_vector(
-        self, client: CallerClient, index: str, field: ResolvedField, document: DocumentRef
+        self, client: CallerClient, index: str, field: SearchScope, document: DocumentRef
     ) -> Vectors:
         vectors = await client.vectors(index, field, [document])
         if document not in vectors:

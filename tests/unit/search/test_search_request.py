@@ -177,7 +177,7 @@ def test_one_index_type_without_a_graph_makes_all_of_them_exact_on_opensearch() 
     assert mixed.oversample("embedding", None) == 1.5
     assert mixed.oversample("embedding", 3.0) == 3.0
     assert ONE.oversample("embedding", None) is None
-    assert IndexType(mixed.meta("embedding", "news").index_type) is IndexType.FLAT
+    assert IndexType(mixed.field_meta("embedding", "news").index_type) is IndexType.FLAT
 
 
 @pytest.mark.parametrize(
