@@ -39,10 +39,10 @@ from es_sbert.gateway.proxy.engine_routes import (
 from es_sbert.gateway.proxy.forward import OutgoingRequest, forward
 from es_sbert.gateway.proxy.incoming_request import DrainableReceive, IncomingRequest
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.incoming_search import MODE_HEADER, PitResolver, TemplateRenderer, check_mode
-from es_sbert.gateway.search.search_handlers import MsearchHandler, RankEvalHandler, SearchHandler
+from es_sbert.gateway.search.incoming_search import requested_mode
+from es_sbert.gateway.search.search_handlers import SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
-from es_sbert.gateway.search.unsupported_apis import DeleteByQueryHandler, QueryLanguageHandler
+from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
 from es_sbert.gateway.search_log import SearchLog, SearchRecorder
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.ui.page_api import PageApi
@@ -102,16 +102,14 @@ class Gateway:
         self._models = ModelRegistry(settings.models, settings.embedding, self._metrics)
         self._indices = IndexLookup(self._upstream, settings.semantic.virtual_field)
         rewriter = SearchRewriter(settings, self._upstream, self._indices, self._models)
-        pits, templates = PitResolver(self._upstream), TemplateRenderer(self._upstream)
-        self._search = SearchHandler(rewriter, pits, templates, self._upstream)
-        self._msearch = MsearchHandler(rewriter, pits, templates, self._upstream)
-        by_query, query_language = DeleteByQueryHandler(rewriter), QueryLanguageHandler(rewriter)
-        # Handlers of APIs that are not searches, but may contain queries.
-        self._others: dict[EngineApi, DeleteByQueryHandler | QueryLanguageHandler | RankEvalHandler] = {
-            EngineApi.BY_QUERY: by_query,
-            EngineApi.REINDEX: by_query,
-            EngineApi.LANGUAGE: query_language,
-            EngineApi.RANK_EVALUATION: RankEvalHandler(rewriter, templates),
+        self._search = SearchHandler(rewriter, self._upstream)
+        unsupported = UnsupportedApiHandler(rewriter)
+        # Functions that check or rewrite the request of an API that is not a search, but may contain queries.
+        self._others = {
+            EngineApi.BY_QUERY: unsupported.outgoing,
+            EngineApi.REINDEX: unsupported.outgoing,
+            EngineApi.LANGUAGE: unsupported.outgoing,
+            EngineApi.RANK_EVALUATION: self._search.rank_eval_request,
         }
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         page_api = PageApi(settings, self._indices, self._models, rewriter)
@@ -170,14 +168,13 @@ class Gateway:
 
     async def _dispatch(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
         """Let the handler of an API respond; returns the status, 0 if the client disconnected."""
-        check_mode(incoming.header(MODE_HEADER))
+        requested_mode(incoming)  # an unknown mode is rejected
         if route.api in SEARCH_APIS or route.api in MULTI_SEARCH_APIS:
-            handler = self._msearch if route.api in MULTI_SEARCH_APIS else self._search
             with self._record_search(route) as recorder:
-                recorder.status = await handler.answer(incoming, route, send, recorder) or recorder.status
+                recorder.status = await self._search.answer(incoming, route, send, recorder) or recorder.status
                 return recorder.status
         if route.api in self._others:
-            outgoing = await cancel_on_disconnect(incoming, self._others[route.api].outgoing(incoming, route))
+            outgoing = await cancel_on_disconnect(incoming, self._others[route.api](incoming, route))
             return await forward(incoming, send, self._upstream, outgoing)
         if route.api in WRITE_APIS and self._settings.semantic.writes:
             return await self._writes.answer(incoming, route, send)

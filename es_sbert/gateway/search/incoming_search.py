@@ -24,18 +24,6 @@ from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, wr
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.settings import MIB, Limits
 
-MODE_HEADER = b"x-es-sbert"
-
-
-def check_mode(header: bytes) -> None:
-    """Check the header `X-Es-Sbert`.
-
-    Raises:
-        BadRequest: its value is unknown.
-    """
-    if header.strip().lower() not in (b"", *(mode.encode() for mode in RewriteMode)):
-        raise BadRequest("the header X-Es-Sbert has an unknown value", "Use off, on or hybrid, or remove the header.")
-
 
 class RewriteMode(StrEnum):
     """Value of the header `X-Es-Sbert`: what is rewritten."""
@@ -43,6 +31,21 @@ class RewriteMode(StrEnum):
     OFF = "off"
     ON = "on"
     HYBRID = "hybrid"
+
+
+def requested_mode(incoming: IncomingRequest) -> RewriteMode | None:
+    """The value of the header `X-Es-Sbert`; None without it.
+
+    Raises:
+        BadRequest: its value is unknown.
+    """
+    header = incoming.header(b"x-es-sbert").decode("ascii", "replace").strip().lower()
+    try:
+        return RewriteMode(header) if header else None
+    except ValueError:
+        raise BadRequest(
+            "the header X-Es-Sbert has an unknown value", "Use off, on or hybrid, or remove the header."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -156,19 +159,6 @@ class ReceivedRequest:
     plain: bytes | None
 
 
-@dataclass(frozen=True)
-class ParsedSearch:
-    """A search from the body or the parameters of a request.
-
-    Attributes:
-        body: The search.
-        params: The parameters that are not part of it.
-    """
-
-    body: Json
-    params: list[tuple[str, str]]
-
-
 async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes | None:
     """A body without its content encoding; None if the encoding is not supported.
 
@@ -180,8 +170,8 @@ async def decompress_offloaded(raw: bytes, incoming: IncomingRequest) -> bytes |
     return await offload_if_large(size, decompress_body, raw, incoming)
 
 
-def parse_search(plain: bytes, incoming: IncomingRequest) -> ParsedSearch:
-    """The search of a request, from its body or its parameters.
+def parse_search(plain: bytes, incoming: IncomingRequest) -> tuple[Json, list[tuple[str, str]]]:
+    """The search of a request, from its body or its parameters, and the parameters that are not part of it.
 
     Raises:
         UnsupportedJson: the body is not a JSON object; the engine rejects it.
@@ -199,7 +189,7 @@ def parse_search(plain: bytes, incoming: IncomingRequest) -> ParsedSearch:
         }
         body = body | {"query": {"query_string": query_string}}
         params = [(name, value) for name, value in params if name not in _URI_SEARCH_PARAMETERS]
-    return ParsedSearch(body, params)
+    return body, params
 
 
 def has_json_body(incoming: IncomingRequest) -> bool:
@@ -212,37 +202,30 @@ _TEMPLATE_MEMBERS = ("id", "source", "params")
 _SEARCH_MEMBERS = ("explain", "profile")
 
 
-class TemplateRenderer:
-    """Renders search templates in the engine, with the caller's permissions.
+async def render_template(upstream: Upstream, body: Json, incoming: IncomingRequest) -> Json | BufferedResponse:
+    """The search of a template, rendered by the engine with the caller's permissions.
 
     Args:
-        upstream: The engine.
+        body: Body of `_search/template`.
+
+    Returns:
+        The search, or the engine's response if it cannot be rendered.
+
+    Raises:
+        EngineUnreachable: the engine did not respond.
     """
-
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
-
-    async def render(self, body: Json, incoming: IncomingRequest) -> Json | BufferedResponse:
-        """The rendered search, or the engine's response if it cannot be rendered.
-
-        Args:
-            body: Body of `_search/template`.
-
-        Raises:
-            EngineUnreachable: the engine did not respond.
-        """
-        template = {name: body[name] for name in _TEMPLATE_MEMBERS if name in body}
-        render = OutgoingRequest.with_body(incoming, write_object(template), b"/_render/template", "POST")
-        answer = await fetch_response(self._upstream, render)
-        if answer.status != 200:
-            return answer
-        try:
-            output = parse_object(answer.body).get("template_output")
-        except UnsupportedJson:
-            return answer
-        if not isinstance(output, dict):
-            return answer
-        return output | {name: body[name] for name in _SEARCH_MEMBERS if name in body}
+    template = {name: body[name] for name in _TEMPLATE_MEMBERS if name in body}
+    render = OutgoingRequest.with_body(incoming, write_object(template), b"/_render/template", "POST")
+    answer = await fetch_response(upstream, render)
+    if answer.status != 200:
+        return answer
+    try:
+        output = parse_object(answer.body).get("template_output")
+    except UnsupportedJson:
+        return answer
+    if not isinstance(output, dict):
+        return answer
+    return output | {name: body[name] for name in _SEARCH_MEMBERS if name in body}
 
 
 _CACHE_SIZE = 1000

@@ -20,7 +20,7 @@ from es_sbert.engines.protocol import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel, offload_if_large
 from es_sbert.gateway.errors import BadRequest, error_object, http_status
-from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
+from es_sbert.gateway.proxy.engine_routes import MULTI_SEARCH_APIS, EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import (
     BufferedResponse,
     OutgoingRequest,
@@ -34,13 +34,12 @@ from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import (
-    PitResolver,
     ReceivedRequest,
     RewriteContext,
     RewriteMode,
     SemanticBudget,
-    TemplateRenderer,
     parse_search,
+    render_template,
 )
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
 from es_sbert.gateway.search_log import SearchRecorder
@@ -54,60 +53,53 @@ _NATIVE_SEMANTIC_QUERIES = (b'"query_vector_builder"', b'"neural"', b'"semantic"
 _MAX_LOGGED = 1000
 
 
-class _RewritingHandler:
-    """Base of the handlers that rewrite searches.
+@dataclass(frozen=True)
+class _MsearchEntry:
+    """One search of `_msearch`.
+
+    Attributes:
+        header, body: Its two lines.
+        result: The result of rewriting it; None if it is not semantic.
+        error: Why it cannot be rewritten.
+        response: Its part of the response if it is not sent to the engine.
+    """
+
+    header: bytes
+    body: bytes
+    result: RewriteResult | None = None
+    error: EsSbertError | None = None
+    response: Json | None = None
+
+
+class SearchHandler:
+    """Handles `_search`, `_async_search`, `_count`, `_msearch`, their templates, `_explain`, `_validate/query` and
+    `_rank_eval`.
 
     Args:
         rewriter: Rewrites search bodies.
-        pits: Resolves points in time.
-        templates: Renders search templates.
         upstream: The engine.
     """
 
-    def __init__(
-        self, rewriter: SearchRewriter, pits: PitResolver, templates: TemplateRenderer, upstream: Upstream
-    ) -> None:
+    def __init__(self, rewriter: SearchRewriter, upstream: Upstream) -> None:
         self._rewriter = rewriter
-        self._pits = pits
-        self._templates = templates
         self._upstream = upstream
 
-    async def _rewrite_search(
-        self,
-        body: Json,
-        incoming: IncomingRequest,
-        context: RewriteContext,
-        *,
-        template: bool,
-        confirm_later: bool = False,
-    ) -> RewriteResult | BufferedResponse:
-        """Render the template of a search, resolve its point in time, and rewrite it.
-
-        Returns:
-            The result, or the engine's response if it cannot render the template.
-        """
-        if template:
-            rendered = await self._templates.render(body, incoming)
-            if isinstance(rendered, BufferedResponse):
-                return rendered
-            body = rendered
-        if "pit" in body:
-            context = replace(context, expression=await self._pits.expression(body, incoming), listed=True)
-        return await self._rewriter.rewrite(body, context, confirm_later=confirm_later)
-
-
-class SearchHandler(_RewritingHandler):
-    """Handles `_search`, `_async_search` and `_count`, their templates, `_explain` and `_validate/query`."""
-
     async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder) -> int:
-        """Rewrite the search and forward it; again if the indices have changed before the response.
+        """Rewrite the searches and forward the request.
 
         Returns:
             Status of the response; 0 if the client disconnected.
 
         Raises:
-            EsSbertError: a semantic query is invalid, or the engine is not available.
+            EsSbertError: a semantic query is invalid, there are too many, or the engine is not available.
         """
+        answer = self._answer_msearch if route.api in MULTI_SEARCH_APIS else self._answer_search
+        return await answer(incoming, route, send, recorder)
+
+    async def _answer_search(
+        self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder
+    ) -> int:
+        """Rewrite a search and forward it; again if the indices have changed before the response."""
         received = await self._rewriter.receive(incoming)
         while True:
             outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route))
@@ -137,104 +129,41 @@ class SearchHandler(_RewritingHandler):
         template = route.api is EngineApi.SEARCH_TEMPLATE
         if plain is None:
             return unchanged
-        if template:
-            self._rewriter.check_size(plain)  # the search is not known before the template is rendered
-        elif not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, received.mode):
+        if not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, received.mode, template=template):
             return unchanged
         try:
-            search = await offload_if_large(len(plain), parse_search, plain, incoming)
+            search, params = await offload_if_large(len(plain), parse_search, plain, incoming)
         except UnsupportedJson:
             return unchanged
-        options = dict(search.params)
+        options = dict(params)
         repeatable = route.api in _REPEATABLE and "scroll" not in options
         if route.api is EngineApi.EXPLAIN:
             # The routing of the one document, not of the search.
             options.pop("routing", None)
         size, budget = len(plain), self._rewriter.budget()
         context = RewriteContext(route.index, options, incoming.headers, received.mode, size, budget)
-        result = await self._rewrite_search(search.body, incoming, context, template=template, confirm_later=repeatable)
+        result = await self._rewriter.rewrite_search(
+            search, incoming, context, template=template, confirm_later=repeatable
+        )
         if isinstance(result, BufferedResponse):
             return unchanged  # the engine rejects the template
         if not result.is_changed:
             return received.unchanged, result
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
-        target = path + b"?" + urlencode(search.params, quote_via=quote).encode() if search.params else path
+        target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
         # A search from the parameters `source` or `q` is sent as a body.
         method = "POST" if incoming.method == "GET" and not plain else incoming.method
         body = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
         return OutgoingRequest.with_body(incoming, body, target, method), result
 
-
-def _consume_exception(still_valid: asyncio.Future[bool]) -> None:
-    """Ignore the error of a check whose result is no longer needed."""
-    if not still_valid.cancelled():
-        still_valid.exception()
-
-
-def may_need_hint(outgoing: OutgoingRequest) -> bool:
-    """Whether an unchanged search may contain one of the engine's native semantic queries."""
-    return outgoing.body is not None and any(mark in outgoing.body for mark in _NATIVE_SEMANTIC_QUERIES)
-
-
-def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
-    """A response with the hint in its reason, if it is an error about the query."""
-    if response.status != 400:
-        return response
-    try:
-        body = parse_object(response.body)
-    except UnsupportedJson:
-        return response
-    error = body.get("error")
-    if not isinstance(error, dict):
-        return response
-    causes = error.get("root_cause")
-    changed = _with_hint(error, hint)
-    if isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes):
-        changed["root_cause"] = [_with_hint(cause, hint) for cause in causes]
-    return BufferedResponse(response.status, response.headers, write_object(body | {"error": changed}))
-
-
-def _with_hint(error: Json, hint: str) -> Json:
-    reason = str(error.get("reason") or error.get("type") or "").rstrip(".")
-    return error | {"reason": f"{reason}. {hint}"}
-
-
-@dataclass(frozen=True)
-class _MsearchEntry:
-    """One search of `_msearch`.
-
-    Attributes:
-        header, body: Its two lines.
-        result: The result of rewriting it; None if it is not semantic.
-        error: Why it cannot be rewritten.
-        response: Its part of the response if it is not sent to the engine.
-    """
-
-    header: bytes
-    body: bytes
-    result: RewriteResult | None = None
-    error: EsSbertError | None = None
-    response: Json | None = None
-
-
-class MsearchHandler(_RewritingHandler):
-    """Handles `_msearch` and `_msearch/template`."""
-
-    async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder) -> int:
-        """Rewrite the searches and forward the request.
-
-        Returns:
-            Status of the response; 0 if the client disconnected.
-
-        Raises:
-            EsSbertError: the engine is not available, or the request has too many semantic queries.
-        """
+    async def _answer_msearch(
+        self, incoming: IncomingRequest, route: EngineRoute, send: Send, recorder: SearchRecorder
+    ) -> int:
+        """Rewrite the searches and forward the request; errors of searches are part of the response."""
         received = await self._rewriter.receive(incoming, lines_to_utf8)
         plain, template = received.plain, route.api is EngineApi.MULTI_SEARCH_TEMPLATE
         entries: list[_MsearchEntry] = []
-        if plain is not None and template:
-            self._rewriter.check_size(plain)  # the searches are not known before the templates are rendered
-        if plain is not None and (template or await self._rewriter.maybe_semantic(plain, received.mode)):
+        if plain is not None and await self._rewriter.maybe_semantic(plain, received.mode, template=template):
             searches = await offload_if_large(len(plain), split_entries, plain)
             entries = await cancel_on_disconnect(
                 incoming, self._rewrite_entries(searches or [], incoming, route, received.mode)
@@ -298,7 +227,7 @@ class MsearchHandler(_RewritingHandler):
         expression = _index_expression(header, route)
         context = RewriteContext(expression, options, incoming.headers, mode, size, budget)
         try:
-            result = await self._rewrite_search(body, incoming, context, template=template)
+            result = await self._rewriter.rewrite_search(body, incoming, context, template=template)
         except EsSbertError as error:
             return replace(entry, error=error, response=_error_response(error))
         if isinstance(result, BufferedResponse):
@@ -326,6 +255,86 @@ class MsearchHandler(_RewritingHandler):
                 responses = deque(answer["responses"])
             merged = [responses.popleft() if error is None else error for error in errors]
         return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
+
+    async def rank_eval_request(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
+        """The `_rank_eval` request to the engine; unchanged if none of its searches is semantic.
+
+        Raises:
+            EsSbertError: a semantic query is invalid, or the engine is not available.
+        """
+        received = await self._rewriter.receive(incoming)
+        plain = received.plain
+        if plain is None:
+            return received.unchanged
+        if not await self._rewriter.maybe_semantic(plain, received.mode, template=b'"templates"' in plain):
+            return received.unchanged
+        try:
+            body, params = await offload_if_large(len(plain), parse_search, plain, incoming)
+        except UnsupportedJson:
+            return received.unchanged
+        requests = body.get("requests")
+        if not isinstance(requests, list):
+            return received.unchanged
+        budget = self._rewriter.budget()
+        context = RewriteContext(route.index, dict(params), incoming.headers, received.mode, len(plain), budget)
+        templates = _templates_by_id(body.get("templates"))
+        rewritten = await gather_or_cancel(
+            self._rewrite_rated(request, templates, incoming, context) for request in requests
+        )
+        if all(new is request for new, request in zip(rewritten, requests, strict=True)):
+            return received.unchanged
+        return OutgoingRequest.with_body(incoming, write_object(body | {"requests": rewritten}), incoming.target)
+
+    async def _rewrite_rated(
+        self, request: Any, templates: dict[str, Json], incoming: IncomingRequest, context: RewriteContext
+    ) -> Any:
+        if not isinstance(request, dict):
+            return request
+        template = templates.get(str(request.get("template_id")))
+        search: Any = request.get("request")
+        if template is not None:
+            search = await render_template(self._upstream, template | {"params": request.get("params", {})}, incoming)
+        if isinstance(search, BufferedResponse) or not isinstance(search, dict):
+            return request  # the engine rejects it
+        result = await self._rewriter.rewrite(search, context)
+        if not result.is_changed:
+            return request
+        kept = {name: value for name, value in request.items() if name not in ("template_id", "params")}
+        return kept | {"request": result.body}
+
+
+def _consume_exception(still_valid: asyncio.Future[bool]) -> None:
+    """Ignore the error of a check whose result is no longer needed."""
+    if not still_valid.cancelled():
+        still_valid.exception()
+
+
+def may_need_hint(outgoing: OutgoingRequest) -> bool:
+    """Whether an unchanged search may contain one of the engine's native semantic queries."""
+    return outgoing.body is not None and any(mark in outgoing.body for mark in _NATIVE_SEMANTIC_QUERIES)
+
+
+def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
+    """A response with the hint in its reason, if it is an error about the query."""
+    if response.status != 400:
+        return response
+    try:
+        body = parse_object(response.body)
+    except UnsupportedJson:
+        return response
+    error = body.get("error")
+    if not isinstance(error, dict):
+        return response
+    causes = error.get("root_cause")
+    changed = _with_hint(error, hint)
+    if isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes):
+        changed["root_cause"] = [_with_hint(cause, hint) for cause in causes]
+    return BufferedResponse(response.status, response.headers, write_object(body | {"error": changed}))
+
+
+def _with_hint(error: Json, hint: str) -> Json:
+    reason = str(error.get("reason") or error.get("type") or "").rstrip(".")
+    return error | {"reason": f"{reason}. {hint}"}
 
 
 def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
@@ -366,68 +375,6 @@ def _parameter_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-class RankEvalHandler:
-    """Handles `_rank_eval`.
-
-    Args:
-        rewriter: Rewrites search bodies.
-        templates: Renders search templates.
-    """
-
-    def __init__(self, rewriter: SearchRewriter, templates: TemplateRenderer) -> None:
-        self._rewriter = rewriter
-        self._templates = templates
-
-    async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-        """The request to the engine; unchanged if none of its searches is semantic.
-
-        Raises:
-            EsSbertError: a semantic query is invalid, or the engine is not available.
-        """
-        received = await self._rewriter.receive(incoming)
-        plain = received.plain
-        if plain is None:
-            return received.unchanged
-        if b'"templates"' in plain:
-            self._rewriter.check_size(plain)  # stored templates are not known
-        elif not await self._rewriter.maybe_semantic(plain, received.mode):
-            return received.unchanged
-        try:
-            search = await offload_if_large(len(plain), parse_search, plain, incoming)
-        except UnsupportedJson:
-            return received.unchanged
-        requests = search.body.get("requests")
-        if not isinstance(requests, list):
-            return received.unchanged
-        options, budget = dict(search.params), self._rewriter.budget()
-        context = RewriteContext(route.index, options, incoming.headers, received.mode, len(plain), budget)
-        templates = _templates_by_id(search.body.get("templates"))
-        rewritten = await gather_or_cancel(
-            self._rewrite_request(request, templates, incoming, context) for request in requests
-        )
-        if all(new is request for new, request in zip(rewritten, requests, strict=True)):
-            return received.unchanged
-        body = write_object(search.body | {"requests": rewritten})
-        return OutgoingRequest.with_body(incoming, body, incoming.target)
-
-    async def _rewrite_request(
-        self, request: Any, templates: dict[str, Json], incoming: IncomingRequest, context: RewriteContext
-    ) -> Any:
-        if not isinstance(request, dict):
-            return request
-        template = templates.get(str(request.get("template_id")))
-        search: Any = request.get("request")
-        if template is not None:
-            search = await self._templates.render(template | {"params": request.get("params", {})}, incoming)
-        if isinstance(search, BufferedResponse) or not isinstance(search, dict):
-            return request  # the engine rejects it
-        result = await self._rewriter.rewrite(search, context)
-        if not result.is_changed:
-            return request
-        kept = {name: value for name, value in request.items() if name not in ("template_id", "params")}
-        return kept | {"request": result.body}
 
 
 def _templates_by_id(templates: Any) -> dict[str, Json]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -16,19 +16,21 @@ from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import IndexLookup, ResolvedIndices
-from es_sbert.gateway.proxy.forward import OutgoingRequest
+from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight
 from es_sbert.gateway.search.incoming_search import (
-    MODE_HEADER,
+    PitResolver,
     ReceivedRequest,
     RewriteContext,
     RewriteMode,
     SemanticBudget,
     decompress_offloaded,
     has_json_body,
+    render_template,
+    requested_mode,
 )
 from es_sbert.gateway.search.knn_clauses import CutoffCosines, Filters, TopKCutoff, cutoff_key
 from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
@@ -129,6 +131,7 @@ class SearchRewriter:
         self._upstream = upstream
         self._indices = indices
         self._models = models
+        self._pits = PitResolver(upstream)
         self._cutoff = TopKCutoff(upstream)
         self._callers = CallerCacheKeys()
         virtual_field = settings.semantic.virtual_field
@@ -146,9 +149,8 @@ class SearchRewriter:
             RequestTooLarge, BadRequest: the body is too large, or its content encoding is invalid.
         """
         raw = await incoming.body()
-        header = incoming.header(MODE_HEADER).decode("ascii", "replace").strip().lower()
         default = RewriteMode.HYBRID if self._settings.hybrid else RewriteMode.ON
-        mode = RewriteMode(header) if header in tuple(RewriteMode) else default
+        mode = requested_mode(incoming) or default
         plain = None
         if has_json_body(incoming) and mode is not RewriteMode.OFF:
             plain = await decompress_offloaded(raw, incoming)
@@ -160,30 +162,51 @@ class SearchRewriter:
         """The limits of one request."""
         return SemanticBudget(self._limits)
 
-    async def maybe_semantic(self, raw: bytes, mode: RewriteMode) -> bool:
+    async def maybe_semantic(self, raw: bytes, mode: RewriteMode, *, template: bool = False) -> bool:
         """Whether a body may contain semantic queries, checked without parsing it. False is certain.
+
+        Args:
+            template: Whether the search is not known before a template is rendered.
 
         Raises:
             RequestTooLarge: it may, and is too large to be parsed.
         """
         marks = self._marks if mode is RewriteMode.ON else (*self._marks, *_FULL_TEXT_MARKS)
-        if mode is RewriteMode.OFF or not await offload_if_large(len(raw), _contains_any, raw, marks):
+        if mode is RewriteMode.OFF or not (template or await offload_if_large(len(raw), _contains_any, raw, marks)):
             return False
-        self.check_size(raw)
-        return True
-
-    def check_size(self, raw: bytes) -> None:
-        """Check the size of a search that is to be parsed.
-
-        Raises:
-            RequestTooLarge: it is too large.
-        """
         if len(raw) > (limit := self._limits.search_bytes):
             raise RequestTooLarge(
                 f"the search has {len(raw):,} bytes; the limit for searches with semantic queries is {limit:,}",
                 "Send fewer searches at a time, or raise --max-search of es-sbert serve. "
                 "X-Es-Sbert: off passes the request through unchanged.",
             )
+        return True
+
+    async def rewrite_search(
+        self,
+        body: Json,
+        incoming: IncomingRequest,
+        context: RewriteContext,
+        *,
+        template: bool,
+        confirm_later: bool = False,
+    ) -> RewriteResult | BufferedResponse:
+        """Render the template of a search, resolve its point in time, and rewrite it.
+
+        Returns:
+            The result, or the engine's response if it cannot render the template.
+
+        Raises:
+            EsSbertError: see `rewrite`.
+        """
+        if template:
+            rendered = await render_template(self._upstream, body, incoming)
+            if isinstance(rendered, BufferedResponse):
+                return rendered
+            body = rendered
+        if "pit" in body:
+            context = replace(context, expression=await self._pits.expression(body, incoming), listed=True)
+        return await self.rewrite(body, context, confirm_later=confirm_later)
 
     async def rewrite(self, body: Json, context: RewriteContext, *, confirm_later: bool = False) -> RewriteResult:
         """Rewrite a search body.

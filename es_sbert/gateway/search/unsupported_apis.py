@@ -9,6 +9,7 @@ a `must_not` would delete the whole index.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -22,9 +23,17 @@ from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, wr
 from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode, parse_search
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 
+# Functions whose argument is in another query language: `KQL("…")`, `QSTR("""…""")`, `QUERY('…')`.
+_QUERY_FUNCTION = re.compile(
+    r"""\b(?:kql|qstr|query)\s*\(\s*(?:\"{3}(?P<raw>.*?)\"{3}|"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^']|'')*)')""",
+    re.IGNORECASE | re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)")
 
-class DeleteByQueryHandler:
-    """Handles `_delete_by_query`, `_update_by_query` and `_reindex`.
+
+class UnsupportedApiHandler:
+    """Handles `_delete_by_query`, `_update_by_query`, `_reindex` and the query languages: `_query`, `_sql`,
+    `_eql/search` and OpenSearch's `_plugins/_sql` and `_plugins/_ppl`.
 
     Args:
         rewriter: Detects semantic queries.
@@ -37,27 +46,31 @@ class DeleteByQueryHandler:
         """The unchanged request.
 
         Raises:
-            BadRequest: its query is semantic.
+            BadRequest: a query in it is semantic.
             EsSbertError: the engine is not available.
         """
         received = await self._rewriter.receive(incoming)
-        plain = received.plain
+        check = self._check_language if route.api is EngineApi.LANGUAGE else self._check_by_query
+        if received.plain is not None:
+            # A body that is not JSON is rejected by the engine.
+            with suppress(UnsupportedJson):
+                await check(received.plain, incoming, route)
+        return received.unchanged
+
+    async def _check_by_query(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
         # Full-text queries never become hybrid here: more documents would match.
-        if plain is None or not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, RewriteMode.ON):
-            return received.unchanged
-        try:
-            search = await offload_if_large(len(plain), parse_search, plain, incoming)
-        except UnsupportedJson:
-            return received.unchanged
-        body, expression = search.body, route.index
+        if not await self._rewriter.maybe_semantic(plain + b" " + incoming.query, RewriteMode.ON):
+            return
+        body, params = await offload_if_large(len(plain), parse_search, plain, incoming)
+        expression = route.index
         if route.api is EngineApi.REINDEX:
             source = body.get("source")
             if not isinstance(source, dict) or "remote" in source:
-                return received.unchanged
+                return
             body, expression = source, _index_expression(source.get("index"))
             if not expression:
-                return received.unchanged
-        context = RewriteContext(expression, dict(search.params), incoming.headers, RewriteMode.ON, size=len(plain))
+                return
+        context = RewriteContext(expression, dict(params), incoming.headers, RewriteMode.ON, size=len(plain))
         try:
             is_semantic = await self._rewriter.is_semantic(body, context)
         except BadRequest:
@@ -68,50 +81,13 @@ class DeleteByQueryHandler:
                 f"{api} does not support semantic queries: the k nearest documents are not an exact match set",
                 'Run a semantic search, and select its hits by id: {"query": {"ids": {"values": ["1", "2"]}}}.',
             )
-        return received.unchanged
 
-
-def _index_expression(index: Any) -> str:
-    """The indices of a body as an index expression."""
-    names = index if isinstance(index, list) else [index]
-    return ",".join(quote(name, safe="*-,") for name in names if isinstance(name, str))
-
-
-# Functions whose argument is in another query language: `KQL("…")`, `QSTR("""…""")`, `QUERY('…')`.
-_QUERY_FUNCTION = re.compile(
-    r"""\b(?:kql|qstr|query)\s*\(\s*(?:\"{3}(?P<raw>.*?)\"{3}|"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^']|'')*)')""",
-    re.IGNORECASE | re.DOTALL,
-)
-_ESCAPED = re.compile(r"\\(.)")
-
-
-class QueryLanguageHandler:
-    """Handles `_query`, `_sql`, `_eql/search` and OpenSearch's `_plugins/_sql` and `_plugins/_ppl`.
-
-    Args:
-        rewriter: Detects semantic queries.
-    """
-
-    def __init__(self, rewriter: SearchRewriter) -> None:
-        self._rewriter = rewriter
-
-    async def outgoing(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-        """The unchanged request.
-
-        Raises:
-            BadRequest: a part of it is semantic.
-            EsSbertError: the engine is not available.
-        """
-        received = await self._rewriter.receive(incoming)
-        plain = received.plain
-        if plain is None or not await self._rewriter.maybe_semantic(plain, RewriteMode.ON):
-            return received.unchanged
-        try:
-            queries = query_dsl_parts(await offload_if_large(len(plain), parse_object, plain))
-        except UnsupportedJson:
-            return received.unchanged
+    async def _check_language(self, plain: bytes, incoming: IncomingRequest, route: EngineRoute) -> None:
+        if not await self._rewriter.maybe_semantic(plain, RewriteMode.ON):
+            return
+        queries = query_dsl_parts(await offload_if_large(len(plain), parse_object, plain))
         if not await self._rewriter.maybe_semantic(write_object({"queries": queries}), RewriteMode.ON):
-            return received.unchanged
+            return
         # The names of the indices are in a language that is not parsed here, so any index may be searched.
         context = RewriteContext(route.index, {}, incoming.headers, RewriteMode.ON, size=len(plain))
         if await self._rewriter.names_vectors(queries, context):
@@ -119,7 +95,12 @@ class QueryLanguageHandler:
                 "ES|QL, SQL, EQL and PPL do not support semantic queries, nor do their filters",
                 "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",
             )
-        return received.unchanged
+
+
+def _index_expression(index: Any) -> str:
+    """The indices of a body as an index expression."""
+    names = index if isinstance(index, list) else [index]
+    return ",".join(quote(name, safe="*-,") for name in names if isinstance(name, str))
 
 
 def query_dsl_parts(body: Json) -> list[Json]:

@@ -21,7 +21,7 @@ from es_sbert.gateway.proxy.forward import OutgoingRequest, forward, send_respon
 from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.incoming_search import MODE_HEADER, RewriteMode, decompress_offloaded, has_json_body
+from es_sbert.gateway.search.incoming_search import RewriteMode, decompress_offloaded, has_json_body, requested_mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
 from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits, document_item
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
@@ -85,7 +85,7 @@ class WriteHandler:
             EsSbertError: the engine is not available, or a single document cannot be embedded.
             CallerGone: the caller did not wait until the request was sent.
         """
-        if not has_json_body(incoming) or incoming.header(MODE_HEADER).strip().lower() == RewriteMode.OFF.encode():
+        if not has_json_body(incoming) or requested_mode(incoming) is RewriteMode.OFF:
             return await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))
         if route.api is EngineApi.BULK:
             return await self._answer_bulk(incoming, route, send)
