@@ -137,23 +137,31 @@ class ResultPage:
 MAX_QUERY_CHARACTERS = 100_000
 
 
-class OpenOptions(TypedDict, total=False):
-    """Keyword arguments that open an index; all may be left out.
+class ModelOptions(TypedDict, total=False):
+    """Keyword arguments that choose the model of an index; all may be left out.
 
     Attributes:
-        model: Model folder, bundle, hub id, installed or registered name; by default the one that the mapping names.
+        model: Model folder, bundle, hub id, installed or registered name.
         encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
-        vector_field: Field of the embeddings, or several; the nearest of them then decides.
         device, precision, threads, report: For loading the model, see `Encoder`.
     """
 
     model: str | None
     encoder: Encoder | None
-    vector_field: str | Sequence[str]
     device: str
     precision: str
     threads: int | None
     report: Callable[[str], None]
+
+
+class OpenOptions(ModelOptions, total=False):
+    """Keyword arguments that open an index: those of `ModelOptions`, by default the model that the mapping names.
+
+    Attributes:
+        vector_field: Field of the embeddings, or several; the nearest of them then decides.
+    """
+
+    vector_field: str | Sequence[str]
 
 
 class SearchOptions(TypedDict, total=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
@@ -19,6 +19,7 @@ from es_sbert.index.create_index import IndexOptions, VectorFieldPlan
 from es_sbert.index.vector_field import VectorField
 from es_sbert.search.hybrid_search import HybridOptions, HybridSearch
 from es_sbert.search.search_request import (
+    ModelOptions,
     OpenOptions,
     Search,
     SearchOptions,
@@ -67,23 +68,16 @@ class AddOptions(TypedDict, total=False):
     retry_seconds: float
 
 
-class CreateOptions(IndexOptions, total=False):
-    """Keyword arguments of `SemanticIndex.create`: those of `IndexOptions`, and how to open the index.
+class CreateOptions(IndexOptions, ModelOptions, total=False):
+    """Keyword arguments of `SemanticIndex.create`: those of `IndexOptions`, and those of `ModelOptions`.
+
+    The model is `all-MiniLM-L6-v2` by default.
 
     Attributes:
-        model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
-        encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
         vector_field: Field of the embeddings.
-        device, precision, threads, report: See `OpenOptions`.
     """
 
-    model: str | None
-    encoder: Encoder | None
     vector_field: str
-    device: str
-    precision: str
-    threads: int | None
-    report: Callable[[str], None]
 
 
 class SemanticIndex:

@@ -11,29 +11,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from luqum import tree as lucene
 from luqum.exceptions import ParseError
 from luqum.thread import parse
-from luqum.tree import (
-    AndOperation,
-    BaseOperation,
-    Boost,
-    FieldGroup,
-    From,
-    Fuzzy,
-    Group,
-    Item,
-    Not,
-    OrOperation,
-    Phrase,
-    Plus,
-    Prohibit,
-    Proximity,
-    Range,
-    Regex,
-    SearchField,
-    Term,
-    To,
-)
 
 from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
@@ -110,6 +90,8 @@ def _query_name(body: Json) -> Json:
     return {"_name": body["_name"]} if "_name" in body else {}
 
 
+# Expressions of a field that select by other than a text.
+_NOT_A_TEXT = (lucene.Range, lucene.From, lucene.To, lucene.Regex, lucene.Fuzzy, lucene.Proximity)
 _ESCAPED = re.compile(r"\\(.)")
 # `*` and `?` in a word; a question mark at its end is punctuation.
 _WILDCARD = re.compile(r"(?:\\.|[^\\*?])*(?:\*|\?(?!$))")
@@ -160,13 +142,13 @@ def _replace_symbol(match: re.Match[str]) -> str:
     return _OPERATOR_WORDS[symbol] if symbol else match[0]
 
 
-def _names_virtual(tree: Item, parser: SemanticQueryParser) -> bool:
-    if isinstance(tree, SearchField) and parser.names.virtual(_searched_field(tree)) is not None:
+def _names_virtual(tree: lucene.Item, parser: SemanticQueryParser) -> bool:
+    if isinstance(tree, lucene.SearchField) and parser.names.virtual(_searched_field(tree)) is not None:
         return True
     return any(_names_virtual(child, parser) for child in tree.children)
 
 
-def _searched_field(tree: SearchField) -> str:
+def _searched_field(tree: lucene.SearchField) -> str:
     """The searched field, or the one of `_exists_`."""
     return _plain_text(tree.expr) if tree.name == "_exists_" else str(tree.name)
 
@@ -179,31 +161,33 @@ class _TreeConverter:
         self._parser = parser
         self._default_and = str(body.get("default_operator", "or")).lower() == "and"
 
-    def convert(self, tree: Item, boost: float = 1.0) -> Json:
+    def convert(self, tree: lucene.Item, boost: float = 1.0) -> Json:
         if not _names_virtual(tree, self._parser):
             return self._query_string(tree, boost)
-        if isinstance(tree, Boost):
+        if isinstance(tree, lucene.Boost):
             return self.convert(tree.expr, boost * float(tree.force))
-        if isinstance(tree, SearchField) and self._parser.names.virtual(_searched_field(tree)) is not None:
+        if isinstance(tree, lucene.SearchField) and self._parser.names.virtual(_searched_field(tree)) is not None:
             return _semantic_match(tree, boost)
-        if isinstance(tree, Group | Plus):
+        if isinstance(tree, lucene.Group | lucene.Plus):
             return self.convert(tree.children[0], boost)
-        if isinstance(tree, Not | Prohibit):
+        if isinstance(tree, lucene.Not | lucene.Prohibit):
             return {"bool": {"must_not": [self.convert(tree.children[0])]}}
-        if isinstance(tree, BaseOperation):
+        if isinstance(tree, lucene.BaseOperation):
             return self._operation(tree, boost)
         raise BadRequest(
             f"{str(tree).strip()!r} is an expression that cannot contain a semantic query",
             "Put the semantic query outside of it, joined by AND or OR.",
         )
 
-    def _operation(self, tree: BaseOperation, boost: float) -> Json:
-        every = isinstance(tree, AndOperation) or (self._default_and and not isinstance(tree, OrOperation))
+    def _operation(self, tree: lucene.BaseOperation, boost: float) -> Json:
+        every = isinstance(tree, lucene.AndOperation) or (
+            self._default_and and not isinstance(tree, lucene.OrOperation)
+        )
         clauses: dict[str, list[Json]] = {}
         for child in tree.children:
-            if isinstance(child, Not | Prohibit):
+            if isinstance(child, lucene.Not | lucene.Prohibit):
                 clauses.setdefault("must_not", []).append(self.convert(child.children[0], boost))
-            elif isinstance(child, Plus):
+            elif isinstance(child, lucene.Plus):
                 clauses.setdefault("must", []).append(self.convert(child.children[0], boost))
             else:
                 clauses.setdefault("must" if every else "should", []).append(self.convert(child, boost))
@@ -212,15 +196,15 @@ class _TreeConverter:
             query["minimum_should_match"] = 1
         return {"bool": query}
 
-    def _query_string(self, tree: Item, boost: float) -> Json:
+    def _query_string(self, tree: lucene.Item, boost: float) -> Json:
         rest = {name: value for name, value in self._body.items() if name not in ("query", "boost", "_name")}
         query = rest | {"query": str(tree).strip()}
         return {"query_string": query if boost == 1.0 else query | {"boost": boost}}
 
 
-def _semantic_match(field: SearchField, boost: float) -> Json:
+def _semantic_match(field: lucene.SearchField, boost: float) -> Json:
     expression = field.expr
-    while isinstance(expression, Boost):
+    while isinstance(expression, lucene.Boost):
         boost *= float(expression.force)
         expression = expression.children[0]
     text = _plain_text(expression)
@@ -229,29 +213,35 @@ def _semantic_match(field: SearchField, boost: float) -> Json:
     return {"match": {field.name: {"query": text, "boost": boost}}}
 
 
-def _plain_text(expression: Item) -> str:
+def _plain_text(expression: lucene.Item) -> str:
     """The text of an expression, without Lucene syntax.
 
     Raises:
         BadRequest: it is not a text.
     """
-    if isinstance(expression, Range | From | To | Regex | Fuzzy | Proximity) or _has_wildcard(expression):
+    if isinstance(
+        expression, lucene.Range | lucene.From | lucene.To | lucene.Regex | lucene.Fuzzy | lucene.Proximity
+    ) or _has_wildcard(expression):
         raise BadRequest(
             f"{str(expression).strip()!r} is a range, a pattern or a proximity search, but a semantic query "
             "needs a text",
             'Write the text in quotes, e.g. semantic:"how do plants make energy".',
         )
-    if isinstance(expression, Phrase):
+    if isinstance(expression, lucene.Phrase):
         return _ESCAPED.sub(r"\1", expression.value[1:-1])
-    if isinstance(expression, Term):
+    if isinstance(expression, lucene.Term):
         return expression.value if expression.value == "*" else _ESCAPED.sub(r"\1", expression.value)
-    if isinstance(expression, FieldGroup | Group | BaseOperation):
+    if isinstance(expression, lucene.FieldGroup | lucene.Group | lucene.BaseOperation):
         return " ".join(_plain_text(child) for child in expression.children)
     return " ".join(_plain_text(child) for child in expression.children) or str(expression).strip()
 
 
-def _has_wildcard(expression: Item) -> bool:
-    return isinstance(expression, Term) and expression.value != "*" and _WILDCARD.match(expression.value) is not None
+def _has_wildcard(expression: lucene.Item) -> bool:
+    return (
+        isinstance(expression, lucene.Term)
+        and expression.value != "*"
+        and _WILDCARD.match(expression.value) is not None
+    )
 
 
 _SINGLE_FIELD_FULL_TEXT = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
