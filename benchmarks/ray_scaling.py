@@ -37,13 +37,13 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
-from es_sbert.ingest.distributed.ray_actors import PartitionLoader
-from es_sbert.ingest.distributed.ray_cluster import RayWorkerPool
-from es_sbert.ingest.distributed.ray_runner import RayRunner
 from es_sbert.ingest.load import LoadRunner, LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
+from es_sbert.ingest.ray_actors import PartitionLoader
+from es_sbert.ingest.ray_cluster import RayWorkerPool
+from es_sbert.ingest.ray_runner import RayRunner
 
 PARTS = 32  # of the source, so that the last one is short compared with the whole
 

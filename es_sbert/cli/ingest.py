@@ -199,7 +199,7 @@ def _ray_runner(
     from es_sbert.errors import require_extra
 
     require_extra("ray", "ray")
-    from es_sbert.ingest.distributed.ray_runner import open_ray_runner
+    from es_sbert.ingest.ray_runner import open_ray_runner
 
     stored = wanted.stored
     if model is None and stored is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from es_sbert.ingest.distributed.ray_cluster import remote_error_summary
+from es_sbert.ingest.ray_cluster import remote_error_summary
 
 # As Ray writes it: the worker's traceback, and that of Ray's own error, which came of it.
 REMOTE = """ray::MapWorker(MapBatches(PartLoader)).submit() (pid=1, ip=192.0.2.2)

@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -27,8 +28,7 @@ from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
-from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity, SeenRecord, SeenStatus
-from es_sbert.ingest.distributed.ray_cluster import get_result
+from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus
 from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.ledger import Ledger, OutcomeRecorder
 from es_sbert.ingest.load_context import LoadContext
@@ -36,9 +36,13 @@ from es_sbert.ingest.load_pipeline import WRITERS, load_sources
 from es_sbert.ingest.load_plan import LoadPlan
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import fraction_processed
+from es_sbert.ingest.ray_cluster import get_result
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.messages import log_event
+
+# Path, run, `resumed` and note of a checkpoint.
+OpenedCheckpoint = tuple[Path, str, bool, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,8 @@ class LoadCoordinator:
         self._stopped = False
         self._progress: dict[int, PartitionProgress] = {}
 
-    def open(self, path: Path, identity: LoadIdentity) -> tuple[Path, str, bool, str | None]:
-        """Open the checkpoint; returns its path, run, `resumed` and note.
+    def open(self, path: Path, identity: LoadIdentity) -> OpenedCheckpoint:
+        """Open the checkpoint.
 
         Raises:
             UsageError, OutputError: see `CheckpointFile`.
@@ -113,8 +117,8 @@ def start_coordinator() -> Any:
     return ray.remote(LoadCoordinator).options(num_cpus=0, scheduling_strategy=here).remote()
 
 
-class RemoteCheckpoint:
-    """A `LoadCheckpoint` whose file is owned by the coordinator.
+class _RemoteCheckpoint:
+    """A `LoadCheckpoint` whose file is owned by the coordinator, which runs its methods.
 
     Args:
         coordinator: Handle of the actor.
@@ -122,21 +126,10 @@ class RemoteCheckpoint:
         on_stop: Called when the load must stop.
     """
 
-    def __init__(
-        self, coordinator: Any, opened: tuple[Path, str, bool, str | None], on_stop: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, coordinator: Any, opened: OpenedCheckpoint, on_stop: Callable[[], None]) -> None:
         self._coordinator = coordinator
         self._on_stop = on_stop
         self.path, self.run, self.resumed, self.note = opened
-
-    @classmethod
-    def open_remote(cls, coordinator: Any, path: Path, identity: LoadIdentity) -> RemoteCheckpoint:
-        """Open the checkpoint of a load on the coordinator's node.
-
-        Raises:
-            UsageError, OutputError: see `CheckpointFile`.
-        """
-        return cls(coordinator, get_result(coordinator.open.remote(path, identity)))
 
     def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
         statuses: list[tuple[SeenStatus, Origin]]
@@ -145,27 +138,8 @@ class RemoteCheckpoint:
             self._on_stop()
         return statuses
 
-    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
-        self._call("record_acknowledged", list(document_ids))
-
-    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
-        ids: set[str] = self._call("seen_ids", list(document_ids))
-        return ids
-
-    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
-        return int(self._call("count_acknowledged", documents))
-
-    def mark_untrusted(self) -> None:
-        self._call("mark_untrusted")
-
-    def is_untrusted(self) -> bool:
-        return bool(self._call("is_untrusted"))
-
     def record_dead_letters(self, keys: Iterable[bytes]) -> None:
         self._call("record_dead_letters", list(keys))
-
-    def has_dead_letter(self, key: bytes) -> bool:
-        return bool(self._call("has_dead_letter", key))
 
     def close(self) -> None:
         try:
@@ -174,11 +148,19 @@ class RemoteCheckpoint:
             # The coordinator and its lock are gone; what was committed is in the file.
             log_event("keeper_lost", error.message, logging.WARNING, text="", reason=error.message)
 
-    def finish(self) -> None:
-        self._call("finish")
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Any other method of the checkpoint."""
+        return partial(self._call, name)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         return get_result(self._coordinator.call.remote(method, *arguments))
+
+
+def remote_checkpoint(
+    coordinator: Any, opened: OpenedCheckpoint, on_stop: Callable[[], None] = lambda: None
+) -> LoadCheckpoint:
+    """The checkpoint that the coordinator has opened; see `_RemoteCheckpoint`."""
+    return cast(LoadCheckpoint, _RemoteCheckpoint(coordinator, opened, on_stop))
 
 
 @dataclass(frozen=True)
@@ -235,7 +217,6 @@ class PartitionReport:
     """Result of a partition.
 
     Attributes:
-        partition: Its number.
         info: The encoder; None if the partition was not started because the load must stop.
         ledger: Its counts.
         dead_letters: Its dead letters, not written yet.
@@ -246,7 +227,6 @@ class PartitionReport:
         error: The error that ended it; Ray would keep only its text, not its class.
     """
 
-    partition: int
     info: EncoderInfo | None = None
     ledger: Ledger = field(default_factory=Ledger)
     dead_letters: list[RejectedRecord] = field(default_factory=list)
@@ -290,7 +270,7 @@ class PartitionLoader:
 
     def _load(self, partition: Partition) -> PartitionReport:
         if ray.get(self._job.coordinator.is_stopping.remote()):
-            return PartitionReport(partition.number)
+            return PartitionReport()
         _check_file_present(partition)
         engine, encoder = self._open()
         dead_letters = DeadLetterCollector()
@@ -303,7 +283,6 @@ class PartitionLoader:
         self._report(partition, context, 1.0)
         outcomes, control = context.outcomes, context.control
         return PartitionReport(
-            partition.number,
             info=encoder.info,
             ledger=outcomes.ledger,
             dead_letters=dead_letters.letters,
@@ -335,7 +314,8 @@ class PartitionLoader:
         job, control = self._job, LoadControl()
         checkpoint = None
         if partition.source is not None:
-            checkpoint = RemoteCheckpoint(job.coordinator, (job.plan.dead_letters, "", False, None), control.interrupt)
+            opened = (job.plan.dead_letters, "", False, None)
+            checkpoint = remote_checkpoint(job.coordinator, opened, control.interrupt)
         outcomes = OutcomeRecorder(Ledger(), dead_letters, checkpoint)
         plan = replace(job.plan, sources=[] if partition.source is None else [partition.source])
         throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
@@ -346,10 +326,8 @@ class PartitionLoader:
 
     def _run(self, partition: Partition, context: LoadContext, encoder: Encoder) -> None:
         if partition.source is not None:
-            stream, size = (
-                RecordStream(context.plan.sources, context.plan.reading, context.control),
-                partition.source.size,
-            )
+            stream = RecordStream(context.plan.sources, context.plan.reading, context.control)
+            size = partition.source.size
             tick = self._ticker(partition, context, lambda: stream.counter.bytes / size if size else None)
             load_sources(context, encoder, stream, tick, empty_index=self._job.empty_index)
             return

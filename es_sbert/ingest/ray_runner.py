@@ -6,7 +6,7 @@ import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +24,28 @@ from es_sbert.engines.protocol import PointInTimeSlice
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
-from es_sbert.ingest.distributed.ray_actors import (
+from es_sbert.ingest.load import ModelIdentity
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_report import record_start
+from es_sbert.ingest.progress import ProgressTracker
+from es_sbert.ingest.ray_actors import (
     Partition,
     PartitionLoader,
     PartitionReport,
-    RemoteCheckpoint,
     WorkerJob,
+    remote_checkpoint,
     start_coordinator,
 )
-from es_sbert.ingest.distributed.ray_cluster import (
+from es_sbert.ingest.ray_cluster import (
     NodeRequirements,
     RayWorkerPool,
     check_nodes,
     choose_worker_pool,
     find_own_error,
+    get_result,
     ray_connection,
     remote_error_summary,
 )
-from es_sbert.ingest.load import ModelIdentity
-from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_report import record_start
-from es_sbert.ingest.progress import ProgressTracker
 from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.io.text_formats import CorruptStream
 
@@ -89,6 +90,7 @@ def partition_index(workers: int, point_in_time: str) -> list[Partition]:
 _POLL_SECONDS = 0.5
 
 
+@dataclass
 class RayRunner:
     """Runs a load on a Ray cluster, of which this process is a driver.
 
@@ -96,9 +98,9 @@ class RayRunner:
     a node is lost, its partition is restarted elsewhere: the coordinator knows the documents that the engine has
     acknowledged, and the others are written again under the same id.
 
-    Args:
-        name: The model's folder, hub id or installed name, which every node must find.
-        model: The model of that name.
+    Attributes:
+        model_name: The model's folder, hub id or installed name, which every node must find.
+        sentence_model: The model of that name.
         engine: Connection settings, valid on every node.
         device, precision: For loading the encoder, see `Encoder`.
         workers: The actors.
@@ -106,37 +108,25 @@ class RayRunner:
         loader: Class of the actors.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: SentenceModel,
-        engine: EngineSettings,
-        *,
-        device: str,
-        precision: str,
-        workers: RayWorkerPool,
-        part_bytes: int = PARTITION_BYTES,
-        loader: type[PartitionLoader] = PartitionLoader,
-    ) -> None:
-        self._name = name
-        self._model = model
-        self._engine = engine
-        self._device = device
-        self._precision = precision
-        self._workers = workers
-        self._part_bytes = part_bytes
-        self._loader = loader
-        self._coordinator = start_coordinator()
+    model_name: str
+    sentence_model: SentenceModel
+    engine: EngineSettings
+    device: str
+    precision: str
+    workers: RayWorkerPool
+    part_bytes: int = PARTITION_BYTES
+    loader: type[PartitionLoader] = PartitionLoader
+    _coordinator: Any = field(default_factory=start_coordinator, init=False)
 
     @property
     def model(self) -> ModelIdentity:
-        return ModelIdentity(self._model.name, self._model.fingerprint, self._model.dimensions)
+        return ModelIdentity(self.sentence_model.name, self.sentence_model.fingerprint, self.sentence_model.dimensions)
 
     def check_passages(self, rules: ChunkRules) -> None:
-        SentenceTokenizer(self._model).splitter(rules.tokens, rules.overlap, "document")
+        SentenceTokenizer(self.sentence_model).splitter(rules.tokens, rules.overlap, "document")
 
     def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
-        return RemoteCheckpoint.open_remote(self._coordinator, path, identity)
+        return remote_checkpoint(self._coordinator, get_result(self._coordinator.open.remote(path, identity)))
 
     def load(self, context: LoadContext) -> EncoderInfo:
         index = context.index.name
@@ -145,11 +135,11 @@ class RayRunner:
         empty = context.retrying(context.engine.count, index) == 0
         plan = replace(context.plan, sources=[])
         job = WorkerJob(
-            self._engine,
-            self._name,
-            self._device,
-            self._precision,
-            self._workers.threads,
+            self.engine,
+            self.model_name,
+            self.device,
+            self.precision,
+            self.workers.threads,
             plan,
             context.targets,
             context.index,
@@ -179,12 +169,12 @@ class RayRunner:
     def _partitions(self, context: LoadContext) -> Iterator[list[Partition]]:
         """The partitions of the load; slices of the index can be read until the block ends."""
         if context.plan.sources:
-            yield partition_sources(context.plan.sources, self._part_bytes)
+            yield partition_sources(context.plan.sources, self.part_bytes)
             return
         engine = context.engine
         point_in_time = context.retrying(engine.open_point_in_time, context.plan.settings.index)
         try:
-            yield partition_index(self._workers.count, point_in_time)
+            yield partition_index(self.workers.count, point_in_time)
         finally:
             engine.close_point_in_time(point_in_time)
 
@@ -192,12 +182,12 @@ class RayRunner:
         """One report per partition, in the order in which they finish."""
         rows = [{"partition": pickle.dumps(part)} for part in parts]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            self._loader,
+            self.loader,
             batch_size=1,
-            compute=self._workers.actor_pool(len(rows)),
+            compute=self.workers.actor_pool(len(rows)),
             fn_constructor_args=[job],
-            num_cpus=self._workers.cpus,
-            num_gpus=self._workers.gpus,
+            num_cpus=self.workers.cpus,
+            num_gpus=self.workers.gpus,
         )
         try:
             for batch in dataset.iter_batches(batch_size=1, prefetch_batches=0, batch_format="numpy"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.ingest.distributed.ray_cluster import NodeRequirements, RayWorkerPool
+from es_sbert.ingest.ray_cluster import NodeRequirements, RayWorkerPool
 
 WANTED = NodeRequirements("my-model", "a" * 32, "1.2.0")
 
