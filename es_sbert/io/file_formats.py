@@ -8,12 +8,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import chain
 from pathlib import PurePosixPath
-from typing import Protocol
+from typing import Any
 
 import zstandard
 
-from es_sbert.io.text_formats import CorruptStream
+from es_sbert.io.text_formats import CorruptStream, read_head
 
 
 class FileFormat(StrEnum):
@@ -49,7 +50,7 @@ _FORMATS_BY_SUFFIX = {
 def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:
     """Format and compression by a file's name; None if the name does not tell."""
     path = PurePosixPath(name)
-    compression = COMPRESSION_SUFFIXES.get(path.suffix.lower())
+    compression = _COMPRESSION_SUFFIXES.get(path.suffix.lower())
     inner = PurePosixPath(path.stem) if compression else path
     return _FORMATS_BY_SUFFIX.get(inner.suffix.lower()), compression
 
@@ -60,8 +61,8 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = tuple(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60))
 MAGIC_BYTES = 4
 
-_GZIP_MAX_OUTPUT = 1 << 20
-# zstd's decoder takes no bound on its output. A kilobyte unpacks to at most 32 MiB.
+# So many bytes are unpacked at a time, to at most 16 MiB of gzip and 32 MiB of zstd.
+_GZIP_MAX_INPUT = 1 << 14
 _ZSTD_MAX_INPUT = 1 << 10
 
 
@@ -71,7 +72,7 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
-COMPRESSION_SUFFIXES = {".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
+_COMPRESSION_SUFFIXES = {".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
 
 
 def detect_compression(head: bytes) -> Compression:
@@ -91,91 +92,39 @@ def decompress(chunks: Iterable[bytes], compression: Compression | None = None) 
     Raises:
         CorruptStream: the data is damaged or truncated; the data before the damage has been yielded.
     """
-    source = iter(chunks)
+    source: Iterable[bytes] = chunks
     if compression is None:
-        head = b""
-        for chunk in source:
-            head += chunk
-            if len(head) >= MAGIC_BYTES:
-                break
+        head, rest = read_head(chunks, MAGIC_BYTES)
         compression = detect_compression(head)
-        source = _prepend(head, source)
+        source = chain([head] if head else [], rest)
     if compression is Compression.NONE:
         yield from source
     else:
         yield from _decompress(source, compression)
 
 
-def _prepend(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    if head:
-        yield head
-    yield from rest
-
-
-class _Decoder(Protocol):
-    """One gzip member or zstd frame."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    def step(self, data: bytes) -> tuple[bytes, bytes]:
-        """Unpack some of the data; returns (unpacked, data left over)."""
-
-
-class _GzipMember:
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(wbits=31)
-
-    @property
-    def eof(self) -> bool:
-        return self._zlib.eof
-
-    def step(self, data: bytes) -> tuple[bytes, bytes]:
-        out = self._zlib.decompress(data, _GZIP_MAX_OUTPUT)
-        return out, self._zlib.unused_data if self._zlib.eof else self._zlib.unconsumed_tail
-
-
-class _ZstdFrame:
-    def __init__(self) -> None:
-        self._zstd = zstandard.ZstdDecompressor().decompressobj()
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._zstd.eof)
-
-    def step(self, data: bytes) -> tuple[bytes, bytes]:
-        out = self._zstd.decompress(data[:_ZSTD_MAX_INPUT])
-        rest = data[_ZSTD_MAX_INPUT:]
-        return out, self._zstd.unused_data + rest if self._zstd.eof else rest
-
-
-def _decompress(source: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
+def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
     # Both formats allow several members (frames) one after another, as `cat a.gz b.gz` makes them.
-    new = _GzipMember if compression is Compression.GZIP else _ZstdFrame
-    decoder: _Decoder | None = None
+    is_gzip = compression is Compression.GZIP
+    max_input = _GZIP_MAX_INPUT if is_gzip else _ZSTD_MAX_INPUT
+    decoder: Any = None
     try:
         for chunk in source:
             data = chunk
             while data:
                 if decoder is None:
                     # Tapes and some tools pad gzip files with zeros.
-                    data = data.lstrip(b"\0") if compression is Compression.GZIP else data
+                    data = data.lstrip(b"\0") if is_gzip else data
                     if not data:
                         break
-                    decoder = new()
-                out, data = decoder.step(data)
+                    decoder = zlib.decompressobj(wbits=31) if is_gzip else zstandard.ZstdDecompressor().decompressobj()
+                out, data = decoder.decompress(data[:max_input]), data[max_input:]
                 if out:
                     yield out
                 if decoder.eof:
+                    data = decoder.unused_data + data
                     decoder = None
-        while decoder is not None:
-            # All input is consumed, but the decoder may still hold output because of the bound.
-            out, _ = decoder.step(b"")
-            if out:
-                yield out
-            if decoder.eof:
-                decoder = None
-            elif not out:
-                raise CorruptStream(f"the {compression} data ends early: the file was cut off")
+        if decoder is not None:
+            raise CorruptStream(f"the {compression} data ends early: the file was cut off")
     except (zlib.error, zstandard.ZstdError) as error:
         raise CorruptStream(f"the {compression} data is damaged ({error})") from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -18,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError, error_summary, require_extra
-from es_sbert.io.file_formats import decompress
+from es_sbert.io.file_formats import FileFormat, decompress, guess_format
 from es_sbert.io.parquet import open_parquet, parquet_batches
 from es_sbert.io.text_formats import (
-    LINE_WHITESPACE,
     CorruptStream,
-    Line,
+    ParsedRow,
     csv_rows,
     dict_rows,
-    parse_json_line,
+    jsonl_rows,
     split_lines,
     strip_byte_order_mark,
     tsv_rows,
@@ -207,37 +206,15 @@ _CHUNK = 1 << 18
 # Tables are held in memory whole, so a long row is no danger of its own.
 _MAX_BYTES = 1 << 40
 
-# The line in which a row begins, and its fields by name, or why it has none.
-_NumberedRow = tuple[int, dict[str, Any] | str]
+_TEXT_FORMATS = (FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV)
 
 
-def _jsonl_rows(lines: Iterator[Line]) -> Iterator[_NumberedRow]:
-    for line in lines:
-        data = line.data.strip(LINE_WHITESPACE)
-        if data:
-            yield line.number, parse_json_line(data)
-
-
-def _csv_rows(lines: Iterator[Line]) -> Iterator[_NumberedRow]:
-    return ((number, fields) for number, _, fields in dict_rows(csv_rows(lines, _MAX_BYTES)))
-
-
-def _tsv_rows(lines: Iterator[Line]) -> Iterator[_NumberedRow]:
-    return ((number, fields) for number, _, fields in dict_rows(tsv_rows(lines)))
-
-
-_PARSERS: dict[str, Callable[[Iterator[Line]], Iterator[_NumberedRow]]] = {
-    ".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".tab": _tsv_rows,
-}  # fmt: skip
-TEXT_SUFFIXES = frozenset(_PARSERS)
-
-
-def read_text_table(path: Path, suffix: str, columns: Sequence[str], limit: int | None) -> Table:
+def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit: int | None) -> Table:
     """Read a JSONL, CSV or TSV file, compressed or not.
 
     Args:
         path: The file.
-        suffix: One of `TEXT_SUFFIXES`: its format.
+        form: Its format inside the compression.
         columns: Columns to keep.
         limit: Read only the first so many rows.
 
@@ -249,14 +226,14 @@ def read_text_table(path: Path, suffix: str, columns: Sequence[str], limit: int 
     names: dict[str, None] = {}  # in the order of the file
     problems = RowErrors(path)
     try:
-        for line, fields in islice(_PARSERS[suffix](_file_lines(path)), limit):
-            if isinstance(fields, str):
-                problems.add(line, fields)
+        for row in islice(_file_rows(path, form), limit):
+            if isinstance(row.fields, str):
+                problems.add(row.number, row.fields)
                 continue
-            names.update(dict.fromkeys(fields))
-            lines.append(line)
+            names.update(dict.fromkeys(row.fields))
+            lines.append(row.number)
             for column, kept in values.items():
-                kept.append(fields.get(column))
+                kept.append(row.fields.get(column))
     except CorruptStream as broken:
         where = f", after line {lines[-1]}" if lines else ""
         raise SourceError(f"{path}{where}: {broken}", "Fix the file, or download it again.") from broken
@@ -268,8 +245,11 @@ def read_text_table(path: Path, suffix: str, columns: Sequence[str], limit: int 
     return Table(path, values, np.array(lines, dtype=np.int64))
 
 
-def _file_lines(path: Path) -> Iterator[Line]:
-    return split_lines(strip_byte_order_mark(decompress(_file_chunks(path))), _MAX_BYTES)
+def _file_rows(path: Path, form: FileFormat) -> Iterator[ParsedRow]:
+    lines = split_lines(strip_byte_order_mark(decompress(_file_chunks(path))), _MAX_BYTES)
+    if form is FileFormat.JSONL:
+        return jsonl_rows(lines)
+    return dict_rows(csv_rows(lines, _MAX_BYTES) if form is FileFormat.CSV else tsv_rows(lines))
 
 
 def _file_chunks(path: Path) -> Iterator[bytes]:
@@ -348,7 +328,6 @@ def _split_names(path: Path, file: Path) -> str:
         raise SourceError(f"{file} cannot be read: {error}", "Write the folder again with save_to_disk().") from error
 
 
-_COMPRESSED_SUFFIXES = (".gz", ".zst", ".zstd")
 _KNOWN_FORMATS = ".jsonl, .csv or .tsv (each also .gz or .zst), .parquet, or a folder written by datasets' save_to_disk"
 
 
@@ -375,22 +354,15 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
         raise SourceError(
             f"{path} does not exist", "Check the path; a relative one counts from the data folder (--data)."
         )
-    table = _read_by_suffix(path, columns, limit)
+    form, compression = guess_format(path.name)
+    if path.is_dir():
+        table = read_datasets_folder(path, columns, limit)
+    elif form in _TEXT_FORMATS:
+        table = read_text_table(path, form, columns, limit)
+    elif form is FileFormat.PARQUET and compression is None:
+        table = read_parquet_table(path, columns, limit)
+    else:
+        raise SourceError(f"the name of {path} does not tell its format", f"Give a file that ends in {_KNOWN_FORMATS}.")
     if not len(table):
         raise SourceError(f"{path} holds no rows", "Name a file with data.")
     return table
-
-
-def _read_by_suffix(path: Path, columns: Sequence[str], limit: int | None) -> Table:
-    if path.is_dir():
-        return read_datasets_folder(path, columns, limit)
-    name = path.with_suffix("") if path.suffix.lower() in _COMPRESSED_SUFFIXES else path
-    suffix = name.suffix.lower()
-    if suffix in TEXT_SUFFIXES:
-        return read_text_table(path, suffix, columns, limit)
-    if path.suffix.lower() == ".parquet":
-        return read_parquet_table(path, columns, limit)
-    raise SourceError(f"the name of {path} does not tell its format", f"Give a file that ends in {_KNOWN_FORMATS}.")
-
-
-__all__ = ["MissingColumns", "RowErrors", "Table", "read_table"]

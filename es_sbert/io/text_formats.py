@@ -74,32 +74,27 @@ def line_too_long_reason(line: Line) -> str:
     return f"the line has {line.size:,} bytes, more than --max-document-bytes allows"
 
 
+def read_head(chunks: Iterable[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
+    """The first chunks of a stream, of at least so many bytes if it has them, and the chunks after them."""
+    rest = iter(chunks)
+    head = b""
+    # One byte may come alone out of a pipe.
+    while len(head) < count and (chunk := next(rest, b"")):
+        head += chunk
+    return head, rest
+
+
 def strip_byte_order_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The stream without the UTF-8 byte order mark that some programs write.
 
     Raises:
         CorruptStream: the text is UTF-16.
     """
-    head = b""
-    decided = False
-    for chunk in chunks:
-        if decided:
-            yield chunk
-            continue
-        head += chunk
-        # One byte may come alone out of a pipe; three are needed to tell.
-        if len(head) < len(_UTF8_BOM):
-            continue
-        decided = True
-        yield _strip_head(head)
-    if not decided and head:
-        yield _strip_head(head)
-
-
-def _strip_head(head: bytes) -> bytes:
+    head, chunks = read_head(chunks, len(_UTF8_BOM))
     if head.startswith(_UTF16_BOMS):
         raise CorruptStream("the text is UTF-16, not UTF-8 (convert it with `iconv -f UTF-16 -t UTF-8`)")
-    return head.removeprefix(_UTF8_BOM)
+    yield head.removeprefix(_UTF8_BOM)
+    yield from chunks
 
 
 # White space that may surround an object.
@@ -163,6 +158,44 @@ def json_type_name(value: object) -> str:
         return "null"
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
     return names[type(value)]
+
+
+class ParsedRow(NamedTuple):
+    """One object of a text file.
+
+    Attributes:
+        number: Its first line.
+        raw: Its bytes, or the first of them if it is too long.
+        fields: The object, or the reason why there is none.
+        size: Its size in bytes if `raw` is only a part of it.
+    """
+
+    number: int
+    raw: bytes
+    fields: dict[str, Any] | str
+    size: int = 0
+
+
+def jsonl_rows(lines: Iterable[Line]) -> Iterator[ParsedRow]:
+    """One object per line; blank lines are skipped."""
+    for line in lines:
+        data = line.data.strip(LINE_WHITESPACE)
+        if line.is_too_long:
+            yield ParsedRow(line.number, line.data, line_too_long_reason(line), line.size)
+        elif data:
+            fields = parse_json_line(data)
+            problem = fields if isinstance(fields, str) else depth_problem(fields, data)
+            yield ParsedRow(line.number, data, problem or fields)
+
+
+def plain_rows(lines: Iterable[Line], field: str) -> Iterator[ParsedRow]:
+    """`{field: line}` for each line, also for empty ones."""
+    for line in lines:
+        if line.is_too_long:
+            yield ParsedRow(line.number, line.data, line_too_long_reason(line), line.size)
+        else:
+            data = line.data.removesuffix(b"\r")
+            yield ParsedRow(line.number, data, utf8_problem(data) or {field: data.decode()})
 
 
 # A row as read: its first line, its raw bytes (for dead letters) and its values, or why it has none.
@@ -255,10 +288,8 @@ def tsv_rows(lines: Iterable[Line]) -> Iterator[DelimitedRow]:
             yield line.number, data, data.decode(errors="surrogateescape").split("\t")
 
 
-def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[tuple[int, bytes, dict[str, str] | str]]:
-    """Rows as objects whose names come from the first row, each with its first line and raw bytes.
-
-    A string instead of an object is the reason why the row is invalid.
+def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
+    """Rows as objects whose names come from the first row.
 
     Raises:
         CorruptStream: the first row is not a header.
@@ -269,12 +300,9 @@ def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[tuple[int, bytes, dict[s
             names = parse_header(values)
             continue
         problem = values if isinstance(values, str) else _invalid_utf8(values)
-        if problem is not None:
-            yield number, raw, problem
-        elif len(values) != len(names):
-            yield number, raw, f"the row has {len(values)} columns, the header {len(names)}"
-        else:
-            yield number, raw, dict(zip(names, values, strict=True))
+        if problem is None and len(values) != len(names):
+            problem = f"the row has {len(values)} columns, the header {len(names)}"
+        yield ParsedRow(number, raw, problem or dict(zip(names, values, strict=True)))
 
 
 def parse_header(values: list[str] | str) -> list[str]:
@@ -286,10 +314,8 @@ def parse_header(values: list[str] | str) -> list[str]:
     Raises:
         CorruptStream: the row cannot be read, or a name is empty or duplicated.
     """
-    if isinstance(values, str):
-        raise CorruptStream(f"the header cannot be read: {values}")
-    problem = _invalid_utf8(values)
-    if problem is not None:
+    problem = values if isinstance(values, str) else _invalid_utf8(values)
+    if isinstance(values, str) or problem is not None:
         raise CorruptStream(f"the header cannot be read: {problem}")
     if "" in values:
         raise CorruptStream(f"column {values.index('') + 1} of the header has no name")

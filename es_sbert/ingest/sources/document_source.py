@@ -20,7 +20,7 @@ from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import closest_name
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.io.file_formats import MAGIC_BYTES, Compression, detect_compression
-from es_sbert.io.text_formats import CorruptStream
+from es_sbert.io.text_formats import CorruptStream, read_head
 
 
 def check_table_columns(name: str, columns: Sequence[str], required: RequiredColumns) -> None:
@@ -105,20 +105,15 @@ class RequiredColumns:
         Raises:
             SourceError: one is missing; the message lists the existing ones.
         """
-        remedy = f"its columns are: {', '.join(columns)}"
-        if not any(_has_column(columns, field, nested) for field in self.text_fields):
-            meant = _column_suggestion(self.text_fields, columns)
-            raise SourceError(
-                f"{name} has no column {' or '.join(self.text_fields)}", f"{meant}Name one with --text-field; {remedy}."
-            )
-        if self.id_field is not None and not _has_column(columns, self.id_field, nested):
-            meant = _column_suggestion([self.id_field], columns)
-            raise SourceError(f"{name} has no column {self.id_field}", f"{meant}Name one with --id-field; {remedy}.")
-
-
-def _column_suggestion(names: Sequence[str], columns: Sequence[str]) -> str:
-    near = [meant for name in names if (meant := closest_name(name, columns)) is not None]
-    return f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
+        id_fields = () if self.id_field is None else (self.id_field,)
+        for fields, option in ((self.text_fields, "--text-field"), (id_fields, "--id-field")):
+            if fields and not any(_has_column(columns, field, nested) for field in fields):
+                near = [meant for field in fields if (meant := closest_name(field, columns)) is not None]
+                suggestion = f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
+                raise SourceError(
+                    f"{name} has no column {' or '.join(fields)}",
+                    f"{suggestion}Name one with {option}; its columns are: {', '.join(columns)}.",
+                )
 
 
 def _has_column(columns: Sequence[str], field: str, nested: bool) -> bool:
@@ -259,11 +254,7 @@ class FileSource(DocumentSource):
         Raises:
             SourceError: the file is not compressed as its name says.
         """
-        magic = b""
-        for chunk in self.input.chunks(preview_context(max_bytes)):
-            magic += chunk[:MAGIC_BYTES]
-            if len(magic) >= MAGIC_BYTES:
-                break
+        magic, _ = read_head(self.input.chunks(preview_context(max_bytes)), MAGIC_BYTES)
         if magic and declared is not None and detect_compression(magic) is not declared:
             raise SourceError(
                 f"{self.name} is named as {declared} but does not hold {declared} data",

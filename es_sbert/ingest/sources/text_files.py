@@ -20,20 +20,19 @@ from es_sbert.ingest.sources.document_source import (
 )
 from es_sbert.io.file_formats import Compression, FileFormat, decompress, detect_compression
 from es_sbert.io.text_formats import (
-    LINE_WHITESPACE,
+    SAMPLE_BYTES,
     CorruptStream,
     DelimitedRow,
     Line,
+    ParsedRow,
     csv_rows,
-    depth_problem,
     dict_rows,
-    line_too_long_reason,
+    jsonl_rows,
     parse_header,
-    parse_json_line,
+    plain_rows,
     split_lines,
     strip_byte_order_mark,
     tsv_rows,
-    utf8_problem,
 )
 
 
@@ -66,7 +65,7 @@ class TextSource(FileSource):
                 raise
             # A truncated archive may still hold documents: the load reads them and reports the rest.
             return
-        if self.format is FileFormat.JSONL and first.lstrip().startswith(b"["):
+        if self._is_jsonl and first.lstrip().startswith(b"["):
             raise SourceError(
                 f"{self.name} holds a JSON array, not one object per line",
                 f"Convert it to JSON Lines: jq -c '.[]' {self.name}",
@@ -104,52 +103,23 @@ class TextSource(FileSource):
         Raises:
             CorruptStream: the first line should be a header but is not.
         """
-        match self.format:
-            case FileFormat.JSONL:
-                return self._jsonl_records(lines)
-            case FileFormat.LINES:
-                return self._plain_records(lines, settings.plain_text_field)
-            case _:
-                return self._delimited_records(self._rows(lines, settings.max_bytes))
-
-    def _jsonl_records(self, lines: Iterable[Line]) -> Iterator[Record | RejectedRecord]:
-        """One record per line; blank lines are skipped."""
-        for line in lines:
-            origin = Origin(self.name, line.number)
-            data = line.data.strip(LINE_WHITESPACE)
-            if line.is_too_long:
-                yield RejectedRecord(origin, line_too_long_reason(line), line.data, line.size)
-            elif data:
-                fields = parse_json_line(data)
-                problem = fields if isinstance(fields, str) else depth_problem(fields, data)
-                if isinstance(fields, str) or problem is not None:
-                    yield RejectedRecord.of_bytes(origin, str(problem), data)
-                else:
-                    yield Record(origin, fields, data)
-
-    def _plain_records(self, lines: Iterable[Line], field: str) -> Iterator[Record | RejectedRecord]:
-        """`{field: line}` for each line; empty lines too, which are counted as documents without text."""
-        for line in lines:
-            origin = Origin(self.name, line.number)
-            if line.is_too_long:
-                yield RejectedRecord(origin, line_too_long_reason(line), line.data, line.size)
-                continue
-            data = line.data.removesuffix(b"\r")
-            problem = utf8_problem(data)
-            if problem:
-                yield RejectedRecord.of_bytes(origin, problem, data)
+        for row in self._parsed_rows(lines, settings):
+            origin = Origin(self.name, row.number)
+            if isinstance(row.fields, str):
+                yield RejectedRecord(origin, row.fields, row.raw[:SAMPLE_BYTES], row.size or len(row.raw))
             else:
-                fields = {field: data.decode()}
-                yield Record(origin, fields, orjson.dumps(fields))
+                yield Record(origin, row.fields, row.raw if self._is_jsonl else orjson.dumps(row.fields))
+
+    def _parsed_rows(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[ParsedRow]:
+        if self._is_jsonl:
+            return jsonl_rows(lines)
+        if self.format is FileFormat.LINES:
+            return plain_rows(lines, settings.plain_text_field)
+        return dict_rows(self._rows(lines, settings.max_bytes))
+
+    @property
+    def _is_jsonl(self) -> bool:
+        return self.format is FileFormat.JSONL
 
     def _rows(self, lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
         return csv_rows(lines, max_bytes) if self.format is FileFormat.CSV else tsv_rows(lines)
-
-    def _delimited_records(self, rows: Iterable[DelimitedRow]) -> Iterator[Record | RejectedRecord]:
-        """Rows as objects, named by the header."""
-        for number, raw, fields in dict_rows(rows):
-            origin = Origin(self.name, number)
-            if isinstance(fields, str):
-                yield RejectedRecord.of_bytes(origin, fields, raw)
-            else:
-                yield Record(origin, fields, orjson.dumps(fields))
