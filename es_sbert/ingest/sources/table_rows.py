@@ -19,6 +19,7 @@ invalid UTF-8. Here only that value is an `UnserializableValue`; its neighbours 
 from __future__ import annotations
 
 import math
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
@@ -35,9 +36,8 @@ from es_sbert.io.text_formats import SAMPLE_BYTES
 
 _INTEGER_RANGE = (-(2**63), 2**64 - 1)
 _TEXT_TYPES = (UUID, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
-# Fraction digits, by units per second.
-_FRACTION_DIGITS = {1: 0, 1_000: 3, 1_000_000: 6, 1_000_000_000: 9}
-_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999, since 1970
+# A date of the years 1 to 9999, or a time of day.
+_IN_RANGE = re.compile(r"(?!0000)\d\d(\d\d-|:)")
 
 
 class SerializationError(Exception):
@@ -107,14 +107,12 @@ def value_to_json(value: object) -> Any:
             return decimal_to_json(value)
         case datetime():
             return datetime_to_json(value)
-        case date():
-            return value.isoformat()
-        case time():
+        case date() | time():
             return value.isoformat()
         case timedelta():
             return duration_to_json(value // timedelta(microseconds=1), 1_000_000)
         case bytes() | bytearray() | memoryview():
-            return bytes_to_json(bytes(value))
+            return b64encode(bytes(value)).decode()
         case Mapping():
             return {str(key): value_to_json(inner) for key, inner in value.items()}
         case list() | tuple() | set() | frozenset():
@@ -154,71 +152,49 @@ def datetime_to_json(value: datetime) -> str:
     return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def timestamp_to_json(count: int, unit: int, *, utc: bool) -> str | UnserializableValue:
-    """A point in time.
+def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
+    """A date, a time of day or a timestamp.
 
     Args:
-        count: Since the beginning of 1970.
-        unit: Units per second: 1, 10³, 10⁶ or 10⁹.
-        utc: Whether it is a point in time rather than what a clock shows.
+        text: As Arrow writes it: with a space in the middle and all digits of the fraction.
+        zone: `Z`, or nothing for what a clock shows.
     """
-    seconds, rest = divmod(count, unit)
-    if not _FIRST_SECOND <= seconds <= _LAST_SECOND:
+    if not _IN_RANGE.match(text):
         return UnserializableValue("the time lies outside the years 1 to 9999")
-    return _format_seconds(seconds) + _format_fraction(rest, unit) + ("Z" if utc else "")
-
-
-def date_to_json(count: int) -> str | UnserializableValue:
-    """A date, from the days since the beginning of 1970."""
-    shown = timestamp_to_json(count * 86_400, 1, utc=False)
-    return shown if isinstance(shown, UnserializableValue) else shown.partition("T")[0]
-
-
-def bytes_to_json(value: bytes) -> str:
-    return b64encode(value).decode()
-
-
-def time_to_json(count: int, unit: int) -> str:
-    """A time of day, from what has passed of it."""
-    seconds, rest = divmod(count, unit)
-    minutes, second = divmod(seconds, 60)
-    hour, minute = divmod(minutes, 60)
-    return f"{hour:02}:{minute:02}:{second:02}{_format_fraction(rest, unit)}"
+    whole, _, fraction = text.replace(" ", "T").partition(".")
+    return whole + _format_fraction(fraction) + zone
 
 
 def duration_to_json(count: int, unit: int) -> str:
-    """A span of time, in days and less."""
+    """A span of time, in days and less.
+
+    Args:
+        unit: Units per second: 1, 10³, 10⁶ or 10⁹.
+    """
     seconds, rest = divmod(abs(count), unit)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     day = f"{days}D" if days else ""
+    fraction = _format_fraction(f"{rest * 1_000_000_000 // unit:09}")
     inside = "".join(
         (
             f"{hour}H" if hour else "",
             f"{minute}M" if minute else "",
-            f"{second}{_format_fraction(rest, unit)}S" if second or rest else "",
+            f"{second}{fraction}S" if second or rest else "",
         )
     )
     return f"{'-' if count < 0 else ''}P{day}{'T' + inside if inside else ''}" if day or inside else "PT0S"
 
 
-def _format_seconds(seconds: int) -> str:
-    return (datetime(1970, 1, 1) + timedelta(seconds=seconds)).isoformat()
-
-
-def _format_fraction(rest: int, unit: int) -> str:
-    """`.5` seconds as `.500`: three, six or nine digits, as many as are needed."""
-    if not rest:
-        return ""
-    digits = f"{rest:0{_FRACTION_DIGITS[unit]}}"
+def _format_fraction(digits: str) -> str:
+    """`500000000` as `.500`: three, six or nine digits, as many as are needed."""
     while digits.endswith("000"):
         digits = digits[:-3]
-    return f".{digits}"
+    return f".{digits}" if digits else ""
 
 
 _UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_DAY_MILLISECONDS = 86_400_000
 
 
 def column_to_json(array: Any) -> list[Any]:
@@ -259,30 +235,20 @@ def _scalars_to_json(array: Any) -> list[Any]:
         return list(array.to_pylist())
     if types.is_floating(kind):
         return _convert_each(float_to_json, array)
-    if types.is_decimal(kind):
-        return _convert_each(decimal_to_json, array)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return _strings_to_json(array)
-    if _is_binary(kind):
-        return _convert_each(bytes_to_json, array)
-    if types.is_timestamp(kind):
-        unit, utc = _UNITS_PER_SECOND[kind.unit], kind.tz is not None
-        return _convert_each(lambda count: timestamp_to_json(count, unit, utc=utc), array.cast(pa.int64()))
-    if types.is_date32(kind):
-        return _convert_each(date_to_json, array.cast(pa.int32()))
-    if types.is_date64(kind):
-        return _convert_each(lambda count: date_to_json(count // _DAY_MILLISECONDS), array.cast(pa.int64()))
-    if types.is_time(kind):
-        unit = _UNITS_PER_SECOND[kind.unit]
-        counts = array.cast(pa.int32() if types.is_time32(kind) else pa.int64())
-        return _convert_each(lambda count: time_to_json(count, unit), counts)
+    if types.is_timestamp(kind) and kind.tz is not None:
+        in_utc = array.cast(pa.timestamp(kind.unit)).cast(pa.string())
+        return _convert_each(lambda text: temporal_to_json(text, "Z"), in_utc)
+    if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
+        return _convert_each(lambda text: temporal_to_json(text, ""), array.cast(pa.string()))
     if types.is_duration(kind):
         unit = _UNITS_PER_SECOND[kind.unit]
         return _convert_each(lambda count: duration_to_json(count, unit), array.cast(pa.int64()))
     if types.is_interval(kind):
         return _convert_each(_interval_to_json, array)
-    # Unions, which no Parquet file holds.
-    return [value_to_json(value.as_py()) for value in array]
+    # Decimals and binary, and unions, which no Parquet file holds.
+    return [value_to_json(value) for value in array.to_pylist()]
 
 
 def _convert_each(convert: Callable[[Any], Any], array: Any) -> list[Any]:
@@ -355,13 +321,6 @@ def _is_list(kind: Any) -> bool:
     from pyarrow import types
 
     tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(test(kind) for test in tests)
-
-
-def _is_binary(kind: Any) -> bool:
-    from pyarrow import types
-
-    tests = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
     return any(test(kind) for test in tests)
 
 
