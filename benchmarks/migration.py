@@ -91,7 +91,7 @@ def run(
                     result = place.migrate(encoders[(number + 1) % 2])
                     held.append(result.writes_refused_seconds)
                     click.echo(f"{name}: {number + 1} of {migrations}, writes held {held[-1]:.2f} s", err=True)
-                    drop_old_index(engine, place.alias, lambda leaving: True)
+                    drop_old_index(engine, place.alias, lambda index, documents: True)
                 writers.wait_for(_BETWEEN)
             counts = writers.counts()
             expected = {str(number): document(number) for number in range(documents)} | writers.expected()

@@ -16,7 +16,6 @@ from es_sbert.cli.output import print_message
 
 if TYPE_CHECKING:
     from es_sbert.engines.protocol import Engine
-    from es_sbert.migration.alias_swap import IndexToDelete
 
 
 @cloup.command()
@@ -124,12 +123,12 @@ def _rollback_or_drop(engine: Engine, alias: str, *, rollback: bool, yes: bool) 
     if rollback:
         gone = roll_back(engine, alias)
         return f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way"
-    gone = drop_old_index(engine, alias, (lambda leaving: True) if yes else _confirm_drop)
+    gone = drop_old_index(engine, alias, (lambda index, documents: True) if yes else _confirm_drop)
     return f"deleted {gone}" if gone else "nothing was deleted"
 
 
-def _confirm_drop(leaving: IndexToDelete) -> bool:
-    return click.confirm(f"Delete the index {leaving.index} with its {leaving.documents:,} documents?", err=True)
+def _confirm_drop(index: str, documents: int) -> bool:
+    return click.confirm(f"Delete the index {index} with its {documents:,} documents?", err=True)
 
 
 def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:

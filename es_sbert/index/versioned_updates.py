@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
 from es_sbert.engines.protocol import BulkItemResult, Engine, IndexState
-from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, make_retrier
+from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, with_retries
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import HasBody, bulk_bodies
 
@@ -36,14 +37,22 @@ class VersionedUpdates:
         state: The index as it was read; an index that replaced it gets no update.
         policy: How long transient failures are retried.
         on_wait: Called with the reason of each retry.
+        stop_retrying: Once set, failures are not retried; None if only Ctrl-C ends the retries.
     """
 
-    def __init__(self, engine: Engine, state: IndexState, policy: RetryPolicy, on_wait: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        state: IndexState,
+        policy: RetryPolicy,
+        on_wait: Callable[[str], None],
+        stop_retrying: threading.Event | None = None,
+    ) -> None:
         self._engine = engine
         self._state = state
         self._policy = policy
         self._on_wait = on_wait
-        self._retrying = make_retrier(policy, on_wait)
+        self._stop_retrying = stop_retrying
 
     def send(self, actions: Iterable[A]) -> Iterator[tuple[A, BulkItemResult]]:
         """Yield each action with its final result, in any order. No two actions may be for the same document.
@@ -56,7 +65,7 @@ class VersionedUpdates:
             yield from self._send_group(group)
 
     def _send_group(self, group: Sequence[A]) -> Iterator[tuple[A, BulkItemResult]]:
-        waiting, backoff = list(group), Backoff(self._policy)
+        waiting, backoff = list(group), Backoff(self._policy, self._stop_retrying)
         while waiting:
             self._check_index()
             body = b"".join(action.body for action in waiting)
@@ -96,7 +105,12 @@ class VersionedUpdates:
 
     def _check_index(self) -> None:
         """Check that the index is the one that was read: a request would create a missing one."""
-        uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
+        uuids = with_retries(
+            partial(self._engine.index_uuids, self._state.name),
+            self._policy,
+            self._stop_retrying,
+            lambda error: self._on_wait(error.message),
+        )
         if uuids.get(self._state.name) != self._state.settings["index.uuid"]:
             raise IndexMismatch(
                 f"the index {self._state.name} was deleted or replaced since it was read", "Run the command again."

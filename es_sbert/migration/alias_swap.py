@@ -111,22 +111,15 @@ class WriteBlock:
     permit: str
     seconds: float = 0.0
 
-    def permit_action(self, target: str) -> Json:
-        """The action that makes a swap fail if the permit is gone."""
-        return _remove_alias_action(target, self.permit)
-
 
 @contextmanager
-def block_writes(
-    context: MigrationContext, is_swapped: Callable[[], bool], report: Callable[[str], None]
-) -> Iterator[WriteBlock]:
+def block_writes(context: MigrationContext, is_swapped: Callable[[], bool]) -> Iterator[WriteBlock]:
     """Block writes to the old index in the body of the `with` statement, and after it if the aliases have moved.
 
     A block that another program has set stays.
 
     Args:
         is_swapped: Whether the aliases have moved.
-        report: Receives a message at the start and at the end.
 
     Raises:
         IndexMissing: the old index is gone.
@@ -141,7 +134,7 @@ def block_writes(
     store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=block.permit)
     context.engine.update_aliases([{"add": {"index": context.target, "alias": block.permit, "is_hidden": True}}])
     begin = time.monotonic()
-    report(f"Writes to {source} are refused from now until the swap")
+    context.report(f"Writes to {source} are refused from now until the swap")
     failure: BaseException | None = None
     try:
         if not is_foreign:
@@ -167,7 +160,7 @@ def block_writes(
                 raise
         finally:
             block.seconds = time.monotonic() - begin
-    report(f"Writes were refused for {block.seconds:.2f} s")
+    context.report(f"Writes were refused for {block.seconds:.2f} s")
 
 
 def _end_block(context: MigrationContext, block: WriteBlock, is_swapped: Callable[[], bool]) -> None:
@@ -179,9 +172,9 @@ def _end_block(context: MigrationContext, block: WriteBlock, is_swapped: Callabl
     if context.retrying(is_swapped):
         return
     # Without the permit there was a swap after all, or another process has taken the migration over.
-    removed = context.retrying(lambda: remove_permit(context.engine, context.target, block.permit))
+    removed = context.retrying(remove_permit, context.engine, context.target, block.permit)
     if removed and not is_swapped() and context.state_store.state.blocked:
-        context.retrying(lambda: context.engine.put_settings(context.source, {WRITE_BLOCK_SETTING: None}))
+        context.retrying(context.engine.put_settings, context.source, {WRITE_BLOCK_SETTING: None})
 
 
 def permit_name(target: str, run: str) -> str:
@@ -196,7 +189,7 @@ def remove_permit(engine: Engine, target: str, permit: str) -> bool:
         EngineError: the engine failed.
     """
     try:
-        engine.update_aliases([_remove_alias_action(target, permit)])
+        engine.update_aliases([use_permit_action(target, permit)])
     except RequestFailed as error:
         if error.status != _ALIAS_NOT_FOUND:
             raise
@@ -236,21 +229,9 @@ def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -
     return source.name
 
 
-def _remove_alias_action(target: str, permit: str) -> Json:
+def use_permit_action(target: str, permit: str) -> Json:
+    """The action that uses a permit up, and that makes a swap fail if it is gone."""
     return {"remove": {"index": target, "alias": permit, "must_exist": True}}
-
-
-@dataclass(frozen=True)
-class IndexToDelete:
-    """An index that is about to be deleted.
-
-    Attributes:
-        index: Its name.
-        documents: How many it holds.
-    """
-
-    index: str
-    documents: int
 
 
 def roll_back(engine: Engine, alias: str) -> str | None:
@@ -288,11 +269,11 @@ def roll_back(engine: Engine, alias: str) -> str | None:
     return name
 
 
-def drop_old_index(engine: Engine, alias: str, confirm: Callable[[IndexToDelete], bool]) -> str | None:
+def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], bool]) -> str | None:
     """Delete the old index of a finished migration.
 
     Args:
-        confirm: Decides whether to delete it.
+        confirm: Decides whether to delete it; gets its name and its number of documents.
 
     Returns:
         Its name; None if it was not confirmed, or if it is gone already.
@@ -318,7 +299,7 @@ def drop_old_index(engine: Engine, alias: str, confirm: Callable[[IndexToDelete]
         aliases = engine.get_aliases(name).get(name)
         if aliases:
             raise IndexMismatch(f"{name} still has the alias {min(aliases)}, so it is in use", "Remove it first.")
-        if not confirm(IndexToDelete(name, engine.count(name))):
+        if not confirm(name, engine.count(name)):
             return None
         engine.delete_index(name)
     current = engine.get_index(target.name)

@@ -1,37 +1,41 @@
-"""Copy documents from the old index to the new one in rounds, and verify the copy before the swap.
+"""Copy documents from the old index to the new one in rounds, remove deleted ones, and verify the copy.
 
 Every write gets the next sequence number of its shard. A round reads a shard's documents in that order, starting after
 the last number that was copied, so an interrupted round can resume.
+
+Deleted documents: a full pass compares all ids. In a large index it takes minutes, so it runs once, before writes are
+blocked. Later deletions are found with points in time: a document that is deleted or rewritten leaves its old sequence
+number. Therefore ranges of sequence numbers that contain fewer documents than in an earlier point in time are split
+until only a few documents are left. This takes a few requests per hundred changes, regardless of the size of the index.
 """
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import orjson
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.protocol import BulkItemResult, DocumentKey, Engine, Json, document_key
-from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, with_retries
-from es_sbert.errors import IndexMismatch, RequestFailed
-from es_sbert.index.document_vectors import action_metadata, bulk_bodies, if_unchanged, read_stored_vectors, row_cosines
+from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.rest import KEEP_ALIVE
+from es_sbert.engines.retry import RetryPolicy, with_retries
+from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
+from es_sbert.index.document_vectors import action_metadata, if_unchanged, read_stored_vectors, row_cosines
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
 from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
 from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.io.text_formats import dump_object
 from es_sbert.migration.migration_state import MigrationStateStore, vector_field_names
 
 WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`
 
-BODY_BYTES = 5 << 20
-CONFLICT = 409
+_NOT_FOUND = 404
 # An external version that every other write in the document's life beats, a deletion included: the engines number their
 # own from 1. It accepts documents that have never existed.
 _IF_NEVER_WRITTEN: Json = {"version": 1, "version_type": "external"}
@@ -61,7 +65,7 @@ def copy_write(hit: Json, dropped: Collection[str], condition: Json | None = Non
     source = {key: value for key, value in hit["_source"].items() if key not in dropped}
     # The ingest pipeline has processed the document already.
     action = action_metadata(hit) | {"pipeline": "_none"} | (condition or {})
-    return BulkWrite(document_key(hit), b"%b\n%b\n" % (orjson.dumps({"index": action}), _to_json(source)))
+    return BulkWrite(document_key(hit), b"%b\n%b\n" % (orjson.dumps({"index": action}), dump_object(source)))
 
 
 def late_copy_write(hit: Json, dropped: Collection[str], existing: Json | None) -> BulkWrite:
@@ -79,19 +83,12 @@ def delete_write(existing: Json) -> BulkWrite:
     return BulkWrite(document_key(existing), orjson.dumps(action) + b"\n")
 
 
-def _to_json(source: Json) -> bytes:
-    try:
-        return orjson.dumps(source)
-    except TypeError:
-        # Whole numbers beyond 64 bits, which engines keep in fields that they do not index.
-        return json.dumps(source, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-
-
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _CHECKPOINT_SECONDS = 5.0
 _PROGRESS_SECONDS = 10.0
-_PAGE = 200  # whole documents, with vectors
+_COPY_PAGE = 200  # whole documents, with vectors
 
 
 @dataclass(frozen=True)
@@ -99,11 +96,13 @@ class MigrationContext:
     """What the steps of one migration share.
 
     Attributes:
-        engine: Where.
+        engine: Holds both indices.
         source, target: The old and the new index.
         state_store: The stored state.
-        policy: How long transient failures are waited out.
+        policy: How long transient failures are retried.
         control: Stops it from outside.
+        updates: Writes to the new index.
+        report: Receives a message for each step.
         late_versions: What late rounds have written into the new index, in this process.
     """
 
@@ -113,12 +112,9 @@ class MigrationContext:
     state_store: MigrationStateStore
     policy: RetryPolicy
     control: LoadControl
+    updates: VersionedUpdates
+    report: Callable[[str], None]
     late_versions: dict[DocumentKey, WriteVersion] = field(default_factory=dict)
-
-    @property
-    def aborted(self) -> threading.Event:
-        """Set when no failed request is tried again: the user stopped the migration."""
-        return self.control.stop_retrying
 
     def send(self, writes: Sequence[BulkWrite]) -> dict[DocumentKey, WriteVersion]:
         """Write into the new index, no two writes of one document; returns when the engine has answered all of them.
@@ -131,69 +127,37 @@ class MigrationContext:
             EngineError: the engine refuses a document, or has not taken the writes within the policy's budget.
         """
         written: dict[DocumentKey, WriteVersion] = {}
-        groups = list(bulk_bodies(writes, BODY_BYTES))
-        backoff = Backoff(self.policy, self.aborted)
-        while groups:
-            group = groups.pop(0)
-            try:
-                results = self.engine.bulk(self.target, b"".join(write.body for write in group))
-            except RequestFailed as error:
-                if error.status == 413 and len(group) > 1:
-                    half = len(group) // 2
-                    groups[:0] = [group[:half], group[half:]]
-                elif is_transient(error) and backoff.wait():
-                    groups.insert(0, group)
-                else:
-                    raise
-                continue
-            pairs = list(zip(group, results, strict=True))
-            written |= {
-                write.key: result.version for write, result in pairs if result.ok and result.version is not None
-            }
-            retryable = [write for write, result in pairs if self._is_retryable(write, result)]
-            if len(retryable) < len(group):
-                backoff.reset()
-            if retryable:
-                groups.insert(0, retryable)
-                if not backoff.wait():
-                    reason = next(result.reason for _, result in pairs if is_retryable(result.status))
-                    raise RequestFailed(
-                        f"{self.engine.info.label} did not take {len(retryable):,} documents within "
-                        f"{self.policy.budget:g} s: {reason}",
-                        "Check the engine's load and free disk space, then run the same command again to resume.",
-                    )
+        for write, result in self.updates.send(writes):
+            if result.version is not None:
+                written[write.key] = result.version
+            elif not result.ok and result.status not in (_NOT_FOUND, CONFLICT):
+                raise RequestFailed(
+                    f"{self.engine.info.label} refuses the document {write.key[0]!r} in {self.target}: {result.reason}",
+                    "Fix or delete that document in the old index, then run the same command again to resume.",
+                    result.status,
+                )
+        self.control.clear_backoff()
         return written
 
-    def _is_retryable(self, write: BulkWrite, result: BulkItemResult) -> bool:
-        """Whether to send a write again.
-
-        Raises:
-            RequestFailed: the engine will never accept the document.
-        """
-        if result.ok or result.status in (404, CONFLICT):
-            return False
-        if not is_retryable(result.status):
-            raise RequestFailed(
-                f"{self.engine.info.label} refuses the document {write.key[0]!r} in {self.target}: {result.reason}",
-                "Fix or delete that document in the old index, then run the same command again to resume.",
-                result.status,
-            )
-        return True
-
-    def retrying(self, call: Callable[[], T]) -> T:
-        """A call's answer; transient failures are retried."""
-        answer = with_retries(call, self.policy, self.aborted, lambda error: self.control.set_backoff(error.message))
+    def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a call; transient failures are retried until the user stops the migration."""
+        result = with_retries(
+            lambda: call(*args, **kwargs),
+            self.policy,
+            self.control.stop_retrying,
+            lambda error: self.control.set_backoff(error.message),
+        )
         self.control.clear_backoff()
-        return answer
+        return result
 
     def refresh(self, *indices: str) -> None:
         """Let searches see all writes to these indices."""
         for index in indices:
-            self.retrying(partial(self.engine.refresh, index))
+            self.retrying(self.engine.refresh, index)
 
     def find(self, index: str, ids: Sequence[str], source: Json | bool = False) -> dict[DocumentKey, Json]:
         """The documents of an index that have these ids, as `multi_get` finds them, with `_shard`."""
-        return self.retrying(partial(multi_get, self.engine, index, ids, source=source, shards=True))
+        return self.retrying(multi_get, self.engine, index, ids, source=source, shards=True)
 
     def is_migration_write(self, hit: Json) -> bool:
         """Whether the last write to a document of the new index was the migration's."""
@@ -203,95 +167,82 @@ class MigrationContext:
         return self.late_versions.get(document_key(hit)) == (hit["_seq_no"], hit["_primary_term"])
 
 
-class DocumentCopier:
-    """Copies what has changed in the old index since the last round; in the first round, everything.
+def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = None, late: bool = False) -> int:
+    """One round: copy what has changed in the old index since the last one; in the first round, everything.
 
     Args:
-        context: The migration.
+        keys: Gets the keys of the copied documents.
         late: Whether the aliases were swapped already: what other writers have done in the new index is kept. Otherwise
             nobody else writes into the new index.
-        report: Receives the progress of a long round.
+
+    Returns:
+        Documents copied, or, in a late round, found to be newer in the new index.
+
+    Raises:
+        EngineError: the engine fails for longer than the policy allows, or refuses a document.
     """
+    store = context.state_store
+    # First the numbers, then the refresh: every write up to these numbers is visible then.
+    numbers = context.retrying(context.engine.sequence_numbers, context.source)
+    context.refresh(*((context.target, context.source) if late else (context.source,)))
+    copied, deletions = list(store.state.copied), False
+    count, saved, reported = 0, time.monotonic(), time.monotonic()
+    for shard, number in enumerate(numbers):
+        begin, seen = copied[shard], 0
+        while copied[shard] < number.global_checkpoint:
+            page = _read_page(context, shard, copied[shard], number.global_checkpoint)
+            if not page:
+                break
+            _write_page(context, page, late=late)
+            if keys is not None:
+                keys.update(map(document_key, page))
+            seen += len(page)
+            count += len(page)
+            copied[shard] = page[-1]["_seq_no"]
+            if time.monotonic() - reported > _PROGRESS_SECONDS:
+                context.report(f"{count:,} documents copied")
+                reported = time.monotonic()
+            stopped = context.control.stop.is_set()
+            if stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                # Numbers without a document may have been deletions; the end of the round finds out.
+                store.write(copied=tuple(copied), deletions=True)
+                saved = time.monotonic()
+            if stopped:
+                return count
+        copied[shard] = max(number.global_checkpoint, begin)
+        # Each number belongs to an existing document, or to one that was written again or deleted since.
+        deletions |= begin >= 0 and seen < copied[shard] - begin
+    deletions |= store.state.deletions
+    if (tuple(copied), deletions) != (store.state.copied, store.state.deletions):
+        store.write(copied=tuple(copied), deletions=deletions)
+    return count
 
-    def __init__(self, context: MigrationContext, report: Callable[[str], None], *, late: bool = False) -> None:
-        self._context = context
-        self._report = report
-        self._late = late
 
-    def copy_changes(self, keys: set[DocumentKey] | None = None) -> int:
-        """One round.
+def _read_page(context: MigrationContext, shard: int, after: int, up_to: int) -> list[Json]:
+    return context.retrying(
+        context.engine.read_changes,
+        context.source,
+        shard,
+        after,
+        up_to,
+        query={"match_all": {}},
+        source_includes=["*"],
+        page=_COPY_PAGE,
+        vectors=True,
+    )
 
-        Args:
-            keys: Gets the keys of the copied documents.
 
-        Returns:
-            Documents copied, or, in a late round, found to be newer in the new index.
-
-        Raises:
-            EngineError: the engine fails for longer than the policy allows, or refuses a document.
-        """
-        context, store = self._context, self._context.state_store
-        # First the numbers, then the refresh: every write up to these numbers is visible then.
-        numbers = context.retrying(partial(context.engine.sequence_numbers, context.source))
-        context.refresh(*((context.target, context.source) if self._late else (context.source,)))
-        copied, deletions = list(store.state.copied), False
-        count, saved, reported = 0, time.monotonic(), time.monotonic()
-        for shard, number in enumerate(numbers):
-            begin, seen = copied[shard], 0
-            while copied[shard] < number.global_checkpoint:
-                page = self._read_page(shard, copied[shard], number.global_checkpoint)
-                if not page:
-                    break
-                self._write_page(page)
-                if keys is not None:
-                    keys.update(map(document_key, page))
-                seen += len(page)
-                count += len(page)
-                copied[shard] = page[-1]["_seq_no"]
-                if time.monotonic() - reported > _PROGRESS_SECONDS:
-                    self._report(f"{count:,} documents copied")
-                    reported = time.monotonic()
-                stopped = context.control.stop.is_set()
-                if stopped or time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                    # Numbers without a document may have been deletions; the end of the round finds out.
-                    store.write(copied=tuple(copied), deletions=True)
-                    saved = time.monotonic()
-                if stopped:
-                    return count
-            copied[shard] = max(number.global_checkpoint, begin)
-            # Each number belongs to an existing document, or to one that was written again or deleted since.
-            deletions |= begin >= 0 and seen < copied[shard] - begin
-        deletions |= store.state.deletions
-        if (tuple(copied), deletions) != (store.state.copied, store.state.deletions):
-            store.write(copied=tuple(copied), deletions=deletions)
-        return count
-
-    def _read_page(self, shard: int, after: int, up_to: int) -> list[Json]:
-        read = partial(
-            self._context.engine.read_changes,
-            self._context.source,
-            shard,
-            after,
-            up_to,
-            query={"match_all": {}},
-            source_includes=["*"],
-            page=_PAGE,
-            vectors=True,
-        )
-        return self._context.retrying(read)
-
-    def _write_page(self, page: list[Json]) -> None:
-        context = self._context
-        dropped = vector_field_names(context.state_store.state.fields)
-        if not self._late:
-            context.send([copy_write(hit, dropped) for hit in page])
-            return
-        existing = context.find(context.target, [hit["_id"] for hit in page])
-        copies = [(hit, existing.get(document_key(hit))) for hit in page]
-        late = [
-            late_copy_write(hit, dropped, old) for hit, old in copies if old is None or context.is_migration_write(old)
-        ]
-        context.late_versions.update(context.send(late))
+def _write_page(context: MigrationContext, page: list[Json], *, late: bool) -> None:
+    dropped = vector_field_names(context.state_store.state.fields)
+    if not late:
+        context.send([copy_write(hit, dropped) for hit in page])
+        return
+    existing = context.find(context.target, [hit["_id"] for hit in page])
+    copies = [(hit, existing.get(document_key(hit))) for hit in page]
+    writes = [
+        late_copy_write(hit, dropped, old) for hit, old in copies if old is None or context.is_migration_write(old)
+    ]
+    context.late_versions.update(context.send(writes))
 
 
 def shard_number(hit: Json) -> int:
@@ -299,12 +250,215 @@ def shard_number(hit: Json) -> int:
     return int(hit["_shard"].rpartition("[")[2].rstrip("]"))
 
 
+# First sequence number (exclusive) and last (inclusive).
+SeqNoRange = tuple[int, int]
+CountSeqNoRanges = Callable[[Sequence[SeqNoRange]], list[int]]
+
+_ID_PAGE = 1000
+_RANGES_PER_REQUEST = 256
+_SPLIT_PARTS = 16
+_SMALL_RANGE = 16
+_MAX_SHARDS = 64
+
+
+class PointInTimeLost(Exception):
+    """A point in time has expired, or one of its shards does not answer."""
+
+
+class _PointInTime(NamedTuple):
+    """One shard of the old index; it contains every write up to `max_seq_no`."""
+
+    shard: int
+    id: str
+    max_seq_no: int
+
+
+def remove_deleted(context: MigrationContext) -> int:
+    """Remove from the new index what the old one no longer has, unless another writer has written it there.
+
+    Returns:
+        Documents removed.
+    """
+    context.refresh(context.source, context.target)
+    pages = context.engine.scan(context.target, query={"match_all": {}}, source_includes=(), page=_ID_PAGE)
+    removed = sum(_remove_missing(context, [document_key(hit) for hit in page]) for page in pages)
+    # Last: a run that is killed before this has to do all of it again.
+    context.state_store.write(deletions=False)
+    return removed
+
+
+def _remove_missing(context: MigrationContext, keys: Sequence[DocumentKey]) -> int:
+    """Remove those documents from the new index that the old one lacks; returns their number."""
+    existing = context.find(context.source, [key[0] for key in keys])
+    missing = {key for key in keys if key not in existing}
+    if not missing:
+        return 0
+    copies = context.find(context.target, [key[0] for key in missing])
+    writes = [delete_write(hit) for key, hit in copies.items() if key in missing and context.is_migration_write(hit)]
+    return len(context.send(writes))
+
+
+class DeletionTracker:
+    """Finds what was deleted from the old index since the last call, without reading all of it.
+
+    For an index with more than 64 shards, or where a point in time is lost, all ids are compared instead.
+
+    Args:
+        context: The migration.
+    """
+
+    def __init__(self, context: MigrationContext) -> None:
+        self._context = context
+        self._points_in_time: list[_PointInTime] = []
+        self._copied: set[DocumentKey] = set()
+
+    def begin(self) -> None:
+        """Remember the old index as it is now; `remove_deleted` has to follow.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        self.close()
+        self._points_in_time = self._open()
+
+    def add_copied(self, keys: Iterable[DocumentKey]) -> None:
+        """Add documents that a round has copied since."""
+        self._copied.update(keys)
+
+    def remove(self) -> int:
+        """Remove from the new index what was deleted from the old one since `begin`, or since the last call.
+
+        Returns:
+            Documents removed.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        # Opened first: what is deleted during the comparison is found the next time.
+        points_in_time, copied = self._open(), self._copied
+        try:
+            if not self._points_in_time:
+                raise PointInTimeLost
+            changed = {key for one in self._points_in_time for key in self._changed_documents(one)}
+        except PointInTimeLost:
+            self._replace(points_in_time)
+            return remove_deleted(self._context)
+        self._replace(points_in_time)
+        self._context.refresh(self._context.source, self._context.target)
+        removed = sum(_remove_missing(self._context, keys) for keys in batched(list(changed | copied), _ID_PAGE))
+        self._context.state_store.write(deletions=False)
+        return removed
+
+    def close(self) -> None:
+        """Close the points in time."""
+        self._replace([])
+
+    def _replace(self, points_in_time: list[_PointInTime]) -> None:
+        for one in self._points_in_time:
+            self._context.engine.close_point_in_time(one.id)
+        self._points_in_time, self._copied = points_in_time, set()
+
+    def _open(self) -> list[_PointInTime]:
+        """A point in time of each shard; none if there are too many."""
+        engine, source = self._context.engine, self._context.source
+        # First the numbers, then the refresh: every write up to these numbers is visible then.
+        numbers = self._context.retrying(engine.sequence_numbers, source)
+        self._context.refresh(source)
+        opened: list[_PointInTime] = []
+        if len(numbers) > _MAX_SHARDS:
+            return opened
+        try:
+            for shard, number in enumerate(numbers):
+                opened.append(
+                    _PointInTime(shard, engine.open_point_in_time(source, shard=shard), number.global_checkpoint)
+                )
+        except EngineError:
+            # Engines limit their number. Without them all ids are compared.
+            for one in opened:
+                engine.close_point_in_time(one.id)
+            return []
+        return opened
+
+    def _changed_documents(self, before: _PointInTime) -> Iterator[DocumentKey]:
+        """Documents of a point in time that were deleted or written again since.
+
+        Raises:
+            PointInTimeLost: it has expired.
+        """
+        ranges = changed_ranges(
+            before.max_seq_no,
+            lambda ranges: _parse_counts(self._search_point_in_time(before, _count_body(ranges))),
+            lambda ranges: _parse_counts(self._search_shard(before.shard, _count_body(ranges))),
+        )
+        # Documents above `max_seq_no` may become visible later, so their counts say nothing: look up all of them.
+        newer: Json = {"range": {"_seq_no": {"gt": before.max_seq_no}}}
+        for queries in batched([newer, *map(_seq_no_query, ranges)], _RANGES_PER_REQUEST):
+            query: Json = {"bool": {"should": list(queries), "minimum_should_match": 1}}
+            body: Json = {"query": query, "size": _ID_PAGE, "_source": False, "sort": [{"_seq_no": "asc"}]}
+            while True:
+                hits = self._search_point_in_time(before, body)["hits"]["hits"]
+                yield from map(document_key, hits)
+                if len(hits) < _ID_PAGE:
+                    break
+                body["search_after"] = hits[-1]["sort"]
+
+    def _search_point_in_time(self, point_in_time: _PointInTime, body: Json) -> Json:
+        pit = {"id": point_in_time.id, "keep_alive": KEEP_ALIVE}
+        response = self._context.engine.request_api("/_search", body=body | {"pit": pit})
+        if response is None or response.get("timed_out") or response["_shards"].get("failed"):
+            raise PointInTimeLost
+        return response
+
+    def _search_shard(self, shard: int, body: Json) -> Json:
+        return self._context.engine.search(self._context.source, body, preference=f"_shards:{shard}")
+
+
+def changed_ranges(max_seq_no: int, before: CountSeqNoRanges, now: CountSeqNoRanges) -> list[SeqNoRange]:
+    """Small ranges that together contain every document that existed before and does not exist now.
+
+    Args:
+        max_seq_no: The highest sequence number to compare.
+        before: Counts the documents in each range, as they were.
+        now: Counts them as they are; never more than before.
+    """
+    changed: list[SeqNoRange] = []
+    pending: list[SeqNoRange] = [(-1, max_seq_no)] if max_seq_no >= 0 else []
+    while pending:
+        smaller: list[SeqNoRange] = []
+        for ranges in batched(pending, _RANGES_PER_REQUEST):
+            for (low, high), old, new in zip(ranges, before(ranges), now(ranges), strict=True):
+                if old == new:
+                    continue
+                if old <= _SMALL_RANGE or not new:
+                    changed.append((low, high))
+                else:
+                    step = max(1, -(-(high - low) // _SPLIT_PARTS))
+                    smaller += [(start, min(start + step, high)) for start in range(low, high, step)]
+        pending = smaller
+    return changed
+
+
+def _seq_no_query(numbers: SeqNoRange) -> Json:
+    low, high = numbers
+    return {"range": {"_seq_no": {"gt": low, "lte": high}}}
+
+
+def _count_body(ranges: Sequence[SeqNoRange]) -> Json:
+    filters = {str(number): _seq_no_query(one) for number, one in enumerate(ranges)}
+    return {"size": 0, "track_total_hits": False, "aggs": {"ranges": {"filters": {"filters": filters}}}}
+
+
+def _parse_counts(response: Json) -> list[int]:
+    buckets = response["aggregations"]["ranges"]["buckets"]
+    return [int(buckets[str(number)]["doc_count"]) for number in range(len(buckets))]
+
+
 SAMPLE_SIZE = 50
 # Batches differ in their padding, precisions in their rounding; another model's vectors are far off.
 _MIN_COSINE = 0.999
 
 
-def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, VectorFieldMeta], seed: int = 0) -> int:
+def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, VectorFieldMeta]) -> int:
     """Compare counts, and a random sample of documents and of vectors, which are embedded once more.
 
     Documents that were written in the old index since they were copied may differ.
@@ -324,7 +478,12 @@ def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, V
         raise _mismatch_error(
             context, f"it holds {new:,} documents, {context.source} {old:,} ({since:,} writes are to come)"
         )
-    sample = _read_sample(context, seed)
+    body: Json = {
+        "query": random_order_query(None, seed=0),
+        "size": SAMPLE_SIZE,
+        "_source": context.engine.info.source_with_vectors(),
+    }
+    sample: list[Json] = context.engine.search(context.target, body)["hits"]["hits"]
     _verify_documents(context, sample)
     return sum(_verify_vectors(context, encoder, sample, name, meta) for name, meta in fields.items())
 
@@ -350,20 +509,8 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
 
 def _count_documents(context: MigrationContext) -> tuple[int, int]:
     """Documents of the old index and of the new one, after a refresh."""
-    for index in (context.source, context.target):
-        context.engine.refresh(index)
+    context.refresh(context.source, context.target)
     return context.engine.count(context.source), context.engine.count(context.target)
-
-
-def _read_sample(context: MigrationContext, seed: int) -> list[Json]:
-    """Documents of the new index taken at random, whole, with vectors."""
-    body: Json = {
-        "query": random_order_query(None, seed),
-        "size": SAMPLE_SIZE,
-        "_source": context.engine.info.source_with_vectors(),
-    }
-    hits: list[Json] = context.engine.search(context.target, body)["hits"]["hits"]
-    return hits
 
 
 def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:

@@ -8,13 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import DocumentKey, Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, is_transient
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.load_settings import restore_load_settings
+from es_sbert.index.versioned_updates import VersionedUpdates
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
@@ -26,19 +27,20 @@ from es_sbert.migration.alias_swap import (
     remove_stale_block,
     replace_index_actions,
     swap_actions,
+    use_permit_action,
     wait_until_idle,
     wait_until_replicated,
 )
-from es_sbert.migration.deleted_documents import DeletionTracker, remove_deleted
-from es_sbert.migration.document_copy import DocumentCopier, MigrationContext, verify_copy, verify_counts
-from es_sbert.migration.migration_state import MigrationPhase, migration_lock, taken_over
-from es_sbert.migration.prepare_migration import (
-    MigrationRequest,
-    PreparedMigration,
-    keep_delete_tombstones,
-    prepare_migration,
-    restore_delete_tombstones,
+from es_sbert.migration.document_copy import (
+    DeletionTracker,
+    MigrationContext,
+    copy_changes,
+    remove_deleted,
+    verify_copy,
+    verify_counts,
 )
+from es_sbert.migration.migration_state import MigrationPhase, migration_lock, taken_over
+from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
 
 
 class MigrationResult(BaseModel):
@@ -65,31 +67,29 @@ class MigrationResult(BaseModel):
         seconds: Time of this run without loading the model.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     alias: str
     source: str
     target: str
     model: str
     fingerprint: str
     resumed: bool
-    finished: bool
-    copied: int
-    removed: int
-    late: int
-    writes_refused_seconds: float
-    embedded: int
-    compared: int
-    dead: int
-    dead_letters: str | None
+    finished: bool = False
+    copied: int = 0
+    removed: int = 0
+    late: int = 0
+    writes_refused_seconds: float = 0.0
+    embedded: int = 0
+    compared: int = 0
+    dead: int = 0
+    dead_letters: str | None = None
     passages: int = 0
     truncated: int = 0
     lost_tokens: int = 0
-    notes: tuple[str, ...] = ()
-    documents: int
-    stopped: str | None
-    dropped: bool
-    seconds: float
+    notes: list[str] = []
+    documents: int = 0
+    stopped: str | None = None
+    dropped: bool = False
+    seconds: float = 0.0
 
     @property
     def exit_code(self) -> int:
@@ -131,6 +131,7 @@ class MigrationResult(BaseModel):
 # Rounds end when one copies no more than this many documents, or when they do not get shorter any more.
 SMALL_ROUND_DOCUMENTS = 200
 MAX_ROUNDS = 20
+_GC_DELETES = "index.gc_deletes"
 # Ids of documents to embed in one load; with more, the load looks for all documents without a vector.
 _MAX_IDS = 8000
 
@@ -148,23 +149,6 @@ class MigrationCallbacks:
     control: LoadControl
     meter: Callable[[], ProgressMeter]
     report: Callable[[str], None] = field(default=lambda message: None)
-
-
-@dataclass
-class _MigrationCounts:
-    """The counts of `MigrationResult`, summed over the rounds and loads of a run."""
-
-    copied: int = 0
-    removed: int = 0
-    late: int = 0
-    writes_refused_seconds: float = 0.0
-    embedded: int = 0
-    compared: int = 0
-    dead: int = 0
-    dead_letters: str | None = None
-    passages: int = 0
-    truncated: int = 0
-    lost_tokens: int = 0
 
 
 def migrate(
@@ -187,79 +171,69 @@ def migrate(
         EngineError: the engine failed; the same call resumes.
         OutputError: the dead letters cannot be written.
     """
+    policy, control = RetryPolicy(retry_seconds), callbacks.control
     with migration_lock(engine.info.url, request.alias):
         begin = time.monotonic()
         prepared = prepare_migration(engine, request, encoder)
         context = MigrationContext(
             engine,
             prepared.state_store.state.source,
-            prepared.target,
+            prepared.target.name,
             prepared.state_store,
-            RetryPolicy(retry_seconds),
-            callbacks.control,
+            policy,
+            control,
+            VersionedUpdates(engine, prepared.target, policy, control.set_backoff, control.stop_retrying),
+            callbacks.report,
+        )
+        result = MigrationResult(
+            alias=request.alias,
+            source=context.source,
+            target=context.target,
+            model=encoder.info.model,
+            fingerprint=encoder.info.fingerprint,
+            resumed=prepared.resumed,
         )
         with closing(DeletionTracker(context)) as tracker:
-            run = _MigrationRun(prepared, request, context, encoder, tracker, callbacks, dead_letters)
-            finished = run.run()
-    return MigrationResult(
-        alias=request.alias,
-        source=context.source,
-        target=context.target,
-        model=encoder.info.model,
-        fingerprint=encoder.info.fingerprint,
-        resumed=prepared.resumed,
-        finished=finished,
-        **vars(run.counts),
-        notes=tuple(run.notes),
-        stopped=None if finished else (run.stop_reason or "interrupted"),
-        dropped=request.replace_index and finished,
-        documents=engine.count(context.target),
-        seconds=round(time.monotonic() - begin, 3),
-    )
+            run = _MigrationRun(prepared, request, context, encoder, tracker, callbacks.meter, dead_letters, result)
+            result.finished = run.run()
+    result.stopped = None if result.finished else (result.stopped or "interrupted")
+    result.dropped = request.replace_index and result.finished
+    result.documents = engine.count(context.target)
+    result.seconds = round(time.monotonic() - begin, 3)
+    return result
 
 
+@dataclass(frozen=True)
 class _MigrationRun:
     """The steps of a migration. Each is skipped if an earlier run has done it."""
 
-    def __init__(
-        self,
-        prepared: PreparedMigration,
-        request: MigrationRequest,
-        context: MigrationContext,
-        encoder: Encoder,
-        tracker: DeletionTracker,
-        callbacks: MigrationCallbacks,
-        dead_letters: Path | None,
-    ) -> None:
-        self._prepared, self._request, self._context = prepared, request, context
-        self._engine, self._store = context.engine, context.state_store
-        self._encoder, self._tracker, self._dead_letters = encoder, tracker, dead_letters
-        self._meter, self._report = callbacks.meter, callbacks.report
-        self._copier = DocumentCopier(context, self._report)
-        # The others have never been loaded, so their text is not known.
-        self._fields = tuple(name for name, meta in prepared.fields.items() if meta.text is not None)
-        self.counts = _MigrationCounts()
-        self.notes: dict[str, None] = {}
-        self.stop_reason: str | None = None
+    prepared: PreparedMigration
+    request: MigrationRequest
+    context: MigrationContext
+    encoder: Encoder
+    tracker: DeletionTracker
+    meter: Callable[[], ProgressMeter]
+    dead_letters: Path | None
+    result: MigrationResult
 
     def run(self) -> bool:
         """Do all remaining steps; False if the run was stopped."""
-        if self._store.state.phase is MigrationPhase.CLOSING:
+        if self.context.state_store.state.phase is MigrationPhase.CLOSING:
             if not self._is_swapped():
-                target = self._engine.get_index(self._prepared.target)
-                if self._prepared.source is not None and target is not None:
-                    remove_stale_block(self._engine, self._prepared.source, target)
+                target = self.context.engine.get_index(self.context.target)
+                if self.prepared.source is not None and target is not None:
+                    remove_stale_block(self.context.engine, self.prepared.source, target)
             if self._is_swapped():
                 return self._finish_after_swap()
-            self._store.write(phase=MigrationPhase.COPYING, boundary=(), blocked=False, permit="")
-        return self._catch_up() and (self._swap_blocked() if self._request.block_writes else self._swap_unblocked())
+            self.context.state_store.write(phase=MigrationPhase.COPYING, boundary=(), blocked=False, permit="")
+        return self._catch_up() and (self._swap_blocked() if self.request.block_writes else self._swap_unblocked())
 
     def _catch_up(self) -> bool:
         """Copy and embed in rounds until few changes are left, then verify the copy."""
         previous = None
         for number in range(1, MAX_ROUNDS + 1):
             first = number == 1
-            self._report(f"Copying {self._context.source} to {self._context.target}" if first else "Catching up")
+            self.context.report(f"Copying {self.context.source} to {self.context.target}" if first else "Catching up")
             count = self._copy_round()
             if self._is_stopped or not self._embed():
                 return False
@@ -267,16 +241,16 @@ class _MigrationRun:
                 break
             previous = None if first else count
         # A load has done so already, but there is none if no field has a text.
-        restore_load_settings(self._engine, self._prepared.target)
-        self._tracker.begin()
-        self.counts.removed += remove_deleted(self._context)
-        self._report("Comparing counts, documents and vectors")
-        self.counts.compared = verify_copy(self._context, self._encoder, self._prepared.fields)
+        restore_load_settings(self.context.engine, self.context.target)
+        self.tracker.begin()
+        self.result.removed += remove_deleted(self.context)
+        self.context.report("Comparing counts, documents and vectors")
+        self.result.compared = verify_copy(self.context, self.encoder, self.prepared.fields)
         return not self._is_stopped
 
     def _copy_round(self, keys: set[DocumentKey] | None = None) -> int:
-        count = self._copier.copy_changes(keys)
-        self.counts.copied += count
+        count = copy_changes(self.context, keys=keys)
+        self.result.copied += count
         return count
 
     def _embed(self, ids: Collection[str] | None = None) -> bool:
@@ -290,40 +264,44 @@ class _MigrationRun:
         Raises:
             EsSbertError: see `run_load`.
         """
-        if not self._fields or (ids is not None and not ids):
+        # The others have never been loaded, so their text is not known.
+        fields = tuple(name for name, meta in self.prepared.fields.items() if meta.text is not None)
+        if not fields or (ids is not None and not ids):
             return True
         settings = IngestSettings(
-            index=self._prepared.target,
-            vectors=self._fields,
-            dead_letters=self._dead_letters,
+            index=self.context.target,
+            vectors=fields,
+            dead_letters=self.dead_letters,
             only_lacking=True,
             only_ids=None if ids is None or len(ids) > _MAX_IDS else tuple(ids),
             load_settings=BulkLoadSettings.KEEP,
-            retry_seconds=self._context.policy.budget,
+            retry_seconds=self.context.policy.budget,
         )
-        plan = plan_load(self._engine, settings)
-        runner, control = LocalRunner(self._encoder), self._context.control
+        plan = plan_load(self.context.engine, settings)
+        runner, control = LocalRunner(self.encoder), self.context.control
         # The migration prints one summary at its end.
-        summary = run_load(self._engine, runner, plan, control, self._meter(), show_summary=False)
-        counts = self.counts
-        counts.embedded += summary.indexed
-        counts.passages += summary.passages
-        counts.truncated += summary.truncated
-        counts.lost_tokens += summary.lost_tokens
-        counts.dead = summary.dead
-        counts.dead_letters = str(plan.dead_letters) if summary.dead else None
-        self.notes |= dict.fromkeys([*(f"Warning: {warning}" for warning in summary.warnings), *summary.notes])
-        self.stop_reason = summary.stopped
+        summary = run_load(self.context.engine, runner, plan, control, self.meter(), show_summary=False)
+        result = self.result
+        result.embedded += summary.indexed
+        result.passages += summary.passages
+        result.truncated += summary.truncated
+        result.lost_tokens += summary.lost_tokens
+        result.dead = summary.dead
+        result.dead_letters = str(plan.dead_letters) if summary.dead else None
+        notes = [*(f"Warning: {warning}" for warning in summary.warnings), *summary.notes]
+        result.notes = list(dict.fromkeys([*result.notes, *notes]))
+        result.stopped = summary.stopped
         return summary.stopped is None
 
     def _swap_unblocked(self) -> bool:
         """Copy the last changes and swap while writes go on; changes that come too late are copied afterwards."""
-        keep_delete_tombstones(self._engine, self._prepared.target)
+        # A deletion is remembered for an hour, so that a late copy cannot bring the document back.
+        self.context.engine.put_settings(self.context.target, {_GC_DELETES: "1h"})
         self._copy_round()
         if self._is_stopped or not self._embed():
             return False
-        boundary = tuple(number.max_seq_no for number in self._engine.sequence_numbers(self._prepared.target))
-        self._store.write(phase=MigrationPhase.CLOSING, boundary=boundary)
+        boundary = tuple(number.max_seq_no for number in self.context.engine.sequence_numbers(self.context.target))
+        self.context.state_store.write(phase=MigrationPhase.CLOSING, boundary=boundary)
         self._swap()
         return self._finish_after_swap()
 
@@ -333,14 +311,14 @@ class _MigrationRun:
             return False
         block: WriteBlock | None = None
         try:
-            with block_writes(self._context, self._is_swapped, self._report) as block, self._store.defer_writes():
-                wait_until_replicated(self._context)
+            with block_writes(self.context, self._is_swapped) as block, self.context.state_store.defer_writes():
+                wait_until_replicated(self.context)
                 if not self._short_round():
                     return False
                 self._make_equal()
                 self._swap(block)
         finally:
-            self.counts.writes_refused_seconds = 0.0 if block is None else round(block.seconds, 3)
+            self.result.writes_refused_seconds = 0.0 if block is None else round(block.seconds, 3)
         self._finish()
         return True
 
@@ -348,24 +326,24 @@ class _MigrationRun:
         """Short rounds, deletions included, so that little is left to do while writes are blocked."""
         previous = None
         for _ in range(MAX_ROUNDS):
-            before = self.counts.copied
+            before = self.result.copied
             if not self._short_round():
                 return False
-            if self._store.state.deletions:
-                self.counts.removed += self._tracker.remove()
-            count = self.counts.copied - before
+            if self.context.state_store.state.deletions:
+                self.result.removed += self.tracker.remove()
+            count = self.result.copied - before
             if count <= SMALL_ROUND_DOCUMENTS or (previous is not None and count >= previous):
                 break
             previous = count
         # The block flushes the index, which takes longer the more is to be written.
-        self._context.retrying(lambda: self._engine.flush(self._context.source))
+        self.context.retrying(self.context.engine.flush, self.context.source)
         return True
 
     def _short_round(self) -> bool:
         """Copy and embed what has changed; False if stopped."""
         keys: set[DocumentKey] = set()
         self._copy_round(keys)
-        self._tracker.add_copied(keys)
+        self.tracker.add_copied(keys)
         return not self._is_stopped and self._embed({document_id for document_id, _ in keys})
 
     def _make_equal(self) -> None:
@@ -374,35 +352,37 @@ class _MigrationRun:
         Raises:
             IndexMismatch: the counts still differ.
         """
-        for remove in (self._tracker.remove, lambda: remove_deleted(self._context)):
-            if verify_counts(self._context, surplus_ok=True):
+        for remove in (self.tracker.remove, lambda: remove_deleted(self.context)):
+            if verify_counts(self.context, surplus_ok=True):
                 return
-            self.counts.removed += remove()
-        verify_counts(self._context)
+            self.result.removed += remove()
+        verify_counts(self.context)
 
     def _swap(self, block: WriteBlock | None = None) -> None:
-        source, target = self._context.source, self._prepared.target
-        aliases = self._engine.get_aliases(source).get(source, {})
-        actions = (replace_index_actions if self._request.replace_index else swap_actions)(source, target, aliases)
+        source, target = self.context.source, self.context.target
+        aliases = self.context.engine.get_aliases(source).get(source, {})
+        actions = (replace_index_actions if self.request.replace_index else swap_actions)(source, target, aliases)
+        if block is not None:
+            actions.insert(0, use_permit_action(target, block.permit))
         try:
-            self._engine.update_aliases([*([] if block is None else [block.permit_action(target)]), *actions])
+            self.context.engine.update_aliases(actions)
         except EngineError as error:
             if block is not None and isinstance(error, RequestFailed) and block.permit in error.message:
                 raise taken_over(target) from error
             # The answer may have been lost, not the request.
-            if not is_transient(error) or not self._context.retrying(self._is_swapped):
+            if not is_transient(error) or not self.context.retrying(self._is_swapped):
                 raise
-        self._report(f"{self._request.alias} points to {target} now")
+        self.context.report(f"{self.request.alias} points to {target} now")
 
     def _finish_after_swap(self) -> bool:
         """Copy what was written to the old index shortly before the swap, unless writes were blocked."""
-        if not self._store.state.blocked and self._read_source() is not None:
-            wait_until_idle(self._context)
-            wait_until_replicated(self._context)
+        if not self.context.state_store.state.blocked and self._read_source() is not None:
+            wait_until_idle(self.context)
+            wait_until_replicated(self.context)
             if not self._copy_late_changes():
                 return False
-            if self._store.state.deletions:
-                self.counts.removed += remove_deleted(self._context)
+            if self.context.state_store.state.deletions:
+                self.result.removed += remove_deleted(self.context)
             if not self._embed():
                 return False
         self._finish()
@@ -410,32 +390,37 @@ class _MigrationRun:
 
     def _copy_late_changes(self) -> bool:
         """Rounds until nothing is left, up to `MAX_ROUNDS`; False if stopped."""
-        copier = DocumentCopier(self._context, self._report, late=True)
         for _ in range(MAX_ROUNDS):
-            count = copier.copy_changes()
-            self.counts.late += count
+            count = copy_changes(self.context, late=True)
+            self.result.late += count
             if self._is_stopped:
                 return False
             if not count:
                 return True
-        self._report(
-            f"A client still writes to {self._context.source} by its own name: its further changes are not copied"
+        self.context.report(
+            f"A client still writes to {self.context.source} by its own name: its further changes are not copied"
         )
         return True
 
     def _finish(self) -> None:
-        restore_delete_tombstones(self._engine, self._prepared.target, self._read_source())
-        self._store.write(phase=MigrationPhase.DONE)
+        source = self._read_source()
+        as_before = None if source is None else source.settings.get(_GC_DELETES)
+        self.context.engine.put_settings(self.context.target, {_GC_DELETES: as_before})
+        self.context.state_store.write(phase=MigrationPhase.DONE)
 
     @property
     def _is_stopped(self) -> bool:
-        return self._context.control.stop.is_set()
+        return self.context.control.stop.is_set()
 
     def _is_swapped(self) -> bool:
-        state = self._engine.get_index(self._request.alias)
-        return state is not None and state.name == self._prepared.target
+        state = self.context.engine.get_index(self.request.alias)
+        return state is not None and state.name == self.context.target
 
     def _read_source(self) -> IndexState | None:
         """The old index, if it still exists."""
-        state = self._engine.get_index(self._context.source)
-        return state if state is not None and state.settings["index.uuid"] == self._store.state.source_uuid else None
+        state = self.context.engine.get_index(self.context.source)
+        return (
+            state
+            if state is not None and state.settings["index.uuid"] == self.context.state_store.state.source_uuid
+            else None
+        )

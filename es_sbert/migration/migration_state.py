@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ from es_sbert.index.mapping import META_KEY, document_meta_field, with_meta_entr
 from es_sbert.index.vector_field import require_index
 
 
-def vector_field_names(fields: Sequence[str]) -> frozenset[str]:
+def vector_field_names(fields: Iterable[str]) -> frozenset[str]:
     """Top-level fields that are left out of a copy: vectors of the old model, and their metadata."""
     return frozenset(fields) | {document_meta_field(field) for field in fields}
 

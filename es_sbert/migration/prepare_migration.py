@@ -53,7 +53,6 @@ _SETTINGS_NOT_COPIED = re.compile(
     r"|routing\.allocation\.(initial_recovery|require|include|exclude)\._(id|name|ip|host)|shrink\..*|split\..*"
     r"|verified_before_close|verified_read_only|frozen|store\.snapshot\..*|lifecycle\..*)"
 )
-_META_ENTRIES_COPIED = ("fields",)
 
 
 def new_index_name(alias: str, fingerprint: str, source: str) -> str:
@@ -77,7 +76,7 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
     settings = {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
     mappings = copy.deepcopy(source.mappings)
     meta: Json = mappings.get("_meta", {})
-    meta[META_KEY] = {key: value for key, value in meta.get(META_KEY, {}).items() if key in _META_ENTRIES_COPIED}
+    meta[META_KEY] = {"fields": meta.get(META_KEY, {}).get("fields", {})}
     for name, wanted in fields.items():
         addition = mapping_addition(engine_type, name, wanted, meta)
         meta = addition["_meta"]
@@ -85,18 +84,14 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
         mappings["properties"] |= addition["properties"]
     mappings["_meta"] = meta
     if engine_type is EngineType.OPENSEARCH:
-        settings["index.knn"] = _knn_setting(source, fields, meta)
+        are_flat = {entry["index_type"] == IndexType.FLAT for entry in meta[META_KEY]["fields"].values()}
+        if len(are_flat) > 1:
+            raise IndexMismatch(
+                f"on OpenSearch the vector fields of {source.name} have a graph all of them, or none",
+                f"Choose an --index-type for {', '.join(fields)} that goes with the other vector fields.",
+            )
+        settings["index.knn"] = "false" if are_flat == {True} else "true"
     return {"settings": settings, "mappings": mappings}
-
-
-def _knn_setting(source: IndexState, fields: Mapping[str, VectorFieldMeta], meta: Json) -> str:
-    kinds = {entry["index_type"] == IndexType.FLAT for entry in meta[META_KEY]["fields"].values()}
-    if len(kinds) > 1:
-        raise IndexMismatch(
-            f"on OpenSearch the vector fields of {source.name} have a graph all of them, or none",
-            f"Choose an --index-type for {', '.join(fields)} that goes with the other vector fields.",
-        )
-    return "false" if kinds == {True} else "true"
 
 
 _TEMPLATE_SAMPLE_SIZE = 200
@@ -109,7 +104,7 @@ def check_template_fields(engine: Engine, index: IndexState, template: TextTempl
         UsageError: a field is unknown, belongs to a vector, or holds no text in any of the documents.
         EngineError: the engine failed.
     """
-    own = vector_field_names(list(vector_fields(index.mappings, index.name)))
+    own = vector_field_names(vector_fields(index.mappings, index.name))
     for field in template.fields:
         if field.partition(".")[0] in own:
             raise UsageError(
@@ -149,11 +144,6 @@ def _check_template_texts(template: TextTemplate, sample: Sequence[Mapping[str, 
         )
 
 
-# A deletion is remembered this long, so that a late copy cannot bring the document back.
-_GC_DELETES = "index.gc_deletes"
-_GC_DELETES_VALUE = "1h"
-
-
 @dataclass(frozen=True)
 class MigrationRequest:
     """What is asked for.
@@ -183,14 +173,14 @@ class PreparedMigration:
 
     Attributes:
         source: The old index; None where it has been removed.
-        target: Name of the new one.
+        target: The new one.
         fields: Vector fields of the new one that the new model fills.
         state_store: The stored state.
         resumed: Whether an earlier run has begun it.
     """
 
     source: IndexState | None
-    target: str
+    target: IndexState
     fields: dict[str, VectorFieldMeta]
     state_store: MigrationStateStore
     resumed: bool
@@ -215,7 +205,8 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
     begun = None if pointer is None else engine.get_index(pointer)
     note = None if begun is None else _unfinished_state(begun, state)
     if begun is not None and note is not None:
-        text = wanted.text or _template_of(stored)
+        stored_text = None if stored.text is None else TextTemplate.parse(stored.text)
+        text = wanted.text or stored_text
         _check_same_migration(begun.name, _migrated_fields(begun, note), wanted, model, text=text)
         _check_source_index(engine, state, wanted, model)
         return _resume_migration(engine, begun, note, state)
@@ -259,30 +250,21 @@ def _check_same_migration(
     Raises:
         IndexMismatch: name, model, index type or text differ.
     """
-    there = fields.get(wanted.vector_field)
-    differs = (
-        wanted.name not in (None, begun)
-        or there is None
-        or any(meta.fingerprint != model.fingerprint for meta in fields.values())
-    )
-    if not differs and there is not None:
-        if wanted.index_type not in (None, there.index_type):
-            options = f"with --index-type {there.index_type}"
-        elif text is not None and there.text is not None and text.template != there.text:
-            options = f"with --text-template {quote(there.text)}"
-        else:
-            return
-    else:
+    meta = fields.get(wanted.vector_field)
+    is_model = all(field.fingerprint == model.fingerprint for field in fields.values())
+    if meta is None or not is_model or wanted.name not in (None, begun):
         options = "with another name or model"
+    elif wanted.index_type not in (None, meta.index_type):
+        options = f"with --index-type {meta.index_type}"
+    elif text is not None and meta.text is not None and text.template != meta.text:
+        options = f"with --text-template {quote(meta.text)}"
+    else:
+        return
     raise IndexMismatch(
         f"{wanted.alias} is being migrated to {begun} already, {options}",
         f"Finish that with the same command, or, as long as it has not been swapped, remove it: `es-sbert index "
         f"migrate {wanted.alias} --rollback`.",
     )
-
-
-def _template_of(meta: VectorFieldMeta) -> TextTemplate | None:
-    return None if meta.text is None else TextTemplate.parse(meta.text)
 
 
 def _begin_migration(
@@ -308,7 +290,7 @@ def _begin_migration(
     engine.create_index(name, body)
     state = require_index(engine, name)
     apply_load_settings(engine, state)
-    return PreparedMigration(source, name, fields, MigrationStateStore(engine, name, note), resumed=False)
+    return PreparedMigration(source, state, fields, MigrationStateStore(engine, name, note), resumed=False)
 
 
 def _resume_migration(
@@ -318,7 +300,7 @@ def _resume_migration(
     state_store.claim(target, uuid.uuid4().hex)
     if source is not None and source.settings["index.uuid"] != note.source_uuid:
         source = None
-    return PreparedMigration(source, target.name, _migrated_fields(target, note), state_store, resumed=True)
+    return PreparedMigration(source, target, _migrated_fields(target, note), state_store, resumed=True)
 
 
 def _check_not_data_stream(source: IndexState, model: EncoderInfo) -> None:
@@ -349,7 +331,7 @@ def _check_change_requested(
 
 def _check_source_index(engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo) -> None:
     lost = fields_missing_from_source(
-        source.mappings, vector_field_names(list(_new_vector_fields(engine, source, wanted, model)))
+        source.mappings, vector_field_names(_new_vector_fields(engine, source, wanted, model))
     )
     if lost is not None:
         raise IndexMismatch(
@@ -410,13 +392,3 @@ def _unfinished_state(target: IndexState, source: IndexState) -> MigrationState 
 def _migrated_fields(target: IndexState, note: MigrationState) -> dict[str, VectorFieldMeta]:
     """The vector fields of the new index that the migration fills."""
     return {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in note.fields}
-
-
-def keep_delete_tombstones(engine: Engine, target: str) -> None:
-    """From now on deletions in the new index are remembered for an hour."""
-    engine.put_settings(target, {_GC_DELETES: _GC_DELETES_VALUE})
-
-
-def restore_delete_tombstones(engine: Engine, target: str, source: IndexState | None) -> None:
-    """The setting is as it was in the old index."""
-    engine.put_settings(target, {_GC_DELETES: None if source is None else source.settings.get(_GC_DELETES)})

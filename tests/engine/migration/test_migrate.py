@@ -56,13 +56,13 @@ def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
     # The old index is as it was, and stands until it is dropped.
     assert place.contents(place.index) == before
     assert engine.get_aliases(place.index)[place.index] == {}
-    assert drop_old_index(engine, place.alias, lambda leaving: False) is None
+    assert drop_old_index(engine, place.alias, lambda index, documents: False) is None
     asked = []
-    assert drop_old_index(engine, place.alias, lambda leaving: not asked.append(leaving)) == place.index
-    assert (asked[0].index, asked[0].documents) == (place.index, COUNT)
+    assert drop_old_index(engine, place.alias, lambda *leaving: not asked.append(leaving)) == place.index
+    assert asked == [(place.index, COUNT)]
     assert engine.get_index(place.index) is None
     with pytest.raises(IndexMismatch, match="no migration has created"):
-        drop_old_index(engine, place.alias, lambda leaving: True)
+        drop_old_index(engine, place.alias, lambda index, documents: True)
     with pytest.raises(IndexMismatch, match="already"):
         place.migrate(second)
 

@@ -37,7 +37,7 @@ def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
         result = place.migrate(second)
         # The old index still stands: both may go on with it.
         assert by_encoder.search("a man plays", k=3).hits[0].index == place.index
-        drop_old_index(place.engine, place.alias, lambda leaving: True)
+        drop_old_index(place.engine, place.alias, lambda index, documents: True)
         hits = by_mapping.search("a man plays", k=3).hits
         assert hits[0].index == result.target
         assert by_document.like(id, k=1).hits[0].index == result.target
@@ -97,7 +97,7 @@ def test_searches_go_on_all_the_time_and_never_mix_models(
             wait_until(
                 lambda: bool(errors) or {hit.index for _, found in answers[-8:] for hit in found} == {result.target}
             )
-            drop_old_index(engine, place.alias, lambda leaving: True)
+            drop_old_index(engine, place.alias, lambda index, documents: True)
             after = len(answers)
             wait_until(lambda: len(answers) >= after + 40 or bool(errors))
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.migration.deleted_documents import CountSeqNoRanges, SeqNoRange, changed_ranges
+from es_sbert.migration.document_copy import CountSeqNoRanges, SeqNoRange, changed_ranges
 
 
 def counted(numbers: set[int], asked: list[int] | None = None) -> CountSeqNoRanges:
