@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from es_sbert.errors import SourceError, UsageError, error_summary, require_extra
@@ -22,7 +23,7 @@ from es_sbert.ingest.sources.document_source import (
 from es_sbert.ingest.sources.table_rows import column_to_json, row_record
 from es_sbert.io.file_formats import Compression, decompress
 from es_sbert.io.parquet import open_parquet, parquet_batches
-from es_sbert.io.text_formats import CorruptStream
+from es_sbert.io.text_formats import CorruptStream, read_head
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -103,37 +104,43 @@ class ArrowSource(FileSource):
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         require_extra("parquet", "pyarrow")
-        if not self.input.is_rereadable:
+        if not self.input.is_rereadable or not self._check_compression(self.compression, max_bytes):
             return
-        if not self._check_compression(self.compression, max_bytes):
-            return
-        with _arrow_errors(), _ArrowStream(decompress(self.input.chunks(preview_context(max_bytes)))) as stream:
+        head, rest = read_head(decompress(self.input.chunks(preview_context(max_bytes))), _FILE_HEAD_BYTES)
+        with _arrow_errors(), _ArrowStream(head, rest) as stream:
             check_table_columns(self.name, stream.open().schema.names, required)
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        with _ArrowStream(decompress(self.input.chunks(context))) as stream:
-            if stream.is_empty():  # opens the file: system errors up to here are not Arrow's
-                return
-            row = 0
-            with _arrow_errors():
-                for batch in stream.open():
-                    # Slices: writers make batches of any size.
-                    for start in range(0, batch.num_rows, _SLICE_ROWS):
-                        part = batch.slice(start, _SLICE_ROWS)
-                        yield from _batch_records(part, row, self.name, context)
-                        row += part.num_rows
-                stream.check_end()
+        # Opens the file: system errors up to here are not Arrow's.
+        head, rest = read_head(decompress(self.input.chunks(context)), _FILE_HEAD_BYTES)
+        if not head:
+            return
+        row = 0
+        with _arrow_errors(), _ArrowStream(head, rest) as stream:
+            for batch in stream.open():
+                # Slices: writers make batches of any size.
+                for start in range(0, batch.num_rows, _SLICE_ROWS):
+                    part = batch.slice(start, _SLICE_ROWS)
+                    yield from _batch_records(part, row, self.name, context)
+                    row += part.num_rows
+            stream.check_end()
 
 
 class _ArrowStream(io.RawIOBase):
-    """Chunks as a file that Arrow reads from, which remembers how it ended."""
+    """Chunks as a file that Arrow reads from, which remembers how it ended.
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    Args:
+        head: The first bytes, at least eight if there are so many.
+        rest: The chunks after them.
+    """
+
+    def __init__(self, head: bytes, rest: Iterator[bytes]) -> None:
         super().__init__()
-        self._chunks = chunks
+        self._head = head
+        self._is_file = head.startswith(_FILE_MAGIC)
+        self._chunks = filter(None, chain([head[_FILE_HEAD_BYTES:] if self._is_file else head], rest))
         self._rest = memoryview(b"")
         self._tail = b""
-        self._is_file = False
         self._buffered = io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -149,9 +156,6 @@ class _ArrowStream(io.RawIOBase):
         view[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
 
-    def is_empty(self) -> bool:
-        return not self._buffered.peek(1)
-
     def open(self) -> Any:
         """The batches (a `pyarrow.RecordBatchStreamReader`).
 
@@ -161,12 +165,8 @@ class _ArrowStream(io.RawIOBase):
         """
         from pyarrow import ipc
 
-        head = self._buffered.peek(_FILE_HEAD_BYTES)
-        if head.startswith(_FEATHER_1):
+        if self._head.startswith(_FEATHER_1):
             raise CorruptStream("it is Feather in version 1; write it again in version 2, or as Parquet")
-        self._is_file = head.startswith(_FILE_MAGIC)
-        if self._is_file:
-            self._buffered.read(_FILE_HEAD_BYTES)
         return ipc.open_stream(self._buffered)
 
     def check_end(self) -> None:

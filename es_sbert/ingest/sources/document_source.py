@@ -6,12 +6,11 @@ anything is written. `BlockingCalls` runs calls that may block for a long time, 
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -356,8 +355,8 @@ class BlockingCalls:
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="ingest-blocking-calls", daemon=True)
         self._blocked = False
+        threading.Thread(target=self._run, name="ingest-blocking-calls", daemon=True).start()
 
     def __call__(self, call: Callable[[], T]) -> T:
         """The call's answer.
@@ -368,12 +367,12 @@ class BlockingCalls:
         """
         if self._stop.is_set():
             raise ReadCancelled
-        answer = self._begun(call)
+        answer = self._submit(call)
         while not answer.done():
             if self._stop.is_set():
                 self._blocked = True
                 raise ReadCancelled
-            _wait_briefly(answer)
+            wait([answer], _STOP_POLL_SECONDS)
         return answer.result()
 
     def close(self, last: Callable[[], object] = lambda: None) -> None:
@@ -382,21 +381,15 @@ class BlockingCalls:
         Args:
             last: Called in it first, unless it is blocked: closes what the calls have opened.
         """
-        if self._blocked:
-            self._calls.put(None)
-        elif self._thread.ident is None:
-            last()  # nothing was called
-        else:
-            answer = self._begun(last)
-            self._calls.put(None)
+        answer = None if self._blocked else self._submit(last)
+        self._calls.put(None)
+        if answer is not None:
             # Files and connections are closed, but a stop does not wait long for it.
-            _wait_briefly(answer)
+            wait([answer], _STOP_POLL_SECONDS)
             while not answer.done() and not self._stop.is_set():
-                _wait_briefly(answer)
+                wait([answer], _STOP_POLL_SECONDS)
 
-    def _begun(self, call: Callable[[], T]) -> Future[T]:
-        if self._thread.ident is None:
-            self._thread.start()
+    def _submit(self, call: Callable[[], T]) -> Future[T]:
         answer: Future[T] = Future()
         self._calls.put((call, answer))
         return answer
@@ -410,9 +403,3 @@ class BlockingCalls:
                 answer.set_exception(error)
             # A thread that waits for its next call holds nothing of the last one.
             del entry, call, answer
-
-
-def _wait_briefly(answer: Future[Any]) -> None:
-    """Wait a moment for an answer; the caller reads it."""
-    with contextlib.suppress(TimeoutError):
-        answer.exception(_STOP_POLL_SECONDS)

@@ -133,9 +133,6 @@ class RemoteReader(io.RawIOBase):
     def seekable(self) -> bool:
         return self._file.size is not None
 
-    def tell(self) -> int:
-        return self._offset
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_END:
             if self._file.size is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +91,7 @@ class SqlSource(DocumentSource):
         """Rows by column, some at a time, as the database gives them."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        with self._connected(context) as connection:
+        with self._connect(context) as connection:
             try:
                 with self._executed(connection) as result:
                     columns = list(result.keys())
@@ -101,8 +100,7 @@ class SqlSource(DocumentSource):
             except SQLAlchemyError as error:
                 raise self._failure(error) from None
 
-    @contextmanager
-    def _connected(self, context: ReadContext) -> Iterator[Connection]:
+    def _connect(self, context: ReadContext) -> Connection:
         """A connection, waited for while the database cannot be reached.
 
         Raises:
@@ -115,15 +113,12 @@ class SqlSource(DocumentSource):
         backoff = Backoff(RetryPolicy(context.settings.retry_seconds), context.stop)
         while True:
             try:
-                connection = engine.connect()
-                break
+                return engine.connect()
             except SQLAlchemyError as error:
                 if context.stop.is_set():
                     raise ReadCancelled from None
                 if not backoff.wait():
                     raise SourceUnavailable(f"the database cannot be reached ({self._reason(error)})") from None
-        with connection:
-            yield connection
 
     def _executed(self, connection: Connection) -> CursorResult[Any]:
         """The running query, of which the server keeps what is not fetched yet.
@@ -175,11 +170,11 @@ class SqlSource(DocumentSource):
             return create_engine(url, poolclass=NullPool)
         except NoSuchModuleError as error:
             raise UsageError(
-                f"SQLAlchemy knows no database {self._scheme()}", f"{_URL_HINT} Others need a package."
+                f"SQLAlchemy knows no database {self._url().drivername}", f"{_URL_HINT} Others need a package."
             ) from error
         except ImportError as error:
             raise UsageError(
-                f"{self._scheme()} needs the package {error.name}, which is not installed",
+                f"{self._url().drivername} needs the package {error.name}, which is not installed",
                 f"Install it: pip install {error.name}; for PostgreSQL, pip install 'es-sbert[sql]'",
             ) from error
         except ArgumentError:
@@ -191,9 +186,6 @@ class SqlSource(DocumentSource):
 
         url = make_url(self.database.get_secret_value())
         return url.set(drivername="postgresql+psycopg") if url.drivername in _POSTGRESQL_NAMES else url
-
-    def _scheme(self) -> str:
-        return self._url().drivername
 
     def _reason(self, error: Exception) -> str:
         """The database's message in one line, without the password."""
