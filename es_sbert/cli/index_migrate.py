@@ -138,7 +138,7 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
     from es_sbert.ingest.pipeline import LoadControl
     from es_sbert.ingest.progress import choose_meter
     from es_sbert.migration.alias_swap import remove_leftover_block
-    from es_sbert.migration.migrate import MigrationCallbacks, migrate
+    from es_sbert.migration.migrate import migrate
     from es_sbert.migration.migration_state import migration_lock
     from es_sbert.migration.prepare_migration import MigrationRequest
 
@@ -163,7 +163,9 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
                 engine,
                 encoder,
                 wanted,
-                MigrationCallbacks(control, lambda: choose_meter(sys.stderr, quiet=quiet), say),
+                control,
+                lambda: choose_meter(sys.stderr, quiet=quiet),
+                report=say,
                 dead_letters=options["dead_letters"],
                 retry_seconds=options["retry_seconds"],
             )

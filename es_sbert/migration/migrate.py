@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -136,33 +136,23 @@ _GC_DELETES = "index.gc_deletes"
 _MAX_IDS = 8000
 
 
-@dataclass
-class MigrationCallbacks:
-    """Reports the progress of a migration, and stops it.
-
-    Attributes:
-        control: Stops it between two pages.
-        meter: Makes a meter for a load.
-        report: Receives a message for each step.
-    """
-
-    control: LoadControl
-    meter: Callable[[], ProgressMeter]
-    report: Callable[[str], None] = field(default=lambda message: None)
-
-
 def migrate(
     engine: Engine,
     encoder: Encoder,
     request: MigrationRequest,
-    callbacks: MigrationCallbacks,
+    control: LoadControl,
+    meter: Callable[[], ProgressMeter],
     *,
+    report: Callable[[str], None] = lambda message: None,
     dead_letters: Path | None = None,
     retry_seconds: float = 300.0,
 ) -> MigrationResult:
     """Run a migration to its end: start a new one, or resume one that was stopped.
 
     Args:
+        control: Stops it between two pages.
+        meter: Makes a meter for a load.
+        report: Receives a message for each step.
         dead_letters: Receives documents that cannot be embedded.
         retry_seconds: How long transient failures are retried.
 
@@ -171,7 +161,7 @@ def migrate(
         EngineError: the engine failed; the same call resumes.
         OutputError: the dead letters cannot be written.
     """
-    policy, control = RetryPolicy(retry_seconds), callbacks.control
+    policy = RetryPolicy(retry_seconds)
     with migration_lock(engine.info.url, request.alias):
         begin = time.monotonic()
         prepared = prepare_migration(engine, request, encoder)
@@ -183,7 +173,7 @@ def migrate(
             policy,
             control,
             VersionedUpdates(engine, prepared.target, policy, control.set_backoff, control.stop_retrying),
-            callbacks.report,
+            report,
         )
         result = MigrationResult(
             alias=request.alias,
@@ -194,7 +184,7 @@ def migrate(
             resumed=prepared.resumed,
         )
         with closing(DeletionTracker(context)) as tracker:
-            run = _MigrationRun(prepared, request, context, encoder, tracker, callbacks.meter, dead_letters, result)
+            run = _MigrationRun(prepared, request, context, encoder, tracker, meter, dead_letters, result)
             result.finished = run.run()
     result.stopped = None if result.finished else (result.stopped or "interrupted")
     result.dropped = request.replace_index and result.finished
@@ -419,8 +409,6 @@ class _MigrationRun:
     def _read_source(self) -> IndexState | None:
         """The old index, if it still exists."""
         state = self.context.engine.get_index(self.context.source)
-        return (
-            state
-            if state is not None and state.settings["index.uuid"] == self.context.state_store.state.source_uuid
-            else None
-        )
+        if state is None or state.settings["index.uuid"] != self.context.state_store.state.source_uuid:
+            return None
+        return state

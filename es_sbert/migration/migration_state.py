@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -155,22 +155,14 @@ class MigrationStateStore:
         Raises:
             IndexMismatch: the index is gone, or another process has taken the migration over.
         """
-        if self._is_deferred:
-            self.state = self.state.model_copy(update=changed)
-            return
-        target = self._engine.get_index(self._target)
-        stored = None if target is None else read_migration_state(target)
-        if target is None or stored is None or stored.run != self.state.run:
-            raise taken_over(self._target)
-        self._put(target, changed)
-
-    def claim(self, target: IndexState, run: str) -> None:
-        """Make this process the one that works on the migration."""
-        self._put(target, {"run": run})
-
-    def _put(self, target: IndexState, changed: Mapping[str, object]) -> None:
-        self.state = self.state.model_copy(update=changed)
-        put_migration_state(self._engine, target, self.state)
+        changed_state = self.state.model_copy(update=changed)
+        if not self._is_deferred:
+            target = self._engine.get_index(self._target)
+            stored = None if target is None else read_migration_state(target)
+            if target is None or stored is None or stored.run != self.state.run:
+                raise taken_over(self._target)
+            put_migration_state(self._engine, target, changed_state)
+        self.state = changed_state
 
 
 @contextmanager

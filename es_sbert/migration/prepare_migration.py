@@ -40,6 +40,7 @@ from es_sbert.migration.migration_state import (
     MigrationState,
     MigrationStateStore,
     find_migration,
+    put_migration_state,
     read_migration_state,
     read_target_pointer,
     set_target_pointer,
@@ -197,7 +198,8 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
     state, note = find_migration(engine, wanted.alias)
     if note is not None and note.phase is MigrationPhase.CLOSING:
         fields = _migrated_fields(state, note)
-        _check_same_migration(state.name, fields, wanted, model, text=wanted.text)
+        text = None if wanted.text is None else wanted.text.template
+        _check_same_migration(state.name, fields, wanted, model, text=text)
         return _resume_migration(engine, state, note, engine.get_index(note.source))
     _check_not_data_stream(state, model)
     stored = read_vector_field(engine, state.name, wanted.vector_field).meta
@@ -205,8 +207,7 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
     begun = None if pointer is None else engine.get_index(pointer)
     note = None if begun is None else _unfinished_state(begun, state)
     if begun is not None and note is not None:
-        stored_text = None if stored.text is None else TextTemplate.parse(stored.text)
-        text = wanted.text or stored_text
+        text = stored.text if wanted.text is None else wanted.text.template
         _check_same_migration(begun.name, _migrated_fields(begun, note), wanted, model, text=text)
         _check_source_index(engine, state, wanted, model)
         return _resume_migration(engine, begun, note, state)
@@ -238,14 +239,14 @@ def _check_same_migration(
     wanted: MigrationRequest,
     model: EncoderInfo,
     *,
-    text: TextTemplate | None,
+    text: str | None,
 ) -> None:
     """Refuse to go on with a migration that was begun with other options.
 
     Args:
         begun: The new index.
         fields: Its vector fields that the migration fills.
-        text: The text that the vector field is to have; None accepts any.
+        text: Template of the text that the vector field is to have; None accepts any.
 
     Raises:
         IndexMismatch: name, model, index type or text differ.
@@ -256,7 +257,7 @@ def _check_same_migration(
         options = "with another name or model"
     elif wanted.index_type not in (None, meta.index_type):
         options = f"with --index-type {meta.index_type}"
-    elif text is not None and meta.text is not None and text.template != meta.text:
+    elif text is not None and meta.text is not None and text != meta.text:
         options = f"with --text-template {quote(meta.text)}"
     else:
         return
@@ -296,10 +297,12 @@ def _begin_migration(
 def _resume_migration(
     engine: Engine, target: IndexState, note: MigrationState, source: IndexState | None
 ) -> PreparedMigration:
-    state_store = MigrationStateStore(engine, target.name, note)
-    state_store.claim(target, uuid.uuid4().hex)
+    # From now on the process that had begun it may not write the state.
+    note = note.model_copy(update={"run": uuid.uuid4().hex})
+    put_migration_state(engine, target, note)
     if source is not None and source.settings["index.uuid"] != note.source_uuid:
         source = None
+    state_store = MigrationStateStore(engine, target.name, note)
     return PreparedMigration(source, target, _migrated_fields(target, note), state_store, resumed=True)
 
 

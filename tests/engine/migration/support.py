@@ -21,7 +21,7 @@ from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.migration.migrate import MigrationCallbacks, MigrationResult, migrate
+from es_sbert.migration.migrate import MigrationResult, migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.ingest_support import same_vectors
 from tests.tiny import WORDS, write_tiny_bert
@@ -99,12 +99,12 @@ class Place:
         assert all(result.status in (200, 404) for result in results), results
 
     def migrate(self, encoder: Encoder, *, control: LoadControl | None = None, **wanted: Any) -> MigrationResult:
-        watch = MigrationCallbacks(control or LoadControl(), SilentMeter)
         return migrate(
             self.engine,
             encoder,
             MigrationRequest(self.alias, "embedding", **wanted),
-            watch,
+            control or LoadControl(),
+            SilentMeter,
             dead_letters=self.dead,
             retry_seconds=60,
         )

@@ -11,7 +11,7 @@ from es_sbert.engines.protocol import Json
 from es_sbert.errors import RequestFailed
 from es_sbert.ingest.pipeline import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.migration.migrate import MigrationCallbacks, migrate
+from es_sbert.migration.migrate import migrate
 from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.migration.support import Overheard, Place, document, everything
 
@@ -146,8 +146,16 @@ def test_a_writer_that_goes_on_by_the_old_index_s_name_is_not_waited_for_for_eve
 
     overheard: Any = Overheard(engine, meddle)
     wanted = MigrationRequest(place9.alias, "embedding", block_writes=False)
-    watch = MigrationCallbacks(LoadControl(), SilentMeter, said.append)
-    result = migrate(overheard, encoders[1], wanted, watch, dead_letters=place9.dead, retry_seconds=1)
+    result = migrate(
+        overheard,
+        encoders[1],
+        wanted,
+        LoadControl(),
+        SilentMeter,
+        report=said.append,
+        dead_letters=place9.dead,
+        retry_seconds=1,
+    )
     assert (result.finished, result.late > 0) == (True, True)
     assert any("by its own name" in message for message in said)
 
