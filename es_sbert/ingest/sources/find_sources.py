@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.sources.columnar_files import ArrowSource, ParquetSource
 from es_sbert.ingest.sources.document_source import ByteInput, DocumentSource, ReadCancelled, ReadContext
+from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource, TextSource
 from es_sbert.ingest.sources.remote_files import find_remote, is_url
-from es_sbert.ingest.sources.text_files import TextSource
 from es_sbert.io.file_formats import FORMAT_HINT, MAGIC_BYTES, Compression, FileFormat, detect_compression, guess_format
 from es_sbert.io.text_formats import CorruptStream
 from es_sbert.messages import escape_unprintable

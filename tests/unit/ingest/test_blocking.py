@@ -19,9 +19,9 @@ from es_sbert.ingest.sources.document_source import (
     ReadSettings,
     read_records,
 )
+from es_sbert.ingest.sources.file_sources import TextSource
 from es_sbert.ingest.sources.remote_files import RemoteFile
 from es_sbert.ingest.sources.sql_source import SqlSource
-from es_sbert.ingest.sources.text_files import TextSource
 from es_sbert.io.file_formats import FileFormat
 
 pytestmark = pytest.mark.timeout(120)

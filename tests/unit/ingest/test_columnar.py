@@ -19,8 +19,8 @@ from pyarrow import feather, ipc, parquet
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.records import Record, RejectedRecord
-from es_sbert.ingest.sources.columnar_files import ArrowSource, ParquetSource
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource
 from es_sbert.ingest.sources.find_sources import find_sources
 from es_sbert.io.file_formats import FileFormat
 
