@@ -204,86 +204,64 @@ def _check_count(requested: int | None, fitting: int, what: str) -> int:
 
 _MAX_LISTED_NODES = 5
 
-RayNode = Mapping[str, Any]
 
-
-@dataclass(frozen=True)
-class NodeRequirements:
-    """What every node must have: the same as the machine that runs the command.
-
-    Attributes:
-        model: The model's folder, hub id or installed name.
-        fingerprint: Fingerprint of that model.
-        version: Version of es-sbert.
-    """
-
-    model: str
-    fingerprint: str
-    version: str = __version__
-
-    def problem(self, version: str | None, fingerprint: str | None) -> str | None:
-        """How a node differs, to be put after its name; None if it does not.
-
-        Args:
-            version: None if es-sbert is not installed there.
-            fingerprint: None if the version is another one.
-        """
-        if version is None:
-            return "has no es-sbert in the Python that Ray uses there"
-        if version != self.version:
-            return f"has es-sbert {version}"
-        return None if fingerprint == self.fingerprint else f"has the model {str(fingerprint)[:12]} under that name"
-
-
-def check_nodes(nodes: Sequence[RayNode], workers: RayWorkerPool, required: NodeRequirements) -> None:
-    """Check that every node that may get a worker has the same es-sbert and the same model.
+def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, model: str, fingerprint: str) -> None:
+    """Check that every node that may get a worker has the same es-sbert and the same model as this machine.
 
     Args:
         nodes: The live nodes, as `ray.nodes()` describes them.
         workers: Resources of a worker.
-        required: What they must have.
+        model: The model's folder, hub id or installed name.
+        fingerprint: Fingerprint of that model on this machine.
 
     Raises:
         ClusterError: some have another version, another model or none, or do not answer.
     """
-    probe = ray.remote(_make_probe(required.version))
-    answers = [
-        (
-            node["NodeManagerHostname"],
-            probe.options(num_cpus=0, scheduling_strategy=_pin_to_node(node)).remote(required.model),
-        )
-        for node in nodes
-        if workers.fits(node["Resources"])
-    ]
-    problems = [
-        f"{host} {problem}" for host, answer in answers if (problem := _probe_problem(answer, required)) is not None
-    ]
+    probe = ray.remote(_make_probe(__version__))
+    answers = []
+    for node in nodes:
+        if workers.fits(node["Resources"]):
+            on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            answer = probe.options(num_cpus=0, scheduling_strategy=on_node).remote(model)
+            answers.append((node["NodeManagerHostname"], answer))
+    found = [(host, _probe_problem(answer, fingerprint)) for host, answer in answers]
+    problems = [f"{host} {problem}" for host, problem in found if problem is not None]
     if problems:
         more = f"; and {len(problems) - _MAX_LISTED_NODES} more" if len(problems) > _MAX_LISTED_NODES else ""
         raise ClusterError(
-            f"nodes of the Ray cluster have a different es-sbert or model than this machine (es-sbert "
-            f"{required.version}, {required.model} = {required.fingerprint[:12]}): "
-            f"{'; '.join(problems[:_MAX_LISTED_NODES])}{more}",
+            f"nodes of the Ray cluster have a different es-sbert or model than this machine (es-sbert {__version__}, "
+            f"{model} = {fingerprint[:12]}): {'; '.join(problems[:_MAX_LISTED_NODES])}{more}",
             "Install one version of es-sbert and one model on all machines, or give --model a folder that they share, "
             "and run the same command again.",
         )
 
 
-def _pin_to_node(node: RayNode) -> NodeAffinitySchedulingStrategy:
-    return NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-
-
-def _probe_problem(answer: Any, required: NodeRequirements) -> str | None:
+def _probe_problem(answer: Any, fingerprint: str) -> str | None:
     """How a node differs, by its answer; None if it does not."""
     try:
-        version, fingerprint = get_result(answer)
+        return node_problem(*get_result(answer), fingerprint)
     except ClusterError:
         raise
     except EsSbertError as error:
         return f"cannot open the model: {error.message}"
     except RayTaskError as error:
         return f"cannot run es-sbert: {remote_error_summary(error)}"
-    return required.problem(version, fingerprint)
+
+
+def node_problem(
+    version: str | None, fingerprint: str | None, required_fingerprint: str, required_version: str = __version__
+) -> str | None:
+    """How a node differs, to be put after its name; None if it does not.
+
+    Args:
+        version: Of es-sbert there; None if it is not installed.
+        fingerprint: Of the model there; None if the version is another one.
+    """
+    if version is None:
+        return "has no es-sbert in the Python that Ray uses there"
+    if version != required_version:
+        return f"has es-sbert {version}"
+    return None if fingerprint == required_fingerprint else f"has the model {str(fingerprint)[:12]} under that name"
 
 
 def _make_probe(required_version: str) -> Callable[[str], tuple[str | None, str | None]]:

@@ -37,7 +37,6 @@ from es_sbert.ingest.ray_actors import (
     start_coordinator,
 )
 from es_sbert.ingest.ray_cluster import (
-    NodeRequirements,
     RayWorkerPool,
     check_nodes,
     choose_worker_pool,
@@ -287,7 +286,7 @@ def open_ray_runner(
         nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         workers = choose_worker_pool([node["Resources"] for node in nodes], device, threads, count)
         loaded = read_sentence_model(resolve_model(model), model)
-        check_nodes(nodes, workers, NodeRequirements(model_name, loaded.fingerprint))
+        check_nodes(nodes, workers, model_name, loaded.fingerprint)
         yield RayRunner(
             model_name, loaded, engine, device=device, precision=precision, workers=workers, part_bytes=part_bytes
         )

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError, error_summary, require_extra
-from es_sbert.io.file_formats import FileFormat, decompress, guess_format
-from es_sbert.io.parquet import open_parquet, parquet_batches
+from es_sbert.io.file_formats import FileFormat, decompress, guess_format, open_parquet, parquet_batches
 from es_sbert.io.text_formats import (
     CorruptStream,
     ParsedRow,

@@ -27,8 +27,14 @@ from es_sbert.ingest.sources.document_source import (
     preview_context,
 )
 from es_sbert.ingest.sources.table_rows import column_to_json, row_record
-from es_sbert.io.file_formats import Compression, FileFormat, decompress, detect_compression
-from es_sbert.io.parquet import open_parquet, parquet_batches
+from es_sbert.io.file_formats import (
+    Compression,
+    FileFormat,
+    decompress,
+    detect_compression,
+    open_parquet,
+    parquet_batches,
+)
 from es_sbert.io.text_formats import (
     SAMPLE_BYTES,
     CorruptStream,

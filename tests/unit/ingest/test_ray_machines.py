@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.ingest.ray_cluster import NodeRequirements, RayWorkerPool
-
-WANTED = NodeRequirements("my-model", "a" * 32, "1.2.0")
+from es_sbert.ingest.ray_cluster import RayWorkerPool, node_problem
 
 
 @pytest.mark.parametrize(
@@ -21,7 +19,7 @@ WANTED = NodeRequirements("my-model", "a" * 32, "1.2.0")
 def test_another_version_or_model_is_a_problem(
     version: str | None, fingerprint: str | None, problem: str | None
 ) -> None:
-    assert WANTED.problem(version, fingerprint) == problem
+    assert node_problem(version, fingerprint, "a" * 32, "1.2.0") == problem
 
 
 def test_only_machines_that_may_get_a_worker_are_asked() -> None:
