@@ -239,13 +239,14 @@ def check_nodes(nodes: Sequence[Mapping[str, Any]], workers: RayWorkerPool, mode
 def _probe_problem(answer: Any, fingerprint: str) -> str | None:
     """How a node differs, by its answer; None if it does not."""
     try:
-        return node_problem(*get_result(answer), fingerprint)
+        version, node_fingerprint = get_result(answer)
     except ClusterError:
         raise
     except EsSbertError as error:
         return f"cannot open the model: {error.message}"
     except RayTaskError as error:
         return f"cannot run es-sbert: {remote_error_summary(error)}"
+    return node_problem(version, node_fingerprint, fingerprint)
 
 
 def node_problem(
