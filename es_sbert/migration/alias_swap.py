@@ -19,6 +19,7 @@ from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
     MigrationPhase,
     find_migration,
+    find_target,
     put_migration_state,
     read_migration_state,
     read_target_pointer,
@@ -208,9 +209,8 @@ def remove_leftover_block(engine: Engine, alias: str) -> str | None:
         EngineError: the engine failed.
     """
     source = engine.get_index(alias)
-    name = None if source is None else read_target_pointer(source)
-    target = None if name is None else engine.get_index(name)
-    return None if source is None or target is None else remove_stale_block(engine, source, target)
+    found = None if source is None else find_target(engine, source)
+    return None if source is None or found is None else remove_stale_block(engine, source, found[0])
 
 
 def remove_stale_block(engine: Engine, source: IndexState, target: IndexState) -> str | None:
@@ -253,9 +253,9 @@ def roll_back(engine: Engine, alias: str) -> str | None:
     name = read_target_pointer(source)
     if name is None:
         return None
-    target = engine.get_index(name)
-    state = None if target is None else read_migration_state(target)
-    if target is not None and state is not None and state.source_uuid == source.settings["index.uuid"]:
+    found = find_target(engine, source)
+    if found is not None:
+        target, state = found
         if engine.get_aliases(name).get(name, {}).keys() - {state.permit}:
             raise IndexMismatch(f"the index {name} has aliases, so it is in use", "Remove its aliases first.")
         remove_stale_block(engine, source, target)

@@ -97,6 +97,21 @@ def read_target_pointer(index: IndexState) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def find_target(engine: Engine, source: IndexState) -> tuple[IndexState, MigrationState] | None:
+    """The new index of a migration from this one, and its state.
+
+    Raises:
+        IndexMismatch: the state was damaged by hand.
+        EngineError: the engine failed.
+    """
+    name = read_target_pointer(source)
+    target = None if name is None else engine.get_index(name)
+    state = None if target is None else read_migration_state(target)
+    if target is None or state is None or state.source_uuid != source.settings["index.uuid"]:
+        return None
+    return target, state
+
+
 def with_migration_state(meta: Json, note: MigrationState | None) -> Json:
     """A mapping's `_meta` with this note, or without one."""
     return with_meta_entry(meta, _STATE_ENTRY, None if note is None else note.model_dump(mode="json"))

@@ -40,9 +40,8 @@ from es_sbert.migration.migration_state import (
     MigrationState,
     MigrationStateStore,
     find_migration,
+    find_target,
     put_migration_state,
-    read_migration_state,
-    read_target_pointer,
     set_target_pointer,
     vector_field_names,
     with_migration_state,
@@ -203,10 +202,9 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
         return _resume_migration(engine, state, note, engine.get_index(note.source))
     _check_not_data_stream(state, model)
     stored = read_vector_field(engine, state.name, wanted.vector_field).meta
-    pointer = read_target_pointer(state)
-    begun = None if pointer is None else engine.get_index(pointer)
-    note = None if begun is None else _unfinished_state(begun, state)
-    if begun is not None and note is not None:
+    found = find_target(engine, state)
+    if found is not None and found[1].phase is not MigrationPhase.DONE:
+        begun, note = found
         text = stored.text if wanted.text is None else wanted.text.template
         _check_same_migration(begun.name, _migrated_fields(begun, note), wanted, model, text=text)
         _check_source_index(engine, state, wanted, model)
@@ -382,14 +380,6 @@ def _new_vector_fields(
         for name, meta in stored.items()
         if (name == wanted.vector_field if same else meta.fingerprint == old.fingerprint)
     }
-
-
-def _unfinished_state(target: IndexState, source: IndexState) -> MigrationState | None:
-    """The note of an unfinished migration from this source."""
-    note = read_migration_state(target)
-    if note is None or note.phase is MigrationPhase.DONE or note.source_uuid != source.settings["index.uuid"]:
-        return None
-    return note
 
 
 def _migrated_fields(target: IndexState, note: MigrationState) -> dict[str, VectorFieldMeta]:
