@@ -92,13 +92,16 @@ class Retrier(Protocol):
     def __call__(self, call: Callable[[], T]) -> T: ...
 
 
-def make_retrier(policy: RetryPolicy, on_wait: Callable[[str], None]) -> Retrier:
-    """`with_retries` for a command that only Ctrl-C ends.
+def make_retrier(
+    policy: RetryPolicy, on_wait: Callable[[str], None], stop_retrying: threading.Event | None = None
+) -> Retrier:
+    """`with_retries` for several calls.
 
     Args:
         on_wait: Called with the reason of each retry.
+        stop_retrying: See `Backoff`.
     """
-    return lambda call: with_retries(call, policy, None, lambda error: on_wait(error.message))
+    return lambda call: with_retries(call, policy, stop_retrying, lambda error: on_wait(error.message))
 
 
 def with_retries(

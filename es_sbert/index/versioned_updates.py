@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from es_sbert.engines.protocol import BulkItemResult, Engine, IndexState
-from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, with_retries
+from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, is_transient, make_retrier
 from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import HasBody, bulk_bodies
 
@@ -53,6 +53,7 @@ class VersionedUpdates:
         self._policy = policy
         self._on_wait = on_wait
         self._stop_retrying = stop_retrying
+        self._retrying = make_retrier(policy, on_wait, stop_retrying)
 
     def send(self, actions: Iterable[A]) -> Iterator[tuple[A, BulkItemResult]]:
         """Yield each action with its final result, in any order. No two actions may be for the same document.
@@ -105,12 +106,7 @@ class VersionedUpdates:
 
     def _check_index(self) -> None:
         """Check that the index is the one that was read: a request would create a missing one."""
-        uuids = with_retries(
-            partial(self._engine.index_uuids, self._state.name),
-            self._policy,
-            self._stop_retrying,
-            lambda error: self._on_wait(error.message),
-        )
+        uuids = self._retrying(partial(self._engine.index_uuids, self._state.name))
         if uuids.get(self._state.name) != self._state.settings["index.uuid"]:
             raise IndexMismatch(
                 f"the index {self._state.name} was deleted or replaced since it was read", "Run the command again."

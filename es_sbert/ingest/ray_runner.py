@@ -148,7 +148,7 @@ class RayRunner:
             Path.cwd(),
         )
         info: EncoderInfo | None = None
-        with self._partitions(context) as parts, _ProgressPoller(context, self._coordinator, len(parts)):
+        with self._partitions(context) as parts, _progress_poller(context, self._coordinator, len(parts)):
             for report in self._reports(job, parts):
                 if info is None and report.info is not None:
                     info = report.info
@@ -217,40 +217,32 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
         control.truncate(report.truncated_reason)
 
 
-class _ProgressPoller:
-    """Shows the progress of the load, and passes a stop request on to the workers."""
+@contextmanager
+def _progress_poller(context: LoadContext, coordinator: Any, parts: int) -> Iterator[None]:
+    """Show the progress of the load, and pass a stop request on to the workers, until the block ends."""
+    done, tracker = threading.Event(), ProgressTracker()
 
-    def __init__(self, context: LoadContext, coordinator: Any, parts: int) -> None:
-        self._context = context
-        self._coordinator = coordinator
-        self._parts = parts
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ingest-cluster-ticker", daemon=True)
-
-    def __enter__(self) -> _ProgressPoller:
-        self._tracker = ProgressTracker()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def poll() -> None:
         stop_requested = False
-        while not self._done.wait(_POLL_SECONDS):
-            if self._context.control.stop.is_set() and not stop_requested:
+        while not done.wait(_POLL_SECONDS):
+            if context.control.stop.is_set() and not stop_requested:
                 stop_requested = True
-                self._coordinator.request_stop.remote()
+                coordinator.request_stop.remote()
             try:
-                progress = ray.get(self._coordinator.progress.remote())
+                progress = ray.get(coordinator.progress.remote())
             except RayError:
                 return  # load() gets the same error
-            snapshot = self._tracker.snapshot(
-                progress.read, progress.processed, progress.fraction / max(1, self._parts)
-            )
-            self._context.meter.show(snapshot)
-            self._context.observer.show(snapshot)
+            snapshot = tracker.snapshot(progress.read, progress.processed, progress.fraction / max(1, parts))
+            context.meter.show(snapshot)
+            context.observer.show(snapshot)
+
+    thread = threading.Thread(target=poll, name="ingest-cluster-ticker", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 @contextmanager
