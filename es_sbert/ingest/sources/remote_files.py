@@ -181,12 +181,12 @@ class RemoteReader(io.RawIOBase):
 
     def _read_from_handle(self, count: int) -> bytes:
         if self._handle is None:
-            self._handle = self._opened()
+            self._open_handle()
         data: bytes = self._handle.read(count)
         return data
 
-    def _opened(self) -> Any:
-        """The file from the offset on, and of the version that was read so far."""
+    def _open_handle(self) -> None:
+        """Open the file at the offset; it must still be the version that was read so far."""
         filesystem, location = self._file.filesystem, self._file.location
         # What is known of the file may come from a listing of long ago.
         filesystem.invalidate_cache(filesystem._parent(location))
@@ -195,24 +195,19 @@ class RemoteReader(io.RawIOBase):
         if self._version is not None and version != self._version:
             raise CorruptStream("the file was changed while it was read")
         self._version = version
-        handle = filesystem.open(location, "rb", block_size=self._block)
-        try:
-            if self._block == _WHOLE_FILE:
-                self._skip_to_offset(handle)
-            elif self._offset:
-                handle.seek(self._offset)
-        except BaseException:
-            handle.close()
-            raise
-        return handle
+        self._handle = filesystem.open(location, "rb", block_size=self._block)
+        if self._block == _WHOLE_FILE:
+            self._skip_to_offset()
+        elif self._offset:
+            self._handle.seek(self._offset)
 
-    def _skip_to_offset(self, handle: Any) -> None:
+    def _skip_to_offset(self) -> None:
         """Go to the offset in a stream that has none but its beginning."""
         left = self._offset
         while left:
             if self._stop.is_set():
                 raise ReadCancelled
-            data = handle.read(min(left, _CHUNK))
+            data = self._handle.read(min(left, _CHUNK))
             if not data:
                 raise EOFError(f"it gives {self._offset - left:,} bytes")
             left -= len(data)
