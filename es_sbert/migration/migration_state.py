@@ -74,16 +74,16 @@ class MigrationState(BaseModel):
 
 
 def read_migration_state(index: IndexState) -> MigrationState | None:
-    """The note of an index that a migration has made; None in any other.
+    """The state that is stored in an index; None if no migration created the index.
 
     Raises:
         IndexMismatch: it was damaged by hand.
     """
-    note = index.mappings.get("_meta", {}).get(META_KEY, {}).get(_STATE_ENTRY)
-    if note is None:
+    entry = index.mappings.get("_meta", {}).get(META_KEY, {}).get(_STATE_ENTRY)
+    if entry is None:
         return None
     try:
-        return MigrationState.model_validate(note)
+        return MigrationState.model_validate(entry)
     except ValidationError as error:
         raise IndexMismatch(
             f"_meta.{META_KEY}.{_STATE_ENTRY} in the mapping of {index.name} cannot be read",
@@ -112,9 +112,9 @@ def find_target(engine: Engine, source: IndexState) -> tuple[IndexState, Migrati
     return target, state
 
 
-def with_migration_state(meta: Json, note: MigrationState | None) -> Json:
-    """A mapping's `_meta` with this note, or without one."""
-    return with_meta_entry(meta, _STATE_ENTRY, None if note is None else note.model_dump(mode="json"))
+def with_migration_state(meta: Json, state: MigrationState | None) -> Json:
+    """A mapping's `_meta` with this state, or without one."""
+    return with_meta_entry(meta, _STATE_ENTRY, None if state is None else state.model_dump(mode="json"))
 
 
 def put_migration_state(engine: Engine, target: IndexState, state: MigrationState | None) -> None:

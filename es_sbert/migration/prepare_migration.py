@@ -194,34 +194,34 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
         EngineError: the engine failed.
     """
     model = encoder.info
-    state, note = find_migration(engine, wanted.alias)
-    if note is not None and note.phase is MigrationPhase.CLOSING:
-        fields = _migrated_fields(state, note)
+    index, state = find_migration(engine, wanted.alias)
+    if state is not None and state.phase is MigrationPhase.CLOSING:
+        fields = _migrated_fields(index, state)
         text = None if wanted.text is None else wanted.text.template
-        _check_same_migration(state.name, fields, wanted, model, text=text)
-        return _resume_migration(engine, state, note, engine.get_index(note.source))
-    _check_not_data_stream(state, model)
-    stored = read_vector_field(engine, state.name, wanted.vector_field).meta
-    found = find_target(engine, state)
+        _check_same_migration(index.name, fields, wanted, model, text=text)
+        return _resume_migration(engine, index, state, engine.get_index(state.source))
+    _check_not_data_stream(index, model)
+    stored = read_vector_field(engine, index.name, wanted.vector_field).meta
+    found = find_target(engine, index)
     if found is not None and found[1].phase is not MigrationPhase.DONE:
-        begun, note = found
+        begun, state = found
         text = stored.text if wanted.text is None else wanted.text.template
-        _check_same_migration(begun.name, _migrated_fields(begun, note), wanted, model, text=text)
-        _check_source_index(engine, state, wanted, model)
-        return _resume_migration(engine, begun, note, state)
-    _check_change_requested(state, stored, wanted, model)
-    _check_source_index(engine, state, wanted, model)
-    name = wanted.name or new_index_name(wanted.alias, model.fingerprint, state.name)
+        _check_same_migration(begun.name, _migrated_fields(begun, state), wanted, model, text=text)
+        _check_source_index(engine, index, wanted, model)
+        return _resume_migration(engine, begun, state, index)
+    _check_change_requested(index, stored, wanted, model)
+    _check_source_index(engine, index, wanted, model)
+    name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
     there = engine.get_index(name)
     if there is not None:
         raise IndexMismatch(
             f"the index {there.name}, which the migration would create, is there already",
             "Give another name by --name, or delete that index if it is not needed.",
         )
-    _check_migration_privileges(engine, state.name, wanted.alias, name)
+    _check_migration_privileges(engine, index.name, wanted.alias, name)
     if wanted.text is not None:
-        check_template_fields(engine, state, wanted.text)
-    return _begin_migration(engine, state, wanted, encoder, name)
+        check_template_fields(engine, index, wanted.text)
+    return _begin_migration(engine, index, wanted, encoder, name)
 
 
 def _check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
@@ -274,7 +274,7 @@ def _begin_migration(
         if meta.passages is not None:
             # Rules that do not go with the new model are refused before an index is made for them.
             encoder.splitter(meta.passages.tokens, meta.passages.overlap, "document")
-    note = MigrationState(
+    state = MigrationState(
         alias=wanted.alias,
         source=source.name,
         source_uuid=source.settings["index.uuid"],
@@ -283,25 +283,25 @@ def _begin_migration(
         copied=tuple(-1 for _ in engine.sequence_numbers(source.name)),
     )
     body = new_index_body(engine.info.engine_type, source, fields)
-    body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], note)
+    body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], state)
     # The pointer first: an index without a pointer would block the next run.
     set_target_pointer(engine, source, name)
     engine.create_index(name, body)
-    state = require_index(engine, name)
-    apply_load_settings(engine, state)
-    return PreparedMigration(source, state, fields, MigrationStateStore(engine, name, note), resumed=False)
+    target = require_index(engine, name)
+    apply_load_settings(engine, target)
+    return PreparedMigration(source, target, fields, MigrationStateStore(engine, name, state), resumed=False)
 
 
 def _resume_migration(
-    engine: Engine, target: IndexState, note: MigrationState, source: IndexState | None
+    engine: Engine, target: IndexState, state: MigrationState, source: IndexState | None
 ) -> PreparedMigration:
     # From now on the process that had begun it may not write the state.
-    note = note.model_copy(update={"run": uuid.uuid4().hex})
-    put_migration_state(engine, target, note)
-    if source is not None and source.settings["index.uuid"] != note.source_uuid:
+    state = state.model_copy(update={"run": uuid.uuid4().hex})
+    put_migration_state(engine, target, state)
+    if source is not None and source.settings["index.uuid"] != state.source_uuid:
         source = None
-    state_store = MigrationStateStore(engine, target.name, note)
-    return PreparedMigration(source, target, _migrated_fields(target, note), state_store, resumed=True)
+    state_store = MigrationStateStore(engine, target.name, state)
+    return PreparedMigration(source, target, _migrated_fields(target, state), state_store, resumed=True)
 
 
 def _check_not_data_stream(source: IndexState, model: EncoderInfo) -> None:
@@ -382,6 +382,6 @@ def _new_vector_fields(
     }
 
 
-def _migrated_fields(target: IndexState, note: MigrationState) -> dict[str, VectorFieldMeta]:
+def _migrated_fields(target: IndexState, state: MigrationState) -> dict[str, VectorFieldMeta]:
     """The vector fields of the new index that the migration fills."""
-    return {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in note.fields}
+    return {name: meta for name, meta in vector_fields(target.mappings, target.name).items() if name in state.fields}
