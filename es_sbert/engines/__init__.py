@@ -1,1 +1,1 @@
-"""Elasticsearch and OpenSearch behind one `Engine` protocol."""
+"""Elasticsearch and OpenSearch behind one class, `Engine`."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Mapping
-from typing import Any, Protocol
 
 from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout
@@ -14,36 +12,19 @@ from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, Seriali
 
 from es_sbert.engines.address import Address
 from es_sbert.engines.error_mapping import connection_error, not_json
-from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.engines.rest import EngineResponse, RestEngine, point_in_time_params, quote_index_name
+from es_sbert.engines.protocol import Engine, EngineClient, EngineInfo, Json
+from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
 from es_sbert.errors import EngineUnreachable
 from es_sbert.messages import log_event
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 
-class ElasticsearchClient(Protocol):
-    """The part of the official client that is used, of either major version."""
+class ElasticsearchEngine(Engine):
+    """Elasticsearch, by a client of either major version."""
 
-    def perform_request(
-        self, method: str, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
-    ) -> Any: ...
-
-    def close(self) -> None: ...
-
-
-class ElasticsearchEngine(RestEngine):
-    """Elasticsearch.
-
-    Args:
-        info: The server.
-        client: Used with its own settings; `close` closes it.
-        timeout: The client's timeout in seconds; None if unknown.
-    """
-
-    def __init__(self, info: EngineInfo, client: ElasticsearchClient, timeout: float | None) -> None:
-        super().__init__(info, timeout)
-        self._client = client
+    def __init__(self, info: EngineInfo, client: EngineClient, timeout: float | None) -> None:
+        super().__init__(info, client, timeout)
         self._warned: set[str] = set()
         # Logged below; as Python warnings they would show a line of this file.
         warnings.filterwarnings("ignore", category=ElasticsearchWarning, module=re.escape(__name__))
@@ -55,13 +36,7 @@ class ElasticsearchEngine(RestEngine):
         return cls(info, client, address.timeout)
 
     def send(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        *,
-        ndjson: bool = False,
+        self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
     ) -> EngineResponse:
         # In the dialect of the server's major version: the client would otherwise use its own, which an older server
         # rejects with 400.
@@ -108,6 +83,3 @@ class ElasticsearchEngine(RestEngine):
 
     def _scan_sort(self) -> list[Json]:
         return [{"_shard_doc": "asc"}]
-
-    def close(self) -> None:
-        self._client.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from opensearchpy import OpenSearch
@@ -12,8 +10,8 @@ from opensearchpy.exceptions import SerializationError, TransportError
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
 from es_sbert.engines.error_mapping import connection_error, not_json
-from es_sbert.engines.protocol import EngineInfo, Json
-from es_sbert.engines.rest import EngineResponse, RestEngine, point_in_time_params, quote_index_name
+from es_sbert.engines.protocol import Engine, EngineInfo, Json
+from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
 from es_sbert.errors import UnsupportedEngine
 
 # `_shard_doc`, the only sort key that is unique in a point in time, was added in this version.
@@ -22,34 +20,14 @@ MIN_SCAN_VERSION = (3, 3, 0)
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
 
-class OpenSearchTransport(Protocol):
-    """The part of the official client's transport that is used."""
-
-    def perform_request(
-        self, method: str, url: str, *, params: dict[str, str], headers: dict[str, str], body: bytes | None
-    ) -> Any: ...
-
-    def close(self) -> None: ...
-
-
 def _count_vector_fields(mappings: Json) -> int:
     """Vector fields of a mapping, also inside objects."""
     fields = mappings.get("properties", {}).values()
     return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
 
 
-class OpenSearchEngine(RestEngine):
-    """OpenSearch.
-
-    Args:
-        info: The server.
-        transport: Of a client, used with its own settings; `close` closes it.
-        timeout: The client's timeout in seconds; None if unknown.
-    """
-
-    def __init__(self, info: EngineInfo, transport: OpenSearchTransport, timeout: float | None) -> None:
-        super().__init__(info, timeout)
-        self._transport = transport
+class OpenSearchEngine(Engine):
+    """OpenSearch, by the transport of a client."""
 
     @classmethod
     def at(cls, info: EngineInfo, address: Address) -> OpenSearchEngine:
@@ -68,13 +46,7 @@ class OpenSearchEngine(RestEngine):
         return cls(info, client.transport, address.timeout)
 
     def send(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        *,
-        ndjson: bool = False,
+        self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
     ) -> EngineResponse:
         headers = {"content-type": "application/x-ndjson" if ndjson else "application/json"}
         params = dict(params or {})
@@ -83,7 +55,7 @@ class OpenSearchEngine(RestEngine):
             path, params = f"{path}?{urlencode(params)}", {}
         url = self.info.url
         try:
-            response = self._transport.perform_request(method, path, params=params, headers=headers, body=body)
+            response = self._client.perform_request(method, path, params=params, headers=headers, body=body)
         except ClientConnectionError as error:
             raise connection_error(url, error, self._timeout) from error
         except TransportError as error:
@@ -119,6 +91,3 @@ class OpenSearchEngine(RestEngine):
             )
         # `_doc` first lets every shard skip what was read; `_shard_doc` alone makes it look at every document.
         return [{"_doc": "asc"}, {"_shard_doc": "asc"}]
-
-    def close(self) -> None:
-        self._transport.close()

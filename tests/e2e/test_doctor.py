@@ -9,8 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from es_sbert.engines.protocol import IndexState
-from es_sbert.engines.rest import RestEngine
+from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.index.load_settings import apply_load_settings
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli
@@ -56,13 +55,13 @@ def test_the_mapping_is_read_once(
     with open_engine(es9_url) as engine:
         engine.create_index(index, {})
     asked: list[str] = []
-    read = RestEngine.get_indices
+    read = Engine.get_indices
 
-    def counted(engine: RestEngine, name: str) -> list[IndexState]:
+    def counted(engine: Engine, name: str) -> list[IndexState]:
         asked.append(name)
         return read(engine, name)
 
-    monkeypatch.setattr(RestEngine, "get_indices", counted)
+    monkeypatch.setattr(Engine, "get_indices", counted)
     assert cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32").code == 0
     assert asked == [index]
 

@@ -15,7 +15,6 @@ import pytest
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
@@ -52,7 +51,6 @@ def encoder() -> Iterator[Encoder]:
 @pytest.fixture(scope="module")
 def site(engine_url: str, encoder: Encoder) -> Iterator[Site]:
     engine = connect(EngineSettings(url=engine_url))
-    assert isinstance(engine, RestEngine)
     name = f"test-{uuid.uuid4().hex[:12]}"
     site = Site(engine_url, name, f"{name}-foreign")
     with closing(engine):

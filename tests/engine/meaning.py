@@ -14,8 +14,7 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import EngineType
-from es_sbert.engines.rest import RestEngine
+from es_sbert.engines.protocol import Engine, EngineType
 from es_sbert.index.document_vectors import bulk_vector_value, chunk_values
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
@@ -43,7 +42,7 @@ class Shelf:
         halves: *Shape:* ``(COUNT, 2, dimensions)``.
     """
 
-    engine: RestEngine
+    engine: Engine
     encoder: Encoder
     one: str
     two: str
@@ -86,7 +85,6 @@ def shelf(url: str, encoder: Encoder) -> Iterator[Shelf]:
     stem = f"test-{uuid.uuid4().hex[:12]}"
     names = {name: f"{stem}-{name}" for name in ("one", "two", "split", "foreign")}
     with closing(connect(EngineSettings(url=url))) as engine:
-        assert isinstance(engine, RestEngine)
         try:
             for name, index_type, fields in (
                 ("one", "hnsw", "vw"),

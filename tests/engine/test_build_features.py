@@ -12,7 +12,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.local import ENGINES
-from es_sbert.engines.rest import RestEngine
+from es_sbert.engines.protocol import Engine
 from es_sbert.errors import FeatureMissing, RequestFailed
 from tests.conftest import build_of
 from tests.docs import PAGES
@@ -88,7 +88,7 @@ def table() -> dict[str, dict[str, str]]:
     return rows
 
 
-def has(engine: RestEngine, names: dict[str, str], requests: list[Request]) -> bool:
+def has(engine: Engine, names: dict[str, str], requests: list[Request]) -> bool:
     """Whether the server carries out all of them; where it does not, the error names the missing module."""
     for method, path, body in requests:
         text = json.dumps(body)
@@ -124,7 +124,6 @@ def test_the_table_says_what_the_build_has(
         pytest.skip(f"the server is {version}, which is not {ENGINES[build].label}")
     found = {}
     with closing(connect(EngineSettings(url=url))) as engine:
-        assert isinstance(engine, RestEngine)
         for feature, requests in PROBES.items():
             names = {"INDEX": fresh_index(url), "COPY": fresh_index(url)}
             http(url, f"/{names['INDEX']}/_doc/1?refresh=true", "PUT", {"n": 1})

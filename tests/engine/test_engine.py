@@ -16,7 +16,6 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.engines.protocol import BulkItemResult, Engine, EngineType, Json, PointInTimeSlice, document_key
-from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed, UsageError
 
 MAPPING: Json = {
@@ -55,7 +54,7 @@ def test_missing_index_is_none(engine: Engine, index_name: str) -> None:
 
 
 def test_alias_is_resolved_and_one_of_several_refused(
-    engine: RestEngine, index: str, fresh_index: Callable[[str], str]
+    engine: Engine, index: str, fresh_index: Callable[[str], str]
 ) -> None:
     alias, second = f"{index}-alias", fresh_index(engine.info.url)
     engine._request("PUT", f"/{index}/_alias/{alias}")
@@ -205,7 +204,7 @@ def test_slices_of_one_point_in_time_hold_every_document_once(engine: Engine, in
     assert sorted(seen, key=int) == [str(n) for n in range(1000)]
 
 
-def wait_until_closed(engine: RestEngine, index: str) -> None:
+def wait_until_closed(engine: Engine, index: str) -> None:
     """An engine counts a context until the last thread has let go of it, be it after the answer.
 
     What nobody closes stays open for minutes, longer than this waits.
@@ -216,13 +215,13 @@ def wait_until_closed(engine: RestEngine, index: str) -> None:
         time.sleep(0.05)
 
 
-def open_contexts(engine: RestEngine, index: str) -> int:
+def open_contexts(engine: Engine, index: str) -> int:
     """Search contexts that are open on an index: the points in time of the running scans, one a shard."""
     stats = engine._request("GET", f"/{index}/_stats/search")
     return int(stats["_all"]["total"]["search"]["open_contexts"])
 
 
-def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: RestEngine, index: str) -> None:
+def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(10))
     engine.refresh(index)
     wait_until_closed(engine, index)

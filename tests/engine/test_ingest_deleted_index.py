@@ -10,7 +10,6 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
-from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import IndexMismatch
 from tests.engine.ingest_support import Interposed, load, sentences, wait_for_first_window, write_jsonl
 
@@ -41,15 +40,15 @@ def test_an_index_deleted_while_a_window_is_embedded_is_not_created_again(
 def test_an_index_deleted_before_its_first_documents_are_read_back_is_said_to_be_deleted(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_documents = RestEngine.mget
+    read_documents = Engine.mget
 
-    def delete_first(self: RestEngine, *arguments: Any, **options: Any) -> Any:
+    def delete_first(self: Engine, *arguments: Any, **options: Any) -> Any:
         engine.delete_index(index_name)
         # The answer of an engine that has lost the documents, but still knows the index.
-        monkeypatch.setattr(RestEngine, "mget", read_documents)
+        monkeypatch.setattr(Engine, "mget", read_documents)
         return [None] * len(arguments[1])
 
-    monkeypatch.setattr(RestEngine, "mget", delete_first)
+    monkeypatch.setattr(Engine, "mget", delete_first)
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
     with pytest.raises(IndexMismatch, match="was deleted or replaced during the load"):
         load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")

@@ -14,7 +14,6 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine, EngineType
-from es_sbert.engines.rest import RestEngine
 from es_sbert.errors import FeatureMissing, IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
@@ -28,7 +27,7 @@ COUNT, GROUPS, DIMENSIONS, QUERIES = 1500, 50, 64, 10
 class Corpus:
     """Loaded vectors: document i has `group` i mod GROUPS and, every tenth, no vector at all under `bare-i`."""
 
-    engine: RestEngine
+    engine: Engine
     flat: str
     hnsw: str
     int8: str
@@ -38,7 +37,6 @@ class Corpus:
 @pytest.fixture(scope="module")
 def corpus(engine_url: str) -> Iterator[Corpus]:
     engine = connect(EngineSettings(url=engine_url))
-    assert isinstance(engine, RestEngine)
     vectors = random_vectors(COUNT, DIMENSIONS)
     names = {index_type: f"test-{uuid.uuid4().hex[:12]}" for index_type in ("flat", "hnsw", "int8_hnsw")}
     with closing(engine):
@@ -125,7 +123,7 @@ def test_exact_search_of_a_graph_index(corpus: Corpus, hnsw: SemanticIndex) -> N
     assert [hit.cosine for hit in result] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
 
 
-def has_scripting(engine: RestEngine) -> bool:
+def has_scripting(engine: Engine) -> bool:
     """False on the integration-test build of Elasticsearch 9, which comes without painless."""
     nodes = engine._request("GET", "/_nodes/plugins", {"filter_path": "nodes.*.modules.name"})["nodes"].values()
     return all("lang-painless" in {module["name"] for module in node["modules"]} for node in nodes)

@@ -15,8 +15,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import EngineType, Json
-from es_sbert.engines.rest import RestEngine
+from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.index.document_vectors import chunk_values
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field
@@ -33,7 +32,7 @@ PASSAGES = 3  # vectors of a document of the type `passages`
 class Place:
     """The same vectors under each index type, and an index that lacks the field."""
 
-    engine: RestEngine
+    engine: Engine
     fields: dict[str, VectorField]
     lacking: str
     vectors: Vectors  # (COUNT, DIMENSIONS)
@@ -81,7 +80,6 @@ class Place:
 @pytest.fixture(scope="module")
 def place(engine_url: str) -> Iterator[Place]:
     engine = connect(EngineSettings(url=engine_url))
-    assert isinstance(engine, RestEngine)
     vectors = random_vectors(COUNT, DIMENSIONS)
     stem = f"test-{uuid.uuid4().hex[:12]}"
     with closing(engine):
@@ -114,7 +112,7 @@ def place(engine_url: str) -> Iterator[Place]:
             engine.delete_index(name)
 
 
-def load_passages(engine: RestEngine, index: str, vectors: Vectors) -> None:
+def load_passages(engine: Engine, index: str, vectors: Vectors) -> None:
     """Index each `PASSAGES` of the vectors ``(COUNT, DIMENSIONS)`` as one document."""
     lines = []
     for number, own in enumerate(vectors.reshape(-1, PASSAGES, DIMENSIONS)):
