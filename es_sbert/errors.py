@@ -58,9 +58,9 @@ class EsSbertError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  {self.remedy}"
 
-    def __reduce__(self) -> tuple[type[EsSbertError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[EsSbertError], tuple[str, str], dict[str, object]]:
         # Exceptions with two required arguments do not survive pickling (worker processes) by default.
-        return type(self), (self.message, self.remedy)
+        return type(self), (self.message, self.remedy), vars(self)
 
 
 def error_summary(error: Exception) -> str:
@@ -140,9 +140,6 @@ class RequestFailed(EngineError):
         super().__init__(message, remedy)
         self.status = status
 
-    def __reduce__(self) -> tuple[type[RequestFailed], tuple[str, str, int]]:  # type: ignore[override]
-        return type(self), (self.message, self.remedy, self.status)
-
 
 class FeatureMissing(UnsupportedEngine, RequestFailed):
     """The engine was built without a module that the request needs.
@@ -155,9 +152,6 @@ class FeatureMissing(UnsupportedEngine, RequestFailed):
     def __init__(self, message: str, remedy: str, status: int = 0, module: str = "") -> None:
         super().__init__(message, remedy, status)
         self.module = module
-
-    def __reduce__(self) -> tuple[type[FeatureMissing], tuple[str, str, int, str]]:  # type: ignore[override]
-        return type(self), (self.message, self.remedy, self.status, self.module)
 
 
 class LocalEngineError(EngineError):

@@ -77,16 +77,16 @@ def create(name: str, model: str, vector_field: str, **options: Any) -> None:
       es-sbert index create docs --index-type int8_hnsw --shards 3 --replicas 1
       es-sbert index create docs --passages 256
     """
-    from es_sbert.index.create_index import IndexOptions, VectorFieldPlan
+    from es_sbert.index.create_index import IndexOptions, request_vector_field
     from es_sbert.index.text_template import format_vector_field_option
-    from es_sbert.index.vector_field import FieldOutcome
+    from es_sbert.index.vector_field import FieldOutcome, ensure_vector_field
     from es_sbert.messages import escape_unprintable
 
-    plan = VectorFieldPlan.of(model, vector_field, **shared.select_options(options, IndexOptions.__annotations__))
+    request = request_vector_field(model, vector_field, **shared.select_options(options, IndexOptions.__annotations__))
     with shared.open_engine(options) as engine:
-        field = plan.ensure(engine, name)
+        field = ensure_vector_field(engine, name, request, shards=options["shards"], replicas=options["replicas"])
         is_changed = field.outcome in (FieldOutcome.ADDED, FieldOutcome.TEXT_SET)
-        without_vector = _count_without_vector(engine, field) if is_changed and plan.text is not None else 0
+        without_vector = _count_without_vector(engine, field) if is_changed and request.text is not None else 0
     what = {
         FieldOutcome.CREATED: f"created {field.index} with the vector field {field.name}",
         FieldOutcome.ADDED: f"added the vector field {field.name} to {field.index}",

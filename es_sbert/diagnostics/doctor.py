@@ -21,7 +21,7 @@ from es_sbert.encoder.device import INSTALL_CUDA_COMMAND, NvidiaDriver, cuda_dri
 from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
 from es_sbert.engines.protocol import Engine, EngineType, IndexState, Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
-from es_sbert.index.index_summary import FieldSummary, describe_index_state
+from es_sbert.index.index_summary import FieldSummary, describe_index
 from es_sbert.index.load_settings import unrestored_settings
 from es_sbert.index.mapping import plain_vector_fields, vector_fields
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
@@ -519,7 +519,7 @@ def check_index(
     """
     yield from settings_findings(state)
     try:
-        summary = describe_index_state(engine, state)
+        summary = describe_index(engine, state)
     except EsSbertError as error:
         yield Finding.of("index", error)
         return

@@ -21,7 +21,6 @@ from es_sbert.index.mapping import (
 )
 from es_sbert.index.text_template import DEFAULT_TEXT_FIELD, TextTemplate, format_vector_field_option
 from es_sbert.index.vector_field import (
-    FieldOutcome,
     VectorField,
     check_field_model,
     require_index,
@@ -89,9 +88,7 @@ class AdoptableField:
                 "Give --model the model that made the vectors.",
             )
         if self.stored is not None:
-            check_field_model(
-                VectorField(self.state.name, self.name, self.stored, FieldOutcome.PRESENT), fingerprint, model
-            )
+            check_field_model(VectorField(self.state.name, self.name, self.stored), fingerprint, model)
 
     def mapping_change(self, info: EngineInfo, meta: VectorFieldMeta, existing_meta: Json) -> Json:
         """Body of `PUT /index/_mapping` that makes the field es-sbert's; the field itself stays as it is mapped.
@@ -138,8 +135,11 @@ def check_plain_field(
             f"the mapping of {state.name}.{vector_field} does not tell how long its vectors are",
             f"Embed the documents into another field: `es-sbert ingest --index {state.name} --vector-field OTHER`.",
         )
-    _check_vector_mapping(info, state, vector_field, property)
-    index_type = _index_type(info, state, vector_field, property)
+    index_type = _index_type(info, state, property)
+    problem = _mapping_problem(info, property)
+    if problem is not None or not isinstance(index_type, IndexType):
+        problem = problem or f"has the index type {index_type}, which es-sbert does not search"
+        raise IndexMismatch(f"{state.name}.{vector_field} {problem}", copy_remedy(vector_field))
     meta_field = document_meta_field(vector_field)
     if meta_field in state.mappings["properties"] and "properties" not in state.mappings["properties"][meta_field]:
         raise IndexMismatch(
@@ -232,46 +232,25 @@ def _check_takes_updates(state: IndexState) -> None:
         )
 
 
-def _check_vector_mapping(info: EngineInfo, state: IndexState, vector_field: str, property: Json) -> None:
+def _mapping_problem(info: EngineInfo, property: Json) -> str | None:
+    """Why es-sbert cannot search the vectors of a field, as the end of a sentence."""
     if property.get("index", True) is False:
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} is mapped with `index: false`, so that no kNN search finds its vectors",
-            copy_remedy(vector_field),
-        )
+        return "is mapped with `index: false`, so that no kNN search finds its vectors"
     kind = property.get("element_type") or property.get("data_type") or "float"
     if kind != "float":
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} holds vectors of {kind}, and es-sbert writes float32",
-            copy_remedy(vector_field),
-        )
+        return f"holds vectors of {kind}, and es-sbert writes float32"
     wanted, parameter = _COSINE_BY_ENGINE[info.engine_type]
     similarity = mapped_similarity(info.engine_type, property)
     if similarity != wanted:
-        raise IndexMismatch(
-            f"{state.name}.{vector_field} compares vectors by {similarity}, es-sbert by their cosine "
-            f"(`{parameter}: {wanted}`)",
-            copy_remedy(vector_field),
-        )
+        return f"compares vectors by {similarity}, es-sbert by their cosine (`{parameter}: {wanted}`)"
+    return None
 
 
-def _index_type(info: EngineInfo, state: IndexState, vector_field: str, property: Json) -> IndexType:
+def _index_type(info: EngineInfo, state: IndexState, property: Json) -> IndexType | str:
+    """The index type, or the description of one that es-sbert does not know."""
     if info.engine_type is EngineType.ELASTICSEARCH:
         name = str(property.get("index_options", {}).get("type", IndexType.HNSW))
-        if name in list(IndexType):
-            return IndexType(name)
-    else:
-        found = _opensearch_type(state, property)
-        if isinstance(found, IndexType):
-            return found
-        name = found
-    raise IndexMismatch(
-        f"{state.name}.{vector_field} has the index type {name}, which es-sbert does not search",
-        copy_remedy(vector_field),
-    )
-
-
-def _opensearch_type(state: IndexState, property: Json) -> IndexType | str:
-    """The index type, or a description of one that es-sbert does not know."""
+        return IndexType(name) if name in list(IndexType) else name
     method = property.get("method")
     if state.settings.get("index.knn") != "true":
         return IndexType.FLAT

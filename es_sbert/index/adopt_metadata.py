@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from es_sbert import clock
@@ -20,7 +20,15 @@ from es_sbert.index.adopt_sample import (
     compare_vectors,
     without_metadata_query,
 )
-from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, DocumentMeta, json_bytes, raw_document_meta, text_hash
+from es_sbert.index.document_vectors import (
+    UNKNOWN_FINGERPRINT,
+    DocumentMeta,
+    action_metadata,
+    if_unchanged,
+    json_bytes,
+    raw_document_meta,
+    text_hash,
+)
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 
@@ -48,15 +56,7 @@ class MetadataCounts:
     refused: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> Json:
-        return {
-            "adopted": self.adopted,
-            "failing": [one.as_json() for one in self.failing],
-            "without_text": self.without_text,
-            "unreadable": self.unreadable,
-            "changed": self.changed,
-            "deleted": self.deleted,
-            "refused": self.refused,
-        }
+        return asdict(self) | {"failing": [one.as_json() for one in self.failing]}
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,9 @@ class MetadataWriter:
         encoder: Its model: counts the tokens of the texts.
         policy: How long transient failures are waited out.
         on_wait: Told why a request is tried again.
+
+    Attributes:
+        counts: What became of the documents so far.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class MetadataWriter:
         encoder: Encoder,
         *,
         policy: RetryPolicy,
-        on_wait: Callable[[str], None] = lambda reason: None,
+        on_wait: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._adoptable = adoptable
@@ -99,6 +102,8 @@ class MetadataWriter:
         self._encoder = encoder
         self._retrying = make_retrier(policy, on_wait)
         self._updates = VersionedUpdates(engine, adoptable.state, policy, on_wait)
+        self._conflicts: list[_MetadataUpdate] = []
+        self.counts = MetadataCounts()
 
     def write(
         self,
@@ -106,7 +111,7 @@ class MetadataWriter:
         min_cosine: float,
         *,
         all_documents: bool,
-        progress: Callable[[int], None] = lambda count: None,
+        progress: Callable[[int], None],
     ) -> MetadataCounts:
         """Go through the documents that have a vector and no metadata.
 
@@ -120,65 +125,59 @@ class MetadataWriter:
             IndexMismatch: the index was deleted or replaced.
             EngineError: the engine failed. What was written until then stays.
         """
-        counts = MetadataCounts()
-        conflicts: list[_MetadataUpdate] = []
-        adoptable = self._adoptable
+        name, state, template = self._adoptable.name, self._adoptable.state, self._adoptable.template
         known = {one.key: one for one in failing}
         # First of all: a run that is interrupted must not leave them to the next one, whose sample may miss them.
-        for documents in self._read_again(list(known)):
-            self._write_page(documents, known, counts, conflicts)
-        fields = [*adoptable.template.fields, *([adoptable.name] if all_documents else [])]
+        for found in self._find_again(list(known), template.fields, without_metadata_query(name)):
+            self._write_page(TextPage.of(list(found.values()), template).documents, known)
         read = 0
         for hits in self._engine.scan(
-            adoptable.state.name,
-            query=without_metadata_query(adoptable.name),
-            source_includes=fields,
-            page=min(PAGE, adoptable.state.result_window),
+            state.name,
+            query=without_metadata_query(name),
+            source_includes=[*template.fields, *([name] if all_documents else [])],
+            page=min(PAGE, state.result_window),
             vectors=all_documents,
         ):
-            page = TextPage.of(hits, adoptable.template)
-            counts.without_text += page.without_text
-            counts.unreadable += page.unreadable
+            page = TextPage.of(hits, template)
+            self.counts.without_text += page.without_text
+            self.counts.unreadable += page.unreadable
             others = [document for document in page.documents if document.key not in known]
-            compared = compare_vectors(self._encoder, others, adoptable.name) if all_documents else ()
-            self._write_page(others, {one.key: one for one in compared if one.cosine < min_cosine}, counts, conflicts)
+            compared = compare_vectors(self._encoder, others, name) if all_documents else ()
+            self._write_page(others, {one.key: one for one in compared if one.cosine < min_cosine})
             read += len(hits)
             progress(read)
-        self._count_conflicts(conflicts, counts)
-        self._retrying(partial(self._engine.refresh, adoptable.state.name))
-        counts.failing.sort(key=lambda one: one.cosine)
-        return counts
+        if self._conflicts:
+            self._count_conflicts()
+        self._retrying(partial(self._engine.refresh, state.name))
+        self.counts.failing.sort(key=lambda one: one.cosine)
+        return self.counts
 
-    def _read_again(self, keys: Sequence[DocumentKey]) -> Iterator[list[TextDocument]]:
-        """These documents as they are now, as far as they still have a vector, a text and no metadata."""
-        adoptable, wanted = self._adoptable, set(keys)
-        window = adoptable.state.result_window
-        for some in batched(keys, max(1, min(PAGE, window - 1))):
+    def _find_again(
+        self, keys: Sequence[DocumentKey], fields: Sequence[str], query: Json | None = None
+    ) -> Iterator[dict[DocumentKey, Json]]:
+        """These documents as they are now, as far as they still match the query, in batches."""
+        state = self._adoptable.state
+        for some in batched(keys, max(1, min(PAGE, state.result_window - 1))):
             find = partial(
                 multi_get,
                 self._engine,
-                adoptable.state.name,
+                state.name,
                 [document_id for document_id, _ in some],
-                query=without_metadata_query(adoptable.name),
-                source={"includes": list(adoptable.template.fields)},
-                result_window=window,
+                query=query,
+                source={"includes": list(fields)},
+                result_window=state.result_window,
             )
-            hits = [hit for key, hit in self._retrying(find).items() if key in wanted]
-            yield TextPage.of(hits, adoptable.template).documents
+            wanted = set(some)
+            yield {key: hit for key, hit in self._retrying(find).items() if key in wanted}
 
-    def _write_page(
-        self,
-        documents: Sequence[TextDocument],
-        failing: Mapping[DocumentKey, ComparedDocument],
-        counts: MetadataCounts,
-        conflicts: list[_MetadataUpdate],
-    ) -> None:
+    def _write_page(self, documents: Sequence[TextDocument], failing: Mapping[DocumentKey, ComparedDocument]) -> None:
+        counts = self.counts
         counts.failing += [failing[document.key] for document in documents if document.key in failing]
         for update, result in self._updates.send(list(self._page_updates(documents, failing))):
             if result.ok:
                 counts.adopted += update.is_adopted
             elif result.status == CONFLICT:
-                conflicts.append(update)
+                self._conflicts.append(update)
             elif is_deleted(result):
                 counts.deleted += 1
             else:
@@ -203,39 +202,22 @@ class MetadataWriter:
                 truncated=truncated,
                 embedded_at=at,
             )
-            yield self._update(document.hit, is_adopted, meta)
+            action = {"update": action_metadata(document.hit) | if_unchanged(document.hit)}
+            changed = {"doc": {document_meta_field(self._adoptable.name): meta.as_json()}}
+            yield _MetadataUpdate(document.key, is_adopted, json_bytes(action) + b"\n" + json_bytes(changed) + b"\n")
 
-    def _update(self, hit: Json, is_adopted: bool, meta: DocumentMeta) -> _MetadataUpdate:
-        head: Json = {"_id": hit["_id"], "if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
-        routing = hit.get("_routing")
-        if routing is not None:
-            head["routing"] = routing
-        changed: Json = {"doc": {document_meta_field(self._adoptable.name): meta.as_json()}}
-        body = b"".join(json_bytes(line) + b"\n" for line in ({"update": head}, changed))
-        return _MetadataUpdate((hit["_id"], routing), is_adopted, body)
-
-    def _count_conflicts(self, conflicts: Sequence[_MetadataUpdate], counts: MetadataCounts) -> None:
+    def _count_conflicts(self) -> None:
         """Count rejected updates: the document has a newer version, another writer's or one whose response was lost."""
-        if not conflicts:
-            return
         name, meta_field = self._adoptable.state.name, document_meta_field(self._adoptable.name)
         self._retrying(partial(self._engine.refresh, name))
-        window = self._adoptable.state.result_window
-        for some in batched(conflicts, max(1, min(PAGE, window - 1))):
-            find = partial(
-                multi_get,
-                self._engine,
-                name,
-                [update.key[0] for update in some],
-                source={"includes": [meta_field]},
-                result_window=window,
-            )
-            found = self._retrying(find)
-            for update in some:
-                hit = found.get(update.key)
-                if hit is None:
-                    counts.deleted += 1
-                elif "fingerprint" in (raw_document_meta(hit.get("_source") or {}, meta_field) or {}):
-                    counts.adopted += update.is_adopted
-                else:
-                    counts.changed.append(update.key[0])
+        found: dict[DocumentKey, Json] = {}
+        for hits in self._find_again([update.key for update in self._conflicts], [meta_field]):
+            found |= hits
+        for update in self._conflicts:
+            hit = found.get(update.key)
+            if hit is None:
+                self.counts.deleted += 1
+            elif "fingerprint" in (raw_document_meta(hit.get("_source") or {}, meta_field) or {}):
+                self.counts.adopted += update.is_adopted
+            else:
+                self.counts.changed.append(update.key[0])

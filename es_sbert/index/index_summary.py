@@ -77,56 +77,43 @@ class IndexSummary:
         return plain
 
 
-def describe_index(engine: Engine, index: str) -> IndexSummary:
+def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
     """Look at an index; nothing is changed but a refresh, so that the counts are of now.
 
     A user who may only read gets the counts of the last refresh.
+
+    Args:
+        index: Index or alias, or an index whose mapping was read already.
 
     Raises:
         IndexMissing: no such index.
         EngineError: the engine failed.
     """
-    state = require_index(engine, index)
-    return describe_index_state(engine, state)
-
-
-def describe_index_state(engine: Engine, state: IndexState) -> IndexSummary:
-    """As `describe_index`, of an index whose mapping was read already."""
+    state = require_index(engine, index) if isinstance(index, str) else index
     with suppress(AccessDenied):
         engine.refresh(state.name)
     fields = []
     for name, meta in vector_fields(state.mappings, state.name).items():
         meta_field = document_meta_field(name)
         exists = has_vector_query(name, meta)
-        fields.append(
-            FieldSummary(
-                name=name,
-                meta=meta,
-                vectors=engine.count(state.name, exists),
-                current=engine.count(
-                    state.name, and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})
-                ),
-                truncated=engine.count(state.name, and_query(exists, {"term": {f"{meta_field}.truncated": True}})),
-                passages=None if meta.passages is None else _count_chunks(engine, state.name, name),
-            )
-        )
+        current = and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})
+        truncated = and_query(exists, {"term": {f"{meta_field}.truncated": True}})
+        counts = [engine.count(state.name, query) for query in (exists, current, truncated)]
+        passages = None if meta.passages is None else _count_chunks(engine, state.name, name)
+        fields.append(FieldSummary(name, meta, *counts, passages))
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
+    store_size = None
+    with suppress(AccessDenied):
+        store_size = engine.store_size(state.name)
     return IndexSummary(
         name=state.name,
         engine=engine.info.label,
         documents=engine.count(state.name),
-        bytes=_store_size(engine, state.name),
+        bytes=store_size,
         fields=tuple(fields),
         other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),
         plain_vector_fields=tuple(plain_vector_fields(engine.info.engine_type, state.mappings, state.name)),
     )
-
-
-def _store_size(engine: Engine, index: str) -> int | None:
-    try:
-        return engine.store_size(index)
-    except AccessDenied:
-        return None
 
 
 def _count_chunks(engine: Engine, index: str, field: str) -> int:

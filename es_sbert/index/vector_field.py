@@ -61,7 +61,7 @@ class VectorField:
     index: str
     name: str
     meta: VectorFieldMeta
-    outcome: FieldOutcome
+    outcome: FieldOutcome = FieldOutcome.PRESENT
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,6 @@ class FieldRequest:
     text_options: str | None = None
     replace_text: bool = False
 
-    def parsed_index_type(self, engine: Engine) -> IndexType | None:
-        """The requested index type.
-
-        Raises:
-            UsageError: the engine or the dimensions rule it out.
-        """
-        return None if self.index_type is None else parse_index_type(self.index_type, engine.info, self.dimensions)
-
     def new_meta(self, engine: Engine) -> VectorFieldMeta:
         """The `_meta` entry of a new field.
 
@@ -106,12 +98,11 @@ class FieldRequest:
             UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
         """
         check_field_name(self.name)
-        index_type = self.parsed_index_type(engine)
         return VectorFieldMeta(
             fingerprint=self.fingerprint,
             model=self.model_name,
             dimensions=self.dimensions,
-            index_type=index_type or parse_index_type(DEFAULT_INDEX_TYPE, engine.info, self.dimensions),
+            index_type=parse_index_type(self.index_type or DEFAULT_INDEX_TYPE, engine.info, self.dimensions),
             text=self.text,
             passages=self.passages,
         )
@@ -162,62 +153,55 @@ def ensure_vector_field(
             f"the index {state.name} exists already, so its shards and replicas cannot be chosen",
             "Omit --shards and --replicas, or create an index of another name.",
         )
-    change = plan_field_change(engine, state, request, name=index)
-    if change.body is not None:
-        engine.put_mapping(state.name, change.body)
-    return change.field
-
-
-@dataclass(frozen=True)
-class MappingChange:
-    """The change of an index that a vector field needs.
-
-    Attributes:
-        field: The field afterwards.
-        body: Body of `PUT /index/_mapping`; None if nothing changes.
-    """
-
-    field: VectorField
-    body: Json | None
+    field, body = plan_field_change(engine, state, request, name=index)
+    if body is not None:
+        engine.put_mapping(state.name, body)
+    return field
 
 
 def plan_field_change(
     engine: Engine, state: IndexState, request: FieldRequest, *, name: str | None = None
-) -> MappingChange:
+) -> tuple[VectorField, Json | None]:
     """The change of the mapping that an existing index needs; nothing is written.
 
     Args:
         name: The index or alias as the user calls it, for messages.
 
+    Returns:
+        The field afterwards, and the body of `PUT /index/_mapping`; None if nothing changes.
+
     Raises:
         IndexMismatch, UsageError: see `ensure_vector_field`.
         EngineError: the engine failed.
     """
+    new_meta = request.new_meta(engine)
     if request.name not in state.mappings.get("properties", {}):
-        return _add_field(engine, state, request)
+        return _add_field(engine, state, request, new_meta)
     field = _check_existing_field(engine, state, request)
     stored, text = field.meta, request.text
     if text is None or text == stored.text:
-        return MappingChange(field, None)
+        return field, None
     if stored.text is not None and not request.replace_text and _has_vectors(engine, field):
         raise text_mismatch(name or state.name, field, text, request.text_options)
     meta = stored.model_copy(update={"text": text})
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
-    return MappingChange(VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body)
+    return VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body
 
 
-def _add_field(engine: Engine, state: IndexState, request: FieldRequest) -> MappingChange:
-    engine_type, meta, chosen = engine.info.engine_type, request.new_meta(engine), request.parsed_index_type(engine)
+def _add_field(
+    engine: Engine, state: IndexState, request: FieldRequest, meta: VectorFieldMeta
+) -> tuple[VectorField, Json]:
+    engine_type = engine.info.engine_type
     if engine_type is EngineType.OPENSEARCH:
-        knn = state.settings.get("index.knn") == "true"
-        if chosen is None and not knn:
+        knn, is_flat = state.settings.get("index.knn") == "true", meta.index_type == IndexType.FLAT
+        if request.index_type is None and not knn:
             meta = meta.model_copy(update={"index_type": IndexType.FLAT})
-        elif knn and chosen is IndexType.FLAT:
+        elif knn and is_flat:
             raise IndexMismatch(
                 f"the index {state.name} was created with index.knn, so every vector field in it gets a graph",
                 "Use --index-type hnsw here, or create a new index with --index-type flat.",
             )
-        elif not knn and chosen is not IndexType.FLAT:
+        elif not knn and not is_flat:
             raise IndexMismatch(
                 f"the index {state.name} was created without index.knn, so it cannot hold a graph",
                 "Add the field with --index-type flat (exact search), or load the documents into a new index.",
@@ -230,22 +214,22 @@ def _add_field(engine: Engine, state: IndexState, request: FieldRequest) -> Mapp
             _OTHER_FIELD_REMEDY,
         )
     body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
-    return MappingChange(VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body)
+    return VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body
 
 
 def _check_existing_field(engine: Engine, state: IndexState, request: FieldRequest) -> VectorField:
     meta = _read_field_meta(engine, state, request.name)
-    field = VectorField(state.name, request.name, meta, FieldOutcome.PRESENT)
+    field = VectorField(state.name, request.name, meta)
     check_field_model(field, request.fingerprint, request.model_name)
-    where, chosen = f"{state.name}.{request.name}", request.parsed_index_type(engine)
+    where = f"{state.name}.{request.name}"
     if meta.dimensions != request.dimensions:
         raise IndexMismatch(
             f"{where} has vectors of {meta.dimensions} dimensions, the model makes {request.dimensions}",
             _OTHER_FIELD_REMEDY,
         )
-    if chosen is not None and chosen != meta.index_type:
+    if request.index_type not in (None, meta.index_type):
         raise IndexMismatch(
-            f"{where} has the index type {meta.index_type}, not {chosen}",
+            f"{where} has the index type {meta.index_type}, not {request.index_type}",
             "The type is chosen with the field: omit --index-type, or use another --vector-field or index.",
         )
     if request.passages is not None and request.passages != meta.passages:
@@ -288,8 +272,7 @@ def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str
                 f"`es-sbert ingest --index {state.name} --text-field FIELD`."
             )
         raise IndexMismatch(f"the index {state.name} has no vector field {vector_field!r}", remedy)
-    meta = _read_field_meta(engine, state, vector_field)
-    return VectorField(state.name, vector_field, meta, FieldOutcome.PRESENT)
+    return VectorField(state.name, vector_field, _read_field_meta(engine, state, vector_field))
 
 
 def check_field_model(field: VectorField, fingerprint: str, model_name: str) -> None:
@@ -428,16 +411,15 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
     if before is after:
         return before
     where = f"{state.name}.{vector_field}"
+    refusal = None
     if engine.info.engine_type is not EngineType.ELASTICSEARCH:
-        raise IndexMismatch(
-            f"{engine.info.label} cannot change the index type of {where}, which is {before}",
-            f"Load the documents into a new index: `es-sbert index migrate ALIAS --index-type {after}`.",
-        )
-    if after not in ALLOWED_CHANGES[before]:
+        refusal = f"{engine.info.label} cannot change the index type of {where}, which is {before}"
+    elif after not in ALLOWED_CHANGES[before]:
         possible = ", ".join(ALLOWED_CHANGES[before]) or "none"
+        refusal = f"Elasticsearch cannot change {where} from {before} to {after} in place (from {before}: {possible})"
+    if refusal is not None:
         raise IndexMismatch(
-            f"Elasticsearch cannot change {where} from {before} to {after} in place (from {before}: {possible})",
-            f"Load the documents into a new index: `es-sbert index migrate ALIAS --index-type {after}`.",
+            refusal, f"Load the documents into a new index: `es-sbert index migrate ALIAS --index-type {after}`."
         )
     mapped = vector_property(state.mappings["properties"][vector_field])
     changed = mapped | {"index_options": changed_index_options(mapped["index_options"], after)}

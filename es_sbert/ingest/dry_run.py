@@ -231,11 +231,11 @@ def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[Embeddin
             state = _as_created(settings.index, created)
             targets.append(EmbeddingTarget(field.field, field.template, meta))
             continue
-        change = plan_field_change(engine, state, request, name=settings.index)
-        targets.append(EmbeddingTarget(field.field, field.template, change.field.meta))
-        if change.body is not None:
-            addition = _merge_mapping(addition, change.body)
-            state = dataclasses.replace(state, mappings=_merge_mapping(state.mappings, change.body))
+        planned, body = plan_field_change(engine, state, request, name=settings.index)
+        targets.append(EmbeddingTarget(field.field, field.template, planned.meta))
+        if body is not None:
+            addition = _merge_mapping(addition, body)
+            state = dataclasses.replace(state, mappings=_merge_mapping(state.mappings, body))
     if created is not None:
         return tuple(targets), created | {"mappings": _merge_mapping(created["mappings"], addition)}
     return tuple(targets), addition or None

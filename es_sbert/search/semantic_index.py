@@ -15,8 +15,8 @@ from es_sbert.engines.connect import open_engine
 from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
-from es_sbert.index.create_index import IndexOptions, VectorFieldPlan
-from es_sbert.index.vector_field import VectorField
+from es_sbert.index.create_index import IndexOptions, request_vector_field
+from es_sbert.index.vector_field import VectorField, ensure_vector_field
 from es_sbert.search.hybrid_search import HybridOptions, HybridSearch
 from es_sbert.search.search_request import (
     ModelOptions,
@@ -160,10 +160,12 @@ class SemanticIndex:
         if encoder is None and model is None:
             opening["model"] = DEFAULT_MODEL
         creating: Any = {name: value for name, value in options.items() if name in IndexOptions.__annotations__}
-        plan = VectorFieldPlan.of(encoder or model, options.get("vector_field", DEFAULT_VECTOR_FIELD), **creating)
+        vector_field = options.get("vector_field", DEFAULT_VECTOR_FIELD)
+        request = request_vector_field(encoder or model, vector_field, **creating)
+        shards, replicas = options.get("shards"), options.get("replicas")
         connection = open_engine(engine)
         try:
-            plan.ensure(connection, name)
+            ensure_vector_field(connection, name, request, shards=shards, replicas=replicas)
             index = cls(name, connection, **opening)
         except BaseException:
             if _is_address(engine):

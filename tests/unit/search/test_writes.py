@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.index.create_index import VectorFieldPlan
+from es_sbert.index.create_index import request_vector_field
 from es_sbert.ingest.load_documents import IterableSource, load_documents
 from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadContext, ReadSettings
@@ -82,4 +82,4 @@ def test_unknown_and_contradicting_options_are_refused() -> None:
     with pytest.raises(UsageError, match="both a model and an encoder"):
         SemanticIndex.create("docs", **both)
     with pytest.raises(UsageError, match="--passage-overlap is for passages"):
-        VectorFieldPlan.of(None, passage_overlap=3)
+        request_vector_field(None, passage_overlap=3)
