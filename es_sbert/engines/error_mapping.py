@@ -82,22 +82,6 @@ def find_missing_module(reason: str, path: str) -> EngineModule | None:
     return None
 
 
-def missing_feature_error(module: EngineModule, *, label: str, action: str, reason: str, status: int) -> FeatureMissing:
-    """A request that needs a module as an error.
-
-    Args:
-        label: `Elasticsearch 9.5.0 at http://…`.
-        action: What was asked, `POST /docs/_search`.
-        reason: The engine's own.
-    """
-    return FeatureMissing(
-        f"{label} lacks the module {module.name} ({module.feature}), which {action} needs: {reason}",
-        f"{servers_with_module(module)} docs/commands/engine.md lists what each build has.",
-        status,
-        module.name,
-    )
-
-
 def servers_with_module(module: EngineModule) -> str:
     """Which servers have it, as a sentence of a remedy."""
     builds = [name for name, has in (("es9", module.in_es9), ("opensearch", module.in_opensearch)) if has]
@@ -229,12 +213,11 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
         return access_denied(label, action, reason)
     module = find_missing_module(reason, action.partition(" ")[2]) if status in _UNSUPPORTED_STATUSES else None
     if module is not None:
-        return missing_feature_error(module, label=label, action=action, reason=reason, status=status)
-    if "maxClauseCount" in reason:
-        return RequestFailed(
-            f"{label} answered {action} with {status}: {reason}",
-            "The query holds too many words or clauses: search by fewer, or raise indices.query.bool.max_clause_count.",
+        return FeatureMissing(
+            f"{label} lacks the module {module.name} ({module.feature}), which {action} needs: {reason}",
+            f"{servers_with_module(module)} docs/commands/engine.md lists what each build has.",
             status,
+            module.name,
         )
     if kind == SEARCH_CONTEXT_MISSING:
         return point_in_time_lost(label, reason, status)
@@ -243,6 +226,10 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     if kind == "index_closed_exception":
         return RequestFailed(f"{label} cannot do {action}: the index is closed", "Open it: `POST /NAME/_open`.", status)
     remedy = _STATUS_REMEDIES.get(status, "The engine's log says more; the message above is its own.")
+    if "maxClauseCount" in reason:
+        remedy = (
+            "The query holds too many words or clauses: search by fewer, or raise indices.query.bool.max_clause_count."
+        )
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
 
 

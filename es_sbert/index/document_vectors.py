@@ -119,13 +119,17 @@ def chunk_values(info: EngineInfo, spans: Sequence[tuple[int, int]], vectors: Ve
 
 def to_bulk_value(info: EngineInfo, value: Any) -> FieldValue:
     """The value of a vector field as read from the engine, in the form in which it is written."""
+    chunks = _stored_chunks(value)
+    if chunks is None:
+        return bulk_vector_value(info, read_vector(value))
+    return [{**chunk, CHUNK_VECTOR: bulk_vector_value(info, read_vector(chunk[CHUNK_VECTOR]))} for chunk in chunks]
+
+
+def _stored_chunks(value: Any) -> list[dict[str, Any]] | None:
+    """The chunk objects in the value of a vector field as read from the engine; None for a single vector."""
     if isinstance(value, dict):
-        value = [value]  # engines give a single passage back as they got it, other writers may not
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [
-            {**passage, CHUNK_VECTOR: bulk_vector_value(info, read_vector(passage[CHUNK_VECTOR]))} for passage in value
-        ]
-    return bulk_vector_value(info, read_vector(value))
+        return [value]  # engines give a single passage back as they got it, other writers may not
+    return value if isinstance(value, list) and value and isinstance(value[0], dict) else None
 
 
 def to_float_list(vector: QueryVector) -> list[float]:
@@ -154,13 +158,10 @@ def read_stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors
     Returns:
         First character and the one after the last of each vector's text, and the vector ``(dimensions,)``.
     """
-    passages = [value] if isinstance(value, dict) else value
-    if isinstance(passages, list) and passages and isinstance(passages[0], dict):
-        return [
-            (int(passage[CHUNK_START]), int(passage[CHUNK_END]), read_vector(passage[CHUNK_VECTOR]))
-            for passage in passages
-        ]
-    return [(0, length, read_vector(value))]
+    chunks = _stored_chunks(value)
+    if chunks is None:
+        return [(0, length, read_vector(value))]
+    return [(int(chunk[CHUNK_START]), int(chunk[CHUNK_END]), read_vector(chunk[CHUNK_VECTOR])) for chunk in chunks]
 
 
 def read_vector(value: str | list[float]) -> Vectors:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import AccessDenied
 from es_sbert.index.mapping import META_KEY, with_meta_entry
 
@@ -29,6 +29,11 @@ def unrestored_settings(index: IndexState) -> dict[str, str | None] | None:
     return {name: note["before"].get(name) for name in BULK_LOAD_SETTINGS if name in note["before"]}
 
 
+def _write_note(engine: Engine, index: IndexState, note: Json | None) -> None:
+    meta = with_meta_entry(index.mappings.get("_meta", {}), _META_ENTRY, note)
+    engine.put_mapping(index.name, {"_meta": meta})
+
+
 def apply_load_settings(engine: Engine, index: IndexState) -> dict[str, str | None]:
     """Change the settings for a load, unless another one has done so and not put them back yet: its note is the truth.
 
@@ -46,14 +51,12 @@ def apply_load_settings(engine: Engine, index: IndexState) -> dict[str, str | No
     if index.settings.get(_AUTO_EXPAND_REPLICAS, "false") != "false":
         del wanted["index.number_of_replicas"]  # the engine sets it by the number of nodes
     before = {name: index.settings.get(name) for name in wanted}
-    engine.put_mapping(
-        index.name, {"_meta": with_meta_entry(index.mappings.get("_meta", {}), _META_ENTRY, {"before": before})}
-    )
+    _write_note(engine, index, {"before": before})
     try:
         engine.put_settings(index.name, wanted)
     except AccessDenied:
         # Elasticsearch lets the privilege `index` write the note, but not change settings.
-        engine.put_mapping(index.name, {"_meta": with_meta_entry(index.mappings.get("_meta", {}), _META_ENTRY, None)})
+        _write_note(engine, index, None)
         raise
     return before
 
@@ -85,5 +88,5 @@ def restore_load_settings(
     if ours:
         engine.put_settings(index.name, ours)
     if noted is not None:
-        engine.put_mapping(index.name, {"_meta": with_meta_entry(index.mappings.get("_meta", {}), _META_ENTRY, None)})
+        _write_note(engine, index, None)
     return ours

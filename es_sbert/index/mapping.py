@@ -278,23 +278,18 @@ def mapping_addition(engine_type: EngineType, vector_field: str, meta: VectorFie
 
 
 def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMeta) -> Json:
-    vector = _new_vector_property(engine_type, template, meta)
-    return vector if meta.passages is None else chunks_property(vector)
-
-
-def _new_vector_property(engine_type: EngineType, template: Json, meta: VectorFieldMeta) -> Json:
-    field = copy.deepcopy(template)
+    vector = copy.deepcopy(template)
     if engine_type is EngineType.ELASTICSEARCH:
-        field["dims"] = meta.dimensions
-        field["index_options"]["type"] = meta.index_type
-        return field
-    field["dimension"] = meta.dimensions
-    if meta.index_type == IndexType.FLAT:
-        del field["method"]
-        field["space_type"] = "cosinesimil"
-    elif meta.index_type == IndexType.INT8_HNSW:
-        field["method"]["parameters"]["encoder"] = {"name": "sq", "parameters": {"bits": 7}}
-    return field
+        vector["dims"] = meta.dimensions
+        vector["index_options"]["type"] = meta.index_type
+    else:
+        vector["dimension"] = meta.dimensions
+        if meta.index_type == IndexType.FLAT:
+            del vector["method"]
+            vector["space_type"] = "cosinesimil"
+        elif meta.index_type == IndexType.INT8_HNSW:
+            vector["method"]["parameters"]["encoder"] = {"name": "sq", "parameters": {"bits": 7}}
+    return vector if meta.passages is None else chunks_property(vector)
 
 
 def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta) -> Json:

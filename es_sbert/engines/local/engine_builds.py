@@ -83,8 +83,6 @@ class EngineBuild:
         product: `Elasticsearch` or `OpenSearch`.
         port: Default HTTP port.
         minimum_jdk: Oldest Java feature release that runs it.
-        launcher: Start script, relative to the server's home; its name is also the configuration file's.
-        prefix: Of the environment variables that its start script reads (`ES_JAVA_HOME`, …).
         settings: Its configuration in addition to that of all servers.
         missing_features: What the complete server has and this build has not, as noun phrases.
     """
@@ -95,8 +93,6 @@ class EngineBuild:
     port: int
     minimum_jdk: int
     pieces: tuple[Piece, ...]
-    launcher: str
-    prefix: str
     settings: tuple[tuple[str, str], ...] = ()
     missing_features: tuple[str, ...] = ()
 
@@ -111,15 +107,26 @@ class EngineBuild:
         return f"{self.product} {self.version}"
 
     @property
+    def launcher(self) -> str:
+        """Start script, relative to the server's home; its name is also the configuration file's."""
+        return f"bin/{self.product.lower()}"
+
+    @property
+    def prefix(self) -> str:
+        """Of the environment variables that its start script reads (`ES_JAVA_HOME`, …)."""
+        return "ES" if self.product == "Elasticsearch" else self.product.upper()
+
+    @property
     def folder_name(self) -> str:
         """Name of the unpacked home; it changes when the version or a piece does."""
         digest = hashlib.sha256(repr(self.pieces).encode()).hexdigest()
         return f"{self.name}-{self.version}-{digest[:8]}"
 
 
-def _elasticsearch(version: str, megabytes: int) -> Piece:
-    artifact = Artifact("org.elasticsearch.distribution.integ-test-zip", "elasticsearch", version, megabytes)
-    return Piece(artifact, ((f"elasticsearch-{version}/", ""),))
+def _server(product: str, version: str, megabytes: int) -> Piece:
+    name = product.lower()
+    artifact = Artifact(f"org.{name}.distribution.integ-test-zip", name, version, megabytes)
+    return Piece(artifact, ((f"{name}-{version}/", ""),))
 
 
 def _sonarqube_modules(version: str, megabytes: int, modules: tuple[str, ...]) -> Piece:
@@ -134,27 +141,6 @@ def _opensearch_plugin(artifact: str, plugin: str, version: str, megabytes: int)
     return Piece(Artifact("org.opensearch.plugin", artifact, version, megabytes), (("", f"plugins/{plugin}/"),))
 
 
-_OPENSEARCH = EngineBuild(
-    name="opensearch",
-    product="OpenSearch",
-    version="3.6.0",
-    port=9210,
-    minimum_jdk=21,
-    pieces=(
-        Piece(
-            Artifact("org.opensearch.distribution.integ-test-zip", "opensearch", "3.6.0", 162),
-            (("opensearch-3.6.0/", ""),),
-        ),
-        _opensearch_plugin("opensearch-job-scheduler", "opensearch-job-scheduler", "3.6.0.0", 1),
-        _opensearch_plugin("opensearch-knn", "opensearch-knn", "3.6.0.0", 7),
-        _opensearch_plugin("neural-search", "opensearch-neural-search", "3.6.0.0", 11),
-    ),
-    launcher="bin/opensearch",
-    prefix="OPENSEARCH",
-    missing_features=("the native libraries of faiss and nmslib (`engine: lucene` works)",),
-)
-
-# The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
 # As the table of docs/commands/engine.md names them.
 _NOT_IN_SONARQUBE = (
     "search templates",
@@ -167,67 +153,67 @@ _NOT_IN_SONARQUBE = (
     "ILM",
     "_sql",
 )
-_NO_SECURITY = (("xpack.security.enabled", "false"),)
+
+
+def _elasticsearch_build(
+    name: str,
+    version: str,
+    *modules: Piece,
+    megabytes: int,
+    port: int,
+    minimum_jdk: int = 21,
+    missing_features: tuple[str, ...] = _NOT_IN_SONARQUBE,
+) -> EngineBuild:
+    return EngineBuild(
+        name=name,
+        product="Elasticsearch",
+        version=version,
+        port=port,
+        minimum_jdk=minimum_jdk,
+        pieces=(_server("Elasticsearch", version, megabytes), *modules),
+        # The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
+        settings=(("xpack.security.enabled", "false"),),
+        missing_features=missing_features,
+    )
+
+
+# Versions must match exactly: the modules of SonarQube 26.9 are those of Elasticsearch 9.4.3.
+_ES9_MODULES = _sonarqube_modules("26.9.0.129388", 947, (*SONARQUBE_MODULES, *_LATER_SONARQUBE_MODULES))
+_ES8_MODULES = _sonarqube_modules("26.2.0.119303", 910, SONARQUBE_MODULES)
+_MISSING_IN_SMALL = (
+    "scripts",
+    "GET /",
+    "_reindex",
+    "language analyzers",
+    "ingest processors",
+    "parent and child documents",
+    "bucket_sort",
+    *_NOT_IN_SONARQUBE,
+)
+_OPENSEARCH = EngineBuild(
+    name="opensearch",
+    product="OpenSearch",
+    version="3.6.0",
+    port=9210,
+    minimum_jdk=21,
+    pieces=(
+        _server("OpenSearch", "3.6.0", 162),
+        _opensearch_plugin("opensearch-job-scheduler", "opensearch-job-scheduler", "3.6.0.0", 1),
+        _opensearch_plugin("opensearch-knn", "opensearch-knn", "3.6.0.0", 7),
+        _opensearch_plugin("neural-search", "opensearch-neural-search", "3.6.0.0", 11),
+    ),
+    missing_features=("the native libraries of faiss and nmslib (`engine: lucene` works)",),
+)
+_ML_PLUGIN = _opensearch_plugin("opensearch-ml-plugin", "opensearch-ml", "3.6.0.0", 390)
 
 ENGINES = {
     build.name: build
     for build in (
-        EngineBuild(
-            name="es9",
-            product="Elasticsearch",
-            version="9.4.3",
-            port=9200,
-            minimum_jdk=21,
-            # Versions must match exactly: the modules of SonarQube 26.9 are those of Elasticsearch 9.4.3.
-            pieces=(
-                _elasticsearch("9.4.3", 123),
-                _sonarqube_modules("26.9.0.129388", 947, (*SONARQUBE_MODULES, *_LATER_SONARQUBE_MODULES)),
-            ),
-            launcher="bin/elasticsearch",
-            prefix="ES",
-            settings=_NO_SECURITY,
-            missing_features=_NOT_IN_SONARQUBE,
-        ),
-        EngineBuild(
-            name="es9-small",
-            product="Elasticsearch",
-            version="9.5.0",
-            port=9209,
-            minimum_jdk=21,
-            pieces=(_elasticsearch("9.5.0", 130),),
-            launcher="bin/elasticsearch",
-            prefix="ES",
-            settings=_NO_SECURITY,
-            missing_features=(
-                "scripts",
-                "GET /",
-                "_reindex",
-                "language analyzers",
-                "ingest processors",
-                "parent and child documents",
-                "bucket_sort",
-                *_NOT_IN_SONARQUBE,
-            ),
-        ),
-        EngineBuild(
-            name="es8",
-            product="Elasticsearch",
-            version="8.19.8",
-            port=9208,
-            minimum_jdk=17,
-            pieces=(_elasticsearch("8.19.8", 98), _sonarqube_modules("26.2.0.119303", 910, SONARQUBE_MODULES)),
-            launcher="bin/elasticsearch",
-            prefix="ES",
-            settings=_NO_SECURITY,
-            missing_features=_NOT_IN_SONARQUBE,
-        ),
+        _elasticsearch_build("es9", "9.4.3", _ES9_MODULES, megabytes=123, port=9200),
+        _elasticsearch_build("es9-small", "9.5.0", megabytes=130, port=9209, missing_features=_MISSING_IN_SMALL),
+        _elasticsearch_build("es8", "8.19.8", _ES8_MODULES, megabytes=98, port=9208, minimum_jdk=17),
         _OPENSEARCH,
-        replace(
-            _OPENSEARCH,
-            name="opensearch-ml",
-            port=9211,
-            pieces=(*_OPENSEARCH.pieces, _opensearch_plugin("opensearch-ml-plugin", "opensearch-ml", "3.6.0.0", 390)),
-        ),
+        replace(_OPENSEARCH, name="opensearch-ml", port=9211, pieces=(*_OPENSEARCH.pieces, _ML_PLUGIN)),
     )
 }
 

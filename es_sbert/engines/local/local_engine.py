@@ -9,9 +9,8 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from es_sbert.engines.local import server_process
@@ -27,25 +26,9 @@ from es_sbert.engines.local.engine_home import (
 )
 from es_sbert.engines.local.engine_install import find_maven, install
 from es_sbert.engines.local.jdk import find_jdk
-from es_sbert.engines.local.server_process import (
-    LOOPBACK,
-    Account,
-    check_heap,
-    data_version,
-    prepare_work_folder,
-    server_account,
-    server_environment,
-)
+from es_sbert.engines.local.server_process import Account
 from es_sbert.errors import LocalEngineError
 from es_sbert.filesystem import file_lock
-
-
-@dataclass(frozen=True)
-class PortListener:
-    """What answers on a port: a product and its version, or something that is no search engine."""
-
-    description: str
-    is_engine: bool
 
 
 def cluster_status(port: int) -> str | None:
@@ -64,7 +47,7 @@ def port_is_free(port: int) -> bool:
         # As the servers do: a port whose last connection has just been closed is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((server_process.LOOPBACK, port))
         except PermissionError:
             raise
         except OSError:
@@ -72,18 +55,17 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def describe_listener(port: int) -> PortListener:
-    """What listens on a port that is not free."""
+def listening_version(port: int) -> str | None:
+    """The version of the search engine that listens on a port; None where another program does."""
     # The nodes API, because builds without the rest-root module do not answer `GET /`.
     nodes = (_get_json(port, "/_nodes/_local?filter_path=nodes.*.version,nodes.*.build_type") or {}).get("nodes")
-    if isinstance(nodes, dict) and nodes:
-        version = next(iter(nodes.values())).get("version", "of unknown version")
-        return PortListener(f"a search engine {version} that es-sbert did not start", is_engine=True)
-    return PortListener("another program", is_engine=False)
+    if not isinstance(nodes, dict) or not nodes:
+        return None
+    return str(next(iter(nodes.values())).get("version", "of unknown version"))
 
 
 def _get_json(port: int, path: str, timeout: float = 2.0) -> dict[str, Any] | None:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout)
+    connection = http.client.HTTPConnection(server_process.LOOPBACK, port, timeout=timeout)
     try:
         connection.request("GET", path)
         answer = json.loads(connection.getresponse().read())
@@ -106,21 +88,14 @@ _MAX_FEATURES_SHOWN = 9  # of what a build lacks
 ProgressCallback = Callable[[str], None]
 
 
-_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-
-
-def _no_progress(message: str) -> None:
-    """The progress of callers that want none."""
-
-
 def start_engine(
     name: str,
     *,
     port: int | None = None,
     heap: str = DEFAULT_HEAP,
     timeout: float = DEFAULT_TIMEOUT,
-    settings: Mapping[str, str] = _NO_SETTINGS,
-    progress: ProgressCallback = _no_progress,
+    settings: Mapping[str, str] | None = None,
+    progress: ProgressCallback = lambda message: None,
 ) -> RunningEngine:
     """Start a server, or find the one of that name that already runs on that port.
 
@@ -138,10 +113,10 @@ def start_engine(
         UsageError: `heap` is no heap size.
     """
     build = find_build(name)
-    build = replace(build, settings=(*build.settings, *settings.items()))
+    build = replace(build, settings=(*build.settings, *(settings or {}).items()))
     port = build.port if port is None else port
-    check_heap(heap)
-    account = server_account()
+    server_process.check_heap(heap)
+    account = server_process.server_account()
     layout = _engine_home()
     layout.create(account)
     waiting = f"Waiting for another es-sbert to start or stop {name} on port {port} …"
@@ -243,9 +218,13 @@ def _check_port_free(build: EngineBuild, port: int, layout: EngineHome) -> None:
                 f"port {port} is in use by {engine.name} {engine.version}, which es-sbert started",
                 f"Stop that first: es-sbert engine down {engine.name} --port {port}, or take another: {other_port}",
             )
-    listener = describe_listener(port)
-    use_it = f"Use that one with --url http://localhost:{port}, or take" if listener.is_engine else "Take"
-    raise LocalEngineError(f"port {port} is in use by {listener.description}", f"{use_it} another port: {other_port}")
+    version = listening_version(port)
+    if version is None:
+        raise LocalEngineError(f"port {port} is in use by another program", f"Take another port: {other_port}")
+    raise LocalEngineError(
+        f"port {port} is in use by a search engine {version} that es-sbert did not start",
+        f"Use that one with --url http://localhost:{port}, or take another port: {other_port}",
+    )
 
 
 def _report_missing_features(build: EngineBuild, progress: ProgressCallback) -> None:
@@ -260,7 +239,7 @@ def _report_missing_features(build: EngineBuild, progress: ProgressCallback) -> 
 def _check_data_version(build: EngineBuild, port: int, layout: EngineHome) -> None:
     """Refuse data that a later version has written: the server would end with an exception of Java's."""
     work = layout.work(build.name, port)
-    found = data_version(build, work)
+    found = server_process.data_version(build, work)
     if found is None or _version_tuple(found) <= _version_tuple(build.version):
         return
     remedy = f"Remove it: {_down_command(build.name, port)} --purge"
@@ -296,13 +275,13 @@ def _launch(
     home = layout.dist / build.folder_name
     if not home.is_dir():
         home = install(build, layout.dist, find_maven(os.environ, progress).fetch, progress)
-    console = prepare_work_folder(build, home, port, work, account)
+    console = server_process.prepare_work_folder(build, home, port, work, account)
     who = f" as {account.name}" if account else ""
     progress(f"Starting {build.label} on port {port}{who} with Java {jdk.version} ({jdk.home}), {heap} heap …")
     pid = server_process.start_process(
         [str(home / build.launcher)],
         folder=home,
-        environment=server_environment(build, jdk.home, heap, work, os.environ),
+        environment=server_process.server_environment(build, jdk.home, heap, work, os.environ),
         console=console,
         account=account,
     )

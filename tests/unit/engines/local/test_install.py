@@ -23,8 +23,6 @@ BUILD = EngineBuild(
     port=1,
     minimum_jdk=21,
     pieces=(Piece(SERVER, (("server-1.0/", ""),)), Piece(MODULES, (("deep/modules/scripts/", "modules/scripts/"),))),
-    launcher="bin/server",
-    prefix="TOY",
 )
 
 
