@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
 
@@ -62,16 +63,6 @@ def multi_get(
     if len(hits) < body["size"] or len(wanted) == 1:
         return {document_key(hit): hit for hit in hits}
     half = len(wanted) // 2
-    found: dict[DocumentKey, Json] = {}
-    for part in (wanted[:half], wanted[half:]):
-        found |= multi_get(
-            engine,
-            name,
-            part,
-            query=query,
-            source=source,
-            shards=shards,
-            result_window=result_window,
-            hit_fields=hit_fields,
-        )
-    return found
+    options: Any = {"source": source, "shards": shards, "result_window": result_window, "hit_fields": hit_fields}
+    find = partial(multi_get, engine, name, query=query, **options)
+    return find(wanted[:half]) | find(wanted[half:])

@@ -109,12 +109,14 @@ def with_retries(
     policy: RetryPolicy,
     stop_retrying: threading.Event | None,
     on_retry: Callable[[EngineError], None],
+    may_retry: Callable[[EngineError], bool] = is_transient,
 ) -> T:
     """The result of a call; transient failures are retried.
 
     Args:
         stop_retrying: Once set, failures are not retried; see `Backoff`.
         on_retry: Called with each failure before the retry.
+        may_retry: Whether a failure is transient.
 
     Raises:
         EngineError: a failure that is not transient, or that outlasted the budget.
@@ -124,7 +126,7 @@ def with_retries(
         try:
             return call()
         except EngineError as error:
-            if not is_transient(error):
+            if not may_retry(error):
                 raise
             on_retry(error)
             if not backoff.wait():
@@ -149,37 +151,33 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
         EngineError: the engine did not start in time, or the failure is not transient: wrong credentials, TLS, an
             unknown host name.
     """
-    backoff = Backoff(RetryPolicy(seconds, ceiling=_MAX_STARTUP_WAIT), stop_retrying)
     began: float | None = None
-    while True:
-        try:
-            answer = call()
-        except EngineError as error:
-            if not may_be_starting(error):
-                raise
-            if began is None and seconds:
-                began = time.monotonic()
-                log_event(
-                    "waiting_began",
-                    f"Waiting for the engine, up to {seconds:g} s: {error.message} (--retry-seconds 0 fails at once)",
-                    logging.WARNING,
-                    reason=error.message,
-                    seconds=seconds,
-                )
-            if not backoff.wait():
-                if began is not None:
-                    error.message += f" (waited for {time.monotonic() - began:,.0f} s)"
-                raise
-        else:
-            if began is not None:
-                waited = time.monotonic() - began
-                log_event(
-                    "waiting_ended",
-                    f"The engine answers after {waited:,.1f} s",
-                    logging.WARNING,
-                    seconds=round(waited, 3),
-                )
-            return answer
+
+    def report(error: EngineError) -> None:
+        nonlocal began
+        if began is None and seconds:
+            began = time.monotonic()
+            log_event(
+                "waiting_began",
+                f"Waiting for the engine, up to {seconds:g} s: {error.message} (--retry-seconds 0 fails at once)",
+                logging.WARNING,
+                reason=error.message,
+                seconds=seconds,
+            )
+
+    try:
+        answer = with_retries(
+            call, RetryPolicy(seconds, ceiling=_MAX_STARTUP_WAIT), stop_retrying, report, may_be_starting
+        )
+    except EngineError as error:
+        if began is not None and may_be_starting(error):
+            error.message += f" (waited for {time.monotonic() - began:,.0f} s)"
+        raise
+    if began is not None:
+        waited = time.monotonic() - began
+        message = f"The engine answers after {waited:,.1f} s"
+        log_event("waiting_ended", message, logging.WARNING, seconds=round(waited, 3))
+    return answer
 
 
 def may_be_starting(error: EngineError) -> bool:

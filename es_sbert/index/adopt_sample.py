@@ -160,12 +160,6 @@ class TextPage:
                 page.documents.append(TextDocument(hit, text))
         return page
 
-    def add(self, other: TextPage) -> None:
-        """Take the documents and counts of another page too."""
-        self.documents += other.documents
-        self.without_text += other.without_text
-        self.unreadable += other.unreadable
-
 
 def without_metadata_query(vector_field: str) -> Json:
     """Query for documents that have a vector and no metadata of it: they are still to be adopted."""
@@ -186,8 +180,8 @@ def read_sample(engine: Engine, adoptable: AdoptableField, count: int, seed: int
     """
     query = random_order_query(without_metadata_query(adoptable.name), seed)
     source = engine.info.source_with_vectors([adoptable.name, *adoptable.template.fields])
-    found = TextPage()
-    seen: set[DocumentKey] = set()
+    # By key: where somebody writes to the index, a document may come in two pages.
+    found: dict[DocumentKey, Json] = {}
     most = min(count, adoptable.state.result_window)
     for begin in range(0, most, PAGE):
         body: Json = {
@@ -195,13 +189,11 @@ def read_sample(engine: Engine, adoptable: AdoptableField, count: int, seed: int
             "seq_no_primary_term": True,
         }  # fmt: skip
         hits = engine.search(adoptable.state.name, body)["hits"]["hits"]
-        # Where somebody writes to the index, a document may come in two pages.
-        fresh = [hit for hit in hits if document_key(hit) not in seen]
-        seen.update(map(document_key, fresh))
-        found.add(TextPage.of(fresh, adoptable.template))
+        for hit in hits:
+            found.setdefault(document_key(hit), hit)
         if len(hits) < body["size"]:
             break
-    return found
+    return TextPage.of(list(found.values()), adoptable.template)
 
 
 def read_hit_vector(hit: Json, vector_field: str) -> Vectors:
@@ -273,27 +265,23 @@ def find_variant(engine: Engine, adoptable: AdoptableField, encoder: Encoder, ch
     Raises:
         EngineError: the engine failed.
     """
-    ids = [one.key[0] for one in check.failing[:: max(1, len(check.failing) // _VARIANT_DOCUMENTS)]][
-        :_VARIANT_DOCUMENTS
-    ]
-    hits = list(multi_get(engine, adoptable.state.name, ids, source=engine.info.source_with_vectors()).values())
-    keys = {one.key for one in check.failing}
-    hits = [hit for hit in hits if document_key(hit) in keys and find_field(hit["_source"], adoptable.name) is not None]
+    step = max(1, len(check.failing) // _VARIANT_DOCUMENTS)
+    ids = [one.key[0] for one in check.failing[::step][:_VARIANT_DOCUMENTS]]
+    found = multi_get(engine, adoptable.state.name, ids, source=engine.info.source_with_vectors())
+    failing = {one.key for one in check.failing}
+    hits = [hit for key, hit in found.items() if key in failing]
+    hits = [hit for hit in hits if find_field(hit["_source"], adoptable.name) is not None]
     own = (adoptable.name, document_meta_field(adoptable.name))
     sources = [{name: value for name, value in hit["_source"].items() if name not in own} for hit in hits]
-    vectors = [read_hit_vector(hit, adoptable.name) for hit in hits]
     best: TextVariant | None = None
     for template, kind in _candidate_texts(adoptable.template, sources, encoder):
-        pairs = [
-            (text, vector)
-            for source, vector in zip(sources, vectors, strict=True)
-            if (text := _usable_text(template, source))
-        ]
+        documents = TextPage.of(hits, template).documents
         # A field that only a few documents have says nothing about the others.
-        if 2 * len(pairs) < len(hits) or not pairs:
+        if 2 * len(documents) < len(hits) or not documents:
             continue
-        made = encoder.encode([text for text, _ in pairs], kind)
-        median = float(np.median(row_cosines(np.stack([vector for _, vector in pairs]), made)))
+        made = encoder.encode([document.text for document in documents], kind)
+        stored = np.stack([read_hit_vector(document.hit, adoptable.name) for document in documents])
+        median = float(np.median(row_cosines(stored, made)))
         if median >= check.min_cosine and (best is None or median > best.median + _MIN_IMPROVEMENT):
             best = TextVariant(template.template, None if kind == "document" else encoder.prompt(kind), median)
     return best
@@ -325,11 +313,3 @@ def _string_fields(sources: Sequence[Json]) -> list[str]:
                 lengths.setdefault(name, []).append(len(value))
     common = [name for name, found in lengths.items() if 2 * len(found) >= len(sources)]
     return sorted(common, key=lambda name: -float(np.median(lengths[name])))
-
-
-def _usable_text(template: TextTemplate, source: Json) -> str | None:
-    try:
-        text = template.text_of(source)
-    except TextFieldError:
-        return None
-    return None if not text or text.isspace() else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from es_sbert.engines.protocol import Engine, IndexState, Json
 from es_sbert.errors import AccessDenied
@@ -92,15 +93,15 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
     state = require_index(engine, index) if isinstance(index, str) else index
     with suppress(AccessDenied):
         engine.refresh(state.name)
+    count = partial(engine.count, state.name)
     fields = []
     for name, meta in vector_fields(state.mappings, state.name).items():
         meta_field = document_meta_field(name)
         exists = has_vector_query(name, meta)
         current = and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})
         truncated = and_query(exists, {"term": {f"{meta_field}.truncated": True}})
-        counts = [engine.count(state.name, query) for query in (exists, current, truncated)]
         passages = None if meta.passages is None else _count_chunks(engine, state.name, name)
-        fields.append(FieldSummary(name, meta, *counts, passages))
+        fields.append(FieldSummary(name, meta, count(exists), count(current), count(truncated), passages))
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
     store_size = None
     with suppress(AccessDenied):
@@ -108,7 +109,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
     return IndexSummary(
         name=state.name,
         engine=engine.info.label,
-        documents=engine.count(state.name),
+        documents=count(),
         bytes=store_size,
         fields=tuple(fields),
         other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),

@@ -153,9 +153,9 @@ def ensure_vector_field(
             f"the index {state.name} exists already, so its shards and replicas cannot be chosen",
             "Omit --shards and --replicas, or create an index of another name.",
         )
-    field, body = plan_field_change(engine, state, request, name=index)
-    if body is not None:
-        engine.put_mapping(state.name, body)
+    field, change = plan_field_change(engine, state, request, name=index)
+    if change is not None:
+        engine.put_mapping(state.name, change)
     return field
 
 
