@@ -151,12 +151,11 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
         EngineError: the engine did not start in time, or the failure is not transient: wrong credentials, TLS, an
             unknown host name.
     """
-    began: float | None = None
+    began: list[float] = []
 
     def report(error: EngineError) -> None:
-        nonlocal began
-        if began is None and seconds:
-            began = time.monotonic()
+        if seconds and not began:
+            began.append(time.monotonic())
             log_event(
                 "waiting_began",
                 f"Waiting for the engine, up to {seconds:g} s: {error.message} (--retry-seconds 0 fails at once)",
@@ -170,11 +169,11 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
             call, RetryPolicy(seconds, ceiling=_MAX_STARTUP_WAIT), stop_retrying, report, may_be_starting
         )
     except EngineError as error:
-        if began is not None and may_be_starting(error):
-            error.message += f" (waited for {time.monotonic() - began:,.0f} s)"
+        if began and may_be_starting(error):
+            error.message += f" (waited for {time.monotonic() - began[0]:,.0f} s)"
         raise
-    if began is not None:
-        waited = time.monotonic() - began
+    if began:
+        waited = time.monotonic() - began[0]
         message = f"The engine answers after {waited:,.1f} s"
         log_event("waiting_ended", message, logging.WARNING, seconds=round(waited, 3))
     return answer

@@ -269,6 +269,7 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
         f"Not adopted: {check.matching_share:.1%} of the vectors are the model's, and --share asks for "
         f"{check.share:.1%}. Nothing was written."
     )
+    ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
     if report.variant is not None:
         yield _variant_line(report, report.variant, name)
     elif check.fails_only_where_truncated:
@@ -276,13 +277,12 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
             f"Only documents longer than the model reads ({check.max_tokens:,} tokens) fail: their vectors were made "
             "with another `max_seq_length`. Give --model a copy of the model with that maximum in "
             "sentence_bert_config.json. Or adopt the others (--all and a lower --share), and embed these again: "
-            f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`."
+            f"{ingest}."
         )
     elif check.matching_share >= 0.5:
         yield (
             "Most vectors are the model's. The others are probably of earlier versions of their texts. To adopt those "
-            f"that match: the same command with --all and a lower --share. Then embed the others: "
-            f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`."
+            f"that match: the same command with --all and a lower --share. Then embed the others: {ingest}."
         )
     elif check.median >= _CLOSE_MEDIAN_COSINE:
         yield (

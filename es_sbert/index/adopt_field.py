@@ -12,7 +12,6 @@ from es_sbert.index.mapping import (
     IndexType,
     VectorFieldMeta,
     check_field_name,
-    document_meta_field,
     mapped_dimensions,
     mapped_similarity,
     mapping_addition,
@@ -23,6 +22,7 @@ from es_sbert.index.text_template import DEFAULT_TEXT_FIELD, TextTemplate, forma
 from es_sbert.index.vector_field import (
     VectorField,
     check_field_model,
+    check_meta_field_is_free,
     require_index,
     text_mismatch,
     vector_field_from_state,
@@ -140,13 +140,8 @@ def check_plain_field(
     if problem is not None or not isinstance(index_type, IndexType):
         problem = problem or f"has the index type {index_type}, which es-sbert does not search"
         raise IndexMismatch(f"{state.name}.{vector_field} {problem}", copy_remedy(vector_field))
-    meta_field = document_meta_field(vector_field)
-    if meta_field in state.mappings["properties"] and "properties" not in state.mappings["properties"][meta_field]:
-        raise IndexMismatch(
-            f"the field {meta_field!r} of {state.name} is in the way: es-sbert keeps the metadata of each vector in an "
-            "object of that name",
-            copy_remedy(vector_field, "with a `script` that renames the field that is in the way"),
-        )
+    rename = "with a `script` that renames the field that is in the way"
+    check_meta_field_is_free(state, vector_field, copy_remedy(vector_field, rename))
     template = text or TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
     return AdoptableField(state, vector_field, dimensions, index_type, template)
 

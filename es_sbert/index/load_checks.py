@@ -86,18 +86,17 @@ def check_can_load_files(state: IndexState, name: str, meta_fields: Collection[s
         VectorIndexError: a data stream, an index whose documents need a routing, one in which nothing is indexed, or
             one that does not keep the meta fields.
     """
+    in_place = "Let the application that fills it write the documents, and embed them in place:"
     if state.data_stream is not None:
         raise VectorIndexError(
             f"{state.name} belongs to the data stream {state.data_stream}: its documents are added, never written by "
             "their ids",
-            "Let the application that fills it write the documents, and embed them in place: "
-            f"{in_place_commands([state.name])}.",
+            f"{in_place} {in_place_commands([state.name])}.",
         )
     if state.mappings.get("_routing", {}).get("required") and state.alias_routing(name) is None:
         raise VectorIndexError(
             f"the index {state.name} requires a routing value for every document, which files do not have",
-            "Let the application that fills it write the documents, and embed them in place: "
-            f"{in_place_commands([name])}. Or load by an alias that has an `index_routing`.",
+            f"{in_place} {in_place_commands([name])}. Or load by an alias that has an `index_routing`.",
         )
     check_can_hold_vectors(state)
     lost = [field for field in meta_fields if not is_in_source(field, state.mappings)]

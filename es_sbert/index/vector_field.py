@@ -206,15 +206,24 @@ def _add_field(
                 f"the index {state.name} was created without index.knn, so it cannot hold a graph",
                 "Add the field with --index-type flat (exact search), or load the documents into a new index.",
             )
-    meta_field = document_meta_field(request.name)
+    check_meta_field_is_free(state, request.name, _OTHER_FIELD_REMEDY)
+    body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
+    return VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body
+
+
+def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) -> None:
+    """Refuse a vector field whose metadata object has the name of another field.
+
+    Raises:
+        IndexMismatch: there is such a field.
+    """
+    meta_field = document_meta_field(vector_field)
     if "properties" not in state.mappings.get("properties", {}).get(meta_field, {"properties": {}}):
         raise IndexMismatch(
             f"the field {meta_field!r} of {state.name} is in the way: es-sbert stores vector metadata in an "
             "object of that name",
-            _OTHER_FIELD_REMEDY,
+            remedy,
         )
-    body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
-    return VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body
 
 
 def _check_existing_field(engine: Engine, state: IndexState, request: FieldRequest) -> VectorField:

@@ -16,7 +16,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -29,11 +28,19 @@ HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
 _ELSEWHERE = f"Set {HOME_VARIABLE} to a folder on a local disk with 2 GB of free space."
 
 
-@dataclass(frozen=True)
 class EngineHome:
-    """Paths under one home."""
+    """Paths under one home.
 
-    home: Path
+    Attributes:
+        home: The home.
+        dist, servers, state: Its folders; see the table above.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.dist = home / "dist"
+        self.servers = home / "servers"
+        self.state = home / "state"
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, root: bool) -> EngineHome:
@@ -59,18 +66,6 @@ class EngineHome:
                 f"Set {HOME_VARIABLE} to a folder without one.",
             )
         return cls(home)
-
-    @property
-    def dist(self) -> Path:
-        return self.home / "dist"
-
-    @property
-    def servers(self) -> Path:
-        return self.home / "servers"
-
-    @property
-    def state(self) -> Path:
-        return self.home / "state"
 
     def work(self, name: str, port: int) -> Path:
         """Folder of one server's configuration, data and logs."""

@@ -177,20 +177,21 @@ def safe_name(name: str, archive: Path) -> PurePosixPath:
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
-        raise LocalEngineError(
-            f"{archive.name} holds the unsafe name {name!r}; nothing of it is used",
-            "Remove the file from Maven's local repository and check where Maven fetches from.",
-        )
+        raise _unsafe_error(archive.name, f"the unsafe name {name!r}")
     return path
+
+
+def _unsafe_error(archive: str, what: str) -> LocalEngineError:
+    return LocalEngineError(
+        f"{archive} holds {what}; nothing of it is used",
+        "Remove the file from Maven's local repository and check where Maven fetches from.",
+    )
 
 
 def _unpack_member(source: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
     mode = member.external_attr >> 16
     if stat.S_ISLNK(mode):
-        raise LocalEngineError(
-            f"{source.filename} holds the symbolic link {member.filename!r}; nothing of it is used",
-            "Remove the file from Maven's local repository and check where Maven fetches from.",
-        )
+        raise _unsafe_error(str(source.filename), f"the symbolic link {member.filename!r}")
     make_folder(path if member.is_dir() else path.parent)
     if not member.is_dir():
         with source.open(member) as data, path.open("wb") as copy:
