@@ -42,7 +42,7 @@ class Clock:
             return format_timestamp(self._earliest)
 
     def observe(self, time: str) -> None:
-        """Give out later times only; what is no time is passed over: letters may have been edited by hand."""
+        """Return later times only from now on. Invalid times are ignored: dead letters may have been edited by hand."""
         try:
             seen = datetime.fromisoformat(time)
         except ValueError:

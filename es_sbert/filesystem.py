@@ -67,7 +67,7 @@ def rename_lock(path: Path) -> Iterator[None]:
 def append_lock(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
     """Lock an open file while the block runs, and tell whether it is still the one at a path.
 
-    Meanwhile nobody moves it by `moving`, and no other process enters such a block with the same file.
+    While the block runs, nobody moves the file by `rename_lock`, and no other process enters such a block with it.
 
     Raises:
         OSError: the file cannot be locked.

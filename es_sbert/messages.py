@@ -33,7 +33,7 @@ def log_event(
 
     Args:
         event: Its name: `load_started`, `progress`, `waiting_began`, ….
-        message: One line in words.
+        message: One line of text.
         level: Of `logging`.
         text: What a terminal shows; empty for nothing. Without it, the message is shown where it is a warning or worse.
         fields: Facts that can be turned into JSON; none is called time, level, event, message or logger.
@@ -59,7 +59,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def escape_unprintable_lines(text: str) -> str:
-    """As `printable`, with the text's own line feeds kept."""
+    """As `escape_unprintable`, with the text's own line feeds kept."""
     return "\n".join(escape_unprintable(line) for line in text.split("\n"))
 
 

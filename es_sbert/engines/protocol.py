@@ -141,11 +141,11 @@ class PointInTimeSlice:
 
 @dataclass(frozen=True)
 class SequenceNumbers:
-    """How far the writes of one shard are. Every write and every deletion takes the next number.
+    """How far the writes of one shard are. Every write and every deletion takes the next sequence number.
 
     Attributes:
-        highest: The highest that was given out; -1 for none.
-        everywhere: Up to this one, every write has arrived on all copies: a refresh makes it visible.
+        max_seq_no: The highest that was assigned; -1 for none.
+        global_checkpoint: Up to this one, every write has arrived on all copies: a refresh makes it visible.
     """
 
     max_seq_no: int
@@ -224,7 +224,7 @@ class Engine(ABC):
 
     @abstractmethod
     def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
-        """Its id; it stays for half an hour after each page that is read from it.
+        """Open a point in time and return its id. It expires half an hour after the last page was read from it.
 
         Args:
             shard: The only shard to be seen; None for all of them.
@@ -503,7 +503,7 @@ class Engine(ABC):
         return response.body
 
     def close_point_in_time(self, pit_id: str) -> None:
-        """Never fails: one that cannot be closed expires by itself."""
+        """Close a point in time. Never fails: one that cannot be closed expires by itself."""
         try:
             self._close_point_in_time(pit_id)
         except EngineError as error:
@@ -514,7 +514,7 @@ class Engine(ABC):
         self._request("PUT", f"/{quote_index_name(name)}", body=body)
 
     def delete_index(self, name: str) -> None:
-        """Nothing happens where there is none. An alias is refused."""
+        """Delete an index; a missing one is no error. An alias is refused."""
         self._request("DELETE", f"/{quote_index_name(name)}", missing_ok=True)
 
     def put_mapping(self, name: str, body: Json) -> None:
@@ -541,7 +541,7 @@ class Engine(ABC):
             )
 
     def flush(self, name: str) -> None:
-        """Put on disk what was written, so that its sequence numbers are final. A translog may be written later.
+        """Write an index to disk, so that its sequence numbers are final.
 
         Raises:
             RequestFailed: a shard could not.
@@ -549,7 +549,7 @@ class Engine(ABC):
         self._check_shards(self._request("POST", f"/{quote_index_name(name)}/_flush"), name, "flushed")
 
     def refresh(self, name: str) -> None:
-        """Let searches see what was written.
+        """Make all writes visible to searches.
 
         Raises:
             RequestFailed: a shard was not refreshed: searches would miss its documents.
@@ -576,10 +576,10 @@ class Engine(ABC):
         return str(self._request("POST", f"/{quote_index_name(name)}/_forcemerge", params)["task"])
 
     def is_task_done(self, task: str) -> bool:
-        """Whether a task has come to its end.
+        """Whether a task has ended.
 
         Raises:
-            RequestFailed: it came to a bad one.
+            RequestFailed: it failed.
         """
         answer = self._request("GET", f"/_tasks/{quote(task, safe=':')}")
         failures = answer.get("response", {}).get("_shards", {}).get("failures")

@@ -310,7 +310,7 @@ def target_texts(fields: Mapping[str, Any], targets: EmbeddingTargets) -> tuple[
     """A document's text for each target, in their order; empty where its fields are all missing, null or blank.
 
     Raises:
-        NoText: a field of a text that the load fills is neither a string nor null.
+        TextFieldError: a field of a text that the load fills is neither a string nor null.
     """
     return tuple(_target_text(fields, target) for target in targets)
 

@@ -35,10 +35,10 @@ def _write_note(engine: Engine, index: IndexState, note: Json | None) -> None:
 
 
 def apply_load_settings(engine: Engine, index: IndexState) -> dict[str, str | None]:
-    """Change the settings for a load, unless another one has done so and not put them back yet: its note is the truth.
+    """Change the settings for a load, unless another load has done so and not restored them: its note counts.
 
     Returns:
-        What stood there before, for `restore_load_settings`.
+        The previous values, for `restore_load_settings`.
 
     Raises:
         AccessDenied: this user may not (privilege `manage` of the index); nothing was changed.
@@ -69,12 +69,11 @@ def restore_load_settings(
     Args:
         engine: Where.
         name: Index or alias.
-        before: What `apply_load_settings` has told, where it is known: another process that wrote the mapping at the
-            same time
+        before: What `apply_load_settings` returned, if known: another process that wrote the mapping at the same time
             may have overwritten the note.
 
     Returns:
-        What was put back; empty where no load has left anything.
+        What was restored; empty if no load has left anything.
 
     Raises:
         EngineError: the engine failed; the saved values stay, so that it can be retried.

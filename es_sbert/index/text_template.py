@@ -161,7 +161,7 @@ class TextTemplate:
         it leaves at either end is dropped.
 
         Raises:
-            NoText: all fields are missing or null, or one is not a string.
+            TextFieldError: all fields are missing or null, or one is not a string.
         """
         text = self.text_of(document)
         if text is None:
@@ -172,7 +172,7 @@ class TextTemplate:
         """As `render`; None where all fields are missing or null.
 
         Raises:
-            NoText: a field is neither a string nor null.
+            TextFieldError: a field is neither a string nor null.
         """
         if self.is_single_field:
             value = self._value(document, self.fields[0])

@@ -6,7 +6,6 @@ Vectors of different models are never mixed in one field.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -160,7 +159,7 @@ def ensure_vector_field(
 
 
 def plan_field_change(
-    engine: Engine, state: IndexState, request: FieldRequest, *, name: str | None = None
+    engine: Engine, state: IndexState, request: FieldRequest, *, name: str
 ) -> tuple[VectorField, Json | None]:
     """The change of the mapping that an existing index needs; nothing is written.
 
@@ -182,7 +181,7 @@ def plan_field_change(
     if text is None or text == stored.text:
         return field, None
     if stored.text is not None and not request.replace_text and _has_vectors(engine, field):
-        raise text_mismatch(name or state.name, field, text, request.text_options)
+        raise text_mismatch(name, field, text, request.text_options)
     meta = stored.model_copy(update={"text": text})
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
     return VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body
@@ -449,7 +448,7 @@ def changed_index_options(stored: Json, after: IndexType) -> Json:
     return {"type": str(after), **kept}
 
 
-def force_merge(engine: Engine, index: str, wait: Callable[[float], object] = time.sleep) -> None:
+def force_merge(engine: Engine, index: str) -> None:
     """Merge every shard into one segment, written in the field's present type; returns when it is done.
 
     Engines leave a shard alone that is one segment without deletions. There one document is written again as it is,
@@ -457,7 +456,6 @@ def force_merge(engine: Engine, index: str, wait: Callable[[float], object] = ti
 
     Args:
         index: Index or alias.
-        wait: Called between two looks at the task, with the seconds.
 
     Raises:
         EngineError: the engine failed; the merge may go on without us.
@@ -469,7 +467,7 @@ def force_merge(engine: Engine, index: str, wait: Callable[[float], object] = ti
     engine.refresh(index)
     task = engine.start_force_merge(index)
     while not engine.is_task_done(task):
-        wait(_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _rewrite_one_document(engine: Engine, index: str, shard: int) -> None:

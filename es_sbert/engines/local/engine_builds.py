@@ -8,8 +8,7 @@ Elasticsearch builds contain only a few modules:
 - `es9-small` is a later 9.x without them. It has everything that es-sbert uses for approximate search, starts faster,
   and its download is an eighth of the size.
 - `opensearch` has every module; k-NN is a plugin. The native faiss and nmslib libraries are not included: an index
-  with
-  `engine: faiss` crashes the server, `engine: lucene` works.
+  with `engine: faiss` crashes the server, `engine: lucene` works.
 - `opensearch-ml` adds ml-commons, which creates vectors with remote models. Its download is twice as large, mostly
   because of onnxruntime's GPU libraries.
 """

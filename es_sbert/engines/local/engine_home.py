@@ -119,7 +119,7 @@ class RunningEngine(BaseModel):
         version: Of the server, `9.4.3`.
         url: Its address, `http://localhost:9200`.
         pid: Id of the process that was started; it is also the id of its process group.
-        started: `process.identity` of that process.
+        started: `process_identity` of that process.
         work: Folder with its configuration, data and logs.
         log: What the server prints.
     """

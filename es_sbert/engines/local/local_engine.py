@@ -64,8 +64,8 @@ def listening_version(port: int) -> str | None:
     return str(next(iter(nodes.values())).get("version", "of unknown version"))
 
 
-def _get_json(port: int, path: str, timeout: float = 2.0) -> dict[str, Any] | None:
-    connection = http.client.HTTPConnection(server_process.LOOPBACK, port, timeout=timeout)
+def _get_json(port: int, path: str) -> dict[str, Any] | None:
+    connection = http.client.HTTPConnection(server_process.LOOPBACK, port, timeout=2.0)
     try:
         connection.request("GET", path)
         answer = json.loads(connection.getresponse().read())
@@ -146,19 +146,18 @@ def start_engine(
     return engine
 
 
-def stop_engine(engine: RunningEngine, *, purge: bool = False, grace: float = SHUTDOWN_SECONDS) -> None:
+def stop_engine(engine: RunningEngine, *, purge: bool = False) -> None:
     """Stop a server; no error if it has ended already.
 
     Args:
         purge: Also remove its data and logs.
-        grace: Seconds it gets to shut down before it is killed.
 
     Raises:
         LocalEngineError: it belongs to another user or does not end.
     """
     layout = _engine_home()
     with storage_errors(layout.home), file_lock(_lock_path(layout, engine.name, engine.port), lambda: None):
-        server_process.stop_process(engine.pid, engine.started, grace=grace)
+        server_process.stop_process(engine.pid, engine.started, grace=SHUTDOWN_SECONDS)
         current = read_state(layout.state, engine.name, engine.port)
         if current is None:
             remove_state(layout.state, engine)

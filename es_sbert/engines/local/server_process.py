@@ -172,7 +172,7 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
     Does nothing if the process is gone or its id belongs to another by now.
 
     Args:
-        started: Its `identity`.
+        started: Its `process_identity`.
 
     Raises:
         LocalEngineError: it belongs to another user, or survives.
