@@ -103,8 +103,9 @@ def adopt(
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.encoder.encoder import Encoder, report_warnings
-    from es_sbert.index.adopt import AdoptionSettings, adopt_vectors, adoption_lines
+    from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
     from es_sbert.index.adopt_field import read_adoptable_field
+    from es_sbert.index.adopt_report import adoption_lines
     from es_sbert.index.privileges import ADOPT, SEARCH, require_privileges
     from es_sbert.index.text_template import check_name_conflicts, parse_text_options
 

@@ -1,31 +1,47 @@
-"""Adopt the vectors of a known model without embedding the documents again (`es-sbert index adopt`)."""
+"""Adopt the vectors of a known model without embedding the documents again (`es-sbert index adopt`).
+
+A sample of the vectors is compared with the model. If it passes, the mapping gets the field's metadata, and each
+document the metadata of its vector, by partial updates that change nothing else.
+"""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
+from es_sbert import clock
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, Json
-from es_sbert.engines.retry import RetryPolicy
+from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.protocol import DocumentKey, Engine, Json
+from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
-from es_sbert.index.adopt_metadata import MetadataCounts, MetadataWriter
+from es_sbert.index.adopt_report import AdoptionReport, MetadataCounts
 from es_sbert.index.adopt_sample import (
-    MAX_FAILING_SHOWN,
+    PAGE,
     ComparedDocument,
     SampleCheck,
-    TextVariant,
+    TextDocument,
+    TextPage,
     compare_vectors,
     find_variant,
     read_sample,
     without_metadata_query,
 )
-from es_sbert.index.mapping import VectorFieldMeta
-from es_sbert.index.text_template import fields_hint, format_vector_field_option, mapping_field_names
-from es_sbert.messages import escape_unprintable, pluralize
+from es_sbert.index.document_vectors import (
+    UNKNOWN_FINGERPRINT,
+    DocumentMeta,
+    action_metadata,
+    if_unchanged,
+    json_bytes,
+    raw_document_meta,
+    text_hash,
+)
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
+from es_sbert.index.text_template import fields_hint, mapping_field_names
+from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 
 
 @dataclass(frozen=True)
@@ -51,51 +67,6 @@ class AdoptionSettings:
     retry_seconds: float = 300.0
 
 
-@dataclass(frozen=True)
-class AdoptionReport:
-    """What was checked and written.
-
-    Attributes:
-        index, field: The vectors' index and field.
-        meta: What the mapping says of the field, or would.
-        documents: Documents of the index.
-        with_vector: Documents with a vector.
-        without_metadata: Of these, documents that were to be adopted.
-        check: The sample.
-        variant: Another text that the vectors were made from; None where the sample passed or nothing was found.
-        written: What became of the documents; None where nothing was written.
-    """
-
-    index: str
-    field: str
-    meta: VectorFieldMeta
-    documents: int
-    with_vector: int
-    without_metadata: int
-    check: SampleCheck
-    variant: TextVariant | None = None
-    written: MetadataCounts | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """1 where the vectors are not the model's, or the engine refused updates."""
-        return int(not self.check.is_accepted or bool(self.written and self.written.refused))
-
-    def as_json(self) -> Json:
-        return {
-            "index": self.index,
-            "field": self.field,
-            "accepted": self.check.is_accepted,
-            "meta": self.meta.model_dump(mode="json", exclude_none=True),
-            "documents": self.documents,
-            "with_vector": self.with_vector,
-            "without_metadata": self.without_metadata,
-            "sample": self.check.as_json(),
-            "variant": None if self.variant is None else self.variant.as_json(),
-            "written": None if self.written is None else self.written.as_json(),
-        }
-
-
 def adopt_vectors(
     engine: Engine,
     adoptable: AdoptableField,
@@ -106,8 +77,7 @@ def adopt_vectors(
 ) -> AdoptionReport:
     """Check a sample of the vectors and, where it passes, make the field es-sbert's.
 
-    The mapping gets the field's metadata, and each document the metadata of its vector, so that later loads tell which
-    texts have changed. The index should be at rest.
+    Later loads tell by the metadata which texts have changed. The index should be at rest.
 
     Args:
         report: Told what is being done.
@@ -142,25 +112,9 @@ def adopt_vectors(
     state = engine.get_index(name)
     existing: Json = adoptable.state.mappings if state is None else state.mappings
     engine.put_mapping(name, adoptable.mapping_change(engine.info, found.meta, existing.get("_meta", {})))
-    writer = MetadataWriter(
-        engine,
-        adoptable,
-        found.meta,
-        encoder,
-        policy=RetryPolicy(settings.retry_seconds),
-        on_wait=lambda reason: report(f"waiting for the engine: {reason}"),
-    )
     report(f"writing the metadata of {waiting:,} vectors")
-    tenths = 0
-
-    def progress(read: int) -> None:
-        nonlocal tenths
-        if read < waiting and 10 * read // waiting > tenths:
-            tenths = 10 * read // waiting
-            report(f"{read:,} of {waiting:,}")
-
-    written = writer.write(check.failing, settings.min_cosine, all_documents=settings.all_documents, progress=progress)
-    return replace(found, written=written)
+    writer = MetadataWriter(engine, adoptable, found.meta, encoder, settings, report)
+    return replace(found, written=writer.write(check.failing, waiting))
 
 
 def check_sample(
@@ -209,146 +163,162 @@ def _no_text_error(adoptable: AdoptableField, without_text: int, unreadable: int
     )
 
 
-# A median cosine that other texts or models do not reach: quantisation costs less than this.
-_CLOSE_MEDIAN_COSINE = 0.98
+@dataclass(frozen=True)
+class _MetadataUpdate:
+    """The metadata of one document as lines of a bulk request."""
+
+    key: DocumentKey
+    is_adopted: bool
+    body: bytes
 
 
-def adoption_lines(report: AdoptionReport, name: str) -> list[str]:
-    """What was compared, the verdict, the failing documents and what to do next, line by line.
+class MetadataWriter:
+    """Writes the metadata of all vectors of a field that have none.
+
+    A document is updated only if nobody has written it since it was read. What was written stays when the command is
+    stopped, and the next run resumes with the other documents.
 
     Args:
-        name: The index or alias as the user calls it.
+        engine: Where.
+        adoptable: The field.
+        meta: What the mapping says of it now.
+        encoder: Its model: counts the tokens of the texts.
+        settings: How strictly documents are checked, and how long transient failures are waited out.
+        report: Told why a request is tried again, and how far the writer is.
+
+    Attributes:
+        counts: What became of the documents so far.
     """
-    check = report.check
-    without = report.documents - report.with_vector
-    lines = [
-        f"{report.index}.{report.field}: {pluralize(report.documents, 'document')}, {report.with_vector:,} "
-        f"with a vector"
-        + (f", {without:,} without" if without else "")
-        + (
-            ""
-            if report.without_metadata == report.with_vector
-            else f"; {report.with_vector - report.without_metadata:,} have metadata already"
-        ),
-        f"compared with {escape_unprintable(report.meta.model)}, text {escape_unprintable(repr(report.meta.text))}: "
-        f"{pluralize(len(check.documents), 'sampled document')}",
-        f"cosine: lowest {check.lowest:.4f}, median {check.median:.4f}; at least {check.min_cosine:g} in "
-        f"{len(check.documents) - len(check.failing):,} ({check.matching_share:.1%})",
-        *_skipped_lines(check),
-    ]
-    if not check.is_accepted:
-        return [*lines, *_rejected_lines(report, name)]
-    failing = check.failing if report.written is None else report.written.failing
-    if failing:
-        lines += _failing_lines(failing)
-    if report.written is None:
-        return [*lines, "The vectors are the model's. Nothing was written (--dry-run)."]
-    return [*lines, *_written_lines(report, report.written, name)]
 
+    def __init__(
+        self,
+        engine: Engine,
+        adoptable: AdoptableField,
+        meta: VectorFieldMeta,
+        encoder: Encoder,
+        settings: AdoptionSettings,
+        report: Callable[[str], None],
+    ) -> None:
+        def on_wait(reason: str) -> None:
+            report(f"waiting for the engine: {reason}")
 
-def _skipped_lines(check: SampleCheck) -> Iterator[str]:
-    if check.without_text:
-        yield f"left out of the sample: {pluralize(check.without_text, 'document')} without a text"
-    if check.unreadable:
-        yield f"left out of the sample: {pluralize(check.unreadable, 'document')} whose text is not a string"
+        self._engine = engine
+        self._adoptable = adoptable
+        self._meta = meta
+        self._encoder = encoder
+        self._settings = settings
+        self._report = report
+        policy = RetryPolicy(settings.retry_seconds)
+        self._retrying = make_retrier(policy, on_wait)
+        self._updates = VersionedUpdates(engine, adoptable.state, policy, on_wait)
+        self._conflicts: list[_MetadataUpdate] = []
+        self.counts = MetadataCounts()
 
+    def write(self, failing: Collection[ComparedDocument], waiting: int) -> MetadataCounts:
+        """Go through the documents that have a vector and no metadata.
 
-def _failing_lines(failing: Sequence[ComparedDocument]) -> Iterator[str]:
-    yield f"Documents whose vector is not the model's: {len(failing):,}" + (
-        f", of which the {MAX_FAILING_SHOWN} most distant are:" if len(failing) > MAX_FAILING_SHOWN else ""
-    )
-    for one in failing[:MAX_FAILING_SHOWN]:
-        cut = ", longer than the model reads" if one.is_truncated else ""
-        yield f"  {one.cosine:7.4f}  {escape_unprintable(one.key[0])}{cut}"
+        Args:
+            failing: Documents that are known to have another vector.
+            waiting: How many documents there are to go through.
 
+        Raises:
+            IndexMismatch: the index was deleted or replaced.
+            EngineError: the engine failed. What was written until then stays.
+        """
+        name, state, template = self._adoptable.name, self._adoptable.state, self._adoptable.template
+        known = {one.key: one for one in failing}
+        # First of all: a run that is interrupted must not leave them to the next one, whose sample may miss them.
+        for found in self._find_again(list(known), template.fields, without_metadata_query(name)):
+            self._write_page(TextPage.of(list(found.values()), template).documents, known)
+        read = 0
+        for hits in self._engine.scan(
+            state.name,
+            query=without_metadata_query(name),
+            source_includes=[*template.fields, *([name] if self._settings.all_documents else [])],
+            page=min(PAGE, state.result_window),
+            vectors=self._settings.all_documents,
+        ):
+            page = TextPage.of(hits, template)
+            self.counts.without_text += page.without_text
+            self.counts.unreadable += page.unreadable
+            others = [document for document in page.documents if document.key not in known]
+            compared = compare_vectors(self._encoder, others, name) if self._settings.all_documents else ()
+            self._write_page(others, {one.key: one for one in compared if one.cosine < self._settings.min_cosine})
+            before, read = read, read + len(hits)
+            if read < waiting and 10 * read // waiting > 10 * before // waiting:
+                self._report(f"{read:,} of {waiting:,}")
+        if self._conflicts:
+            self._count_conflicts()
+        self._retrying(partial(self._engine.refresh, state.name))
+        self.counts.failing.sort(key=lambda one: one.cosine)
+        return self.counts
 
-def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
-    check = report.check
-    yield from _failing_lines(check.failing)
-    yield (
-        f"Not adopted: {check.matching_share:.1%} of the vectors are the model's, and --share asks for "
-        f"{check.share:.1%}. Nothing was written."
-    )
-    ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
-    if report.variant is not None:
-        yield _variant_line(report, report.variant, name)
-    elif check.fails_only_where_truncated:
-        yield (
-            f"Only documents longer than the model reads ({check.max_tokens:,} tokens) fail: their vectors were made "
-            "with another `max_seq_length`. Give --model a copy of the model with that maximum in "
-            "sentence_bert_config.json. Or adopt the others (--all and a lower --share), and embed these again: "
-            f"{ingest}."
-        )
-    elif check.matching_share >= 0.5:
-        yield (
-            "Most vectors are the model's. The others are probably of earlier versions of their texts. To adopt those "
-            f"that match: the same command with --all and a lower --share. Then embed the others: {ingest}."
-        )
-    elif check.median >= _CLOSE_MEDIAN_COSINE:
-        yield (
-            "The vectors are close to the model's, and not the same: they were probably made in another precision, or "
-            "by another version of the model. Compare with another --precision. If slightly different vectors may "
-            "share a field, give a lower --min-cosine."
-        )
-    else:
-        yield (
-            "Probable reasons: another model (or another version of it), or another text. Try other values of --model "
-            "and --text-template. If the vectors cannot be explained, embed the documents into a field of their own: "
-            f"`es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
-        )
+    def _find_again(
+        self, keys: Sequence[DocumentKey], fields: Sequence[str], query: Json | None = None
+    ) -> Iterator[dict[DocumentKey, Json]]:
+        """These documents as they are now, as far as they still match the query, in batches."""
+        state = self._adoptable.state
+        for some in batched(keys, max(1, min(PAGE, state.result_window - 1))):
+            find = partial(
+                multi_get,
+                self._engine,
+                state.name,
+                [document_id for document_id, _ in some],
+                query=query,
+                source={"includes": list(fields)},
+                result_window=state.result_window,
+            )
+            wanted = set(some)
+            yield {key: hit for key, hit in self._retrying(find).items() if key in wanted}
 
+    def _write_page(self, documents: Sequence[TextDocument], failing: Mapping[DocumentKey, ComparedDocument]) -> None:
+        counts = self.counts
+        counts.failing += [failing[document.key] for document in documents if document.key in failing]
+        for update, result in self._updates.send(list(self._page_updates(documents, failing))):
+            if result.ok:
+                counts.adopted += update.is_adopted
+            elif result.status == CONFLICT:
+                self._conflicts.append(update)
+            elif is_deleted(result):
+                counts.deleted += 1
+            else:
+                counts.refused[update.key[0]] = f"({result.status}) {result.reason}"
 
-def _variant_line(report: AdoptionReport, variant: TextVariant, name: str) -> str:
-    matches = f"The vectors match the text {escape_unprintable(repr(variant.template))}"
-    if variant.prompt is not None:
-        put = (
-            f"with {escape_unprintable(repr(variant.prompt))} in front"
-            if variant.prompt
-            else "without a prompt in front"
-        )
-        return (
-            f"{matches} {put} (median cosine {variant.median:.4f}), and es-sbert puts the model's own prompt for "
-            "documents in front. Give --model a copy of the model whose config_sentence_transformers.json has the "
-            'prompt that was used as `"prompts": {"document": …}`, or none.'
-        )
-    command = f"es-sbert index adopt {name}{format_vector_field_option(report.field)}"
-    return (
-        f"{matches} (median cosine {variant.median:.4f}). Run: `{command} --model {shlex.quote(report.meta.model)} "
-        f"--text-template {_shell_quote(variant.template)}`"
-    )
+    def _page_updates(
+        self, documents: Sequence[TextDocument], failing: Collection[DocumentKey]
+    ) -> Iterator[_MetadataUpdate]:
+        if not documents:
+            return
+        tokenized = self._encoder.tokenize([document.text for document in documents], "document")
+        at = clock.current_timestamp()
+        for document, tokens, truncated in zip(
+            documents, tokenized.tokens.tolist(), tokenized.truncated.tolist(), strict=True
+        ):
+            is_adopted = document.key not in failing
+            meta = DocumentMeta(
+                fingerprint=self._meta.fingerprint if is_adopted else UNKNOWN_FINGERPRINT,
+                text_hash=text_hash(document.text),
+                document_hash=None,
+                tokens=tokens,
+                truncated=truncated,
+                embedded_at=at,
+            )
+            action = {"update": action_metadata(document.hit) | if_unchanged(document.hit)}
+            changed = {"doc": {document_meta_field(self._adoptable.name): meta.as_json()}}
+            yield _MetadataUpdate(document.key, is_adopted, json_bytes(action) + b"\n" + json_bytes(changed) + b"\n")
 
-
-def _shell_quote(template: str) -> str:
-    """A template as a word of a shell's command line."""
-    if "\n" in template:
-        escaped = template.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
-        return f"$'{escaped}'"
-    return shlex.quote(template)
-
-
-def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -> Iterator[str]:
-    ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
-    yield f"Adopted: {pluralize(written.adopted, 'vector')} of {report.index}.{report.field}."
-    if written.failing:
-        yield f"Embed the {pluralize(len(written.failing), 'failing document')} again: {ingest}."
-    if written.without_text:
-        yield (
-            f"{pluralize(written.without_text, 'document')} with a vector and without a text: not adopted; {ingest} "
-            "removes their vectors."
-        )
-    if written.unreadable:
-        yield f"{pluralize(written.unreadable, 'document')} whose text is not a string: not adopted."
-    if written.changed:
-        yield (
-            f"{pluralize(len(written.changed), 'document')} changed during the adoption and not adopted (first: "
-            f"{escape_unprintable(written.changed[0])}); {ingest} embeds them."
-        )
-    if written.deleted:
-        yield f"{pluralize(written.deleted, 'document')} deleted during the adoption."
-    for number, (document_id, reason) in enumerate(written.refused.items()):
-        if number == MAX_FAILING_SHOWN:
-            yield f"{len(written.refused) - MAX_FAILING_SHOWN:,} more updates were refused"
-            break
-        yield f"no update of {escape_unprintable(document_id)}: {escape_unprintable(reason)}"
-    if report.with_vector < report.documents:
-        yield f"Documents without a vector: {report.documents - report.with_vector:,}. Embed them: {ingest}."
+    def _count_conflicts(self) -> None:
+        """Count rejected updates: the document has a newer version, another writer's or one whose response was lost."""
+        name, meta_field = self._adoptable.state.name, document_meta_field(self._adoptable.name)
+        self._retrying(partial(self._engine.refresh, name))
+        found: dict[DocumentKey, Json] = {}
+        for hits in self._find_again([update.key for update in self._conflicts], [meta_field]):
+            found |= hits
+        for update in self._conflicts:
+            hit = found.get(update.key)
+            if hit is None:
+                self.counts.deleted += 1
+            elif "fingerprint" in (raw_document_meta(hit.get("_source") or {}, meta_field) or {}):
+                self.counts.adopted += update.is_adopted
+            else:
+                self.counts.changed.append(update.key[0])

@@ -21,9 +21,6 @@ from es_sbert.index.document_vectors import read_vector, row_cosines
 from es_sbert.index.mapping import document_meta_field, random_order_query
 from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, find_field
 
-# Failing documents that are shown.
-MAX_FAILING_SHOWN = 10
-
 
 class ComparedDocument(NamedTuple):
     """A document whose vector was compared.

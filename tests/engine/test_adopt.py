@@ -15,8 +15,9 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, VectorIndexError
-from es_sbert.index.adopt import AdoptionReport, AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.adopt_report import AdoptionReport
 from es_sbert.index.document_vectors import UNKNOWN_FINGERPRINT, text_hash, vector_value
 from es_sbert.index.index_summary import describe_index
 from es_sbert.index.mapping import ChunkRules
@@ -483,7 +484,7 @@ class Cut:
 def test_a_run_that_was_cut_off_is_gone_on_with_and_failing_documents_stay_failing(
     engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_documents: bool
 ) -> None:
-    monkeypatch.setattr("es_sbert.index.adopt_metadata.PAGE", 20)
+    monkeypatch.setattr("es_sbert.index.adopt.PAGE", 20)
     create(engine, index_name)
     vectors = tiny.encode(texts(documents()), "document")
     vectors[59] = -vectors[59]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.index.adopt import AdoptionReport, adoption_lines
-from es_sbert.index.adopt_metadata import MetadataCounts
+from es_sbert.index.adopt_report import AdoptionReport, MetadataCounts, adoption_lines
 from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, TextVariant
 from es_sbert.index.mapping import VectorFieldMeta
 

@@ -1,0 +1,232 @@
+"""What the adoption of vectors found and wrote, as text and as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from es_sbert.engines.protocol import Json
+from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, TextVariant
+from es_sbert.index.mapping import VectorFieldMeta
+from es_sbert.index.text_template import format_vector_field_option
+from es_sbert.messages import escape_unprintable, pluralize
+
+# Failing documents that are shown.
+MAX_FAILING_SHOWN = 10
+
+
+@dataclass
+class MetadataCounts:
+    """What became of the documents that had a vector and no metadata.
+
+    Attributes:
+        adopted: Documents whose metadata names the model now.
+        failing: Documents whose metadata says that the vector is not the model's, the most distant first.
+        without_text: Documents with a vector whose text is empty or missing; they get no metadata.
+        unreadable: Documents with something else than a string in a field of the text; they get no metadata.
+        changed: Ids of documents that somebody has written since they were read.
+        deleted: Documents that were deleted since.
+        refused: Id → why the engine did not take the update.
+    """
+
+    adopted: int = 0
+    failing: list[ComparedDocument] = field(default_factory=list)
+    without_text: int = 0
+    unreadable: int = 0
+    changed: list[str] = field(default_factory=list)
+    deleted: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> Json:
+        return asdict(self) | {"failing": [one.as_json() for one in self.failing]}
+
+
+@dataclass(frozen=True)
+class AdoptionReport:
+    """What was checked and written.
+
+    Attributes:
+        index, field: The vectors' index and field.
+        meta: What the mapping says of the field, or would.
+        documents: Documents of the index.
+        with_vector: Documents with a vector.
+        without_metadata: Of these, documents that were to be adopted.
+        check: The sample.
+        variant: Another text that the vectors were made from; None where the sample passed or nothing was found.
+        written: What became of the documents; None where nothing was written.
+    """
+
+    index: str
+    field: str
+    meta: VectorFieldMeta
+    documents: int
+    with_vector: int
+    without_metadata: int
+    check: SampleCheck
+    variant: TextVariant | None = None
+    written: MetadataCounts | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """1 where the vectors are not the model's, or the engine refused updates."""
+        return int(not self.check.is_accepted or bool(self.written and self.written.refused))
+
+    def as_json(self) -> Json:
+        return {
+            "index": self.index,
+            "field": self.field,
+            "accepted": self.check.is_accepted,
+            "meta": self.meta.model_dump(mode="json", exclude_none=True),
+            "documents": self.documents,
+            "with_vector": self.with_vector,
+            "without_metadata": self.without_metadata,
+            "sample": self.check.as_json(),
+            "variant": None if self.variant is None else self.variant.as_json(),
+            "written": None if self.written is None else self.written.as_json(),
+        }
+
+
+# A median cosine that other texts or models do not reach: quantisation costs less than this.
+_CLOSE_MEDIAN_COSINE = 0.98
+
+
+def adoption_lines(report: AdoptionReport, name: str) -> list[str]:
+    """What was compared, the verdict, the failing documents and what to do next, line by line.
+
+    Args:
+        name: The index or alias as the user calls it.
+    """
+    check = report.check
+    without = report.documents - report.with_vector
+    lines = [
+        f"{report.index}.{report.field}: {pluralize(report.documents, 'document')}, {report.with_vector:,} "
+        f"with a vector"
+        + (f", {without:,} without" if without else "")
+        + (
+            ""
+            if report.without_metadata == report.with_vector
+            else f"; {report.with_vector - report.without_metadata:,} have metadata already"
+        ),
+        f"compared with {escape_unprintable(report.meta.model)}, text {escape_unprintable(repr(report.meta.text))}: "
+        f"{pluralize(len(check.documents), 'sampled document')}",
+        f"cosine: lowest {check.lowest:.4f}, median {check.median:.4f}; at least {check.min_cosine:g} in "
+        f"{len(check.documents) - len(check.failing):,} ({check.matching_share:.1%})",
+        *_skipped_lines(check),
+    ]
+    if not check.is_accepted:
+        return [*lines, *_rejected_lines(report, name)]
+    failing = check.failing if report.written is None else report.written.failing
+    if failing:
+        lines += _failing_lines(failing)
+    if report.written is None:
+        return [*lines, "The vectors are the model's. Nothing was written (--dry-run)."]
+    return [*lines, *_written_lines(report, report.written, name)]
+
+
+def _skipped_lines(check: SampleCheck) -> Iterator[str]:
+    if check.without_text:
+        yield f"left out of the sample: {pluralize(check.without_text, 'document')} without a text"
+    if check.unreadable:
+        yield f"left out of the sample: {pluralize(check.unreadable, 'document')} whose text is not a string"
+
+
+def _failing_lines(failing: Sequence[ComparedDocument]) -> Iterator[str]:
+    yield f"Documents whose vector is not the model's: {len(failing):,}" + (
+        f", of which the {MAX_FAILING_SHOWN} most distant are:" if len(failing) > MAX_FAILING_SHOWN else ""
+    )
+    for one in failing[:MAX_FAILING_SHOWN]:
+        cut = ", longer than the model reads" if one.is_truncated else ""
+        yield f"  {one.cosine:7.4f}  {escape_unprintable(one.key[0])}{cut}"
+
+
+def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
+    check = report.check
+    yield from _failing_lines(check.failing)
+    yield (
+        f"Not adopted: {check.matching_share:.1%} of the vectors are the model's, and --share asks for "
+        f"{check.share:.1%}. Nothing was written."
+    )
+    ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
+    if report.variant is not None:
+        yield _variant_line(report, report.variant, name)
+    elif check.fails_only_where_truncated:
+        yield (
+            f"Only documents longer than the model reads ({check.max_tokens:,} tokens) fail: their vectors were made "
+            "with another `max_seq_length`. Give --model a copy of the model with that maximum in "
+            "sentence_bert_config.json. Or adopt the others (--all and a lower --share), and embed these again: "
+            f"{ingest}."
+        )
+    elif check.matching_share >= 0.5:
+        yield (
+            "Most vectors are the model's. The others are probably of earlier versions of their texts. To adopt those "
+            f"that match: the same command with --all and a lower --share. Then embed the others: {ingest}."
+        )
+    elif check.median >= _CLOSE_MEDIAN_COSINE:
+        yield (
+            "The vectors are close to the model's, and not the same: they were probably made in another precision, or "
+            "by another version of the model. Compare with another --precision. If slightly different vectors may "
+            "share a field, give a lower --min-cosine."
+        )
+    else:
+        yield (
+            "Probable reasons: another model (or another version of it), or another text. Try other values of --model "
+            "and --text-template. If the vectors cannot be explained, embed the documents into a field of their own: "
+            f"`es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
+        )
+
+
+def _variant_line(report: AdoptionReport, variant: TextVariant, name: str) -> str:
+    matches = f"The vectors match the text {escape_unprintable(repr(variant.template))}"
+    if variant.prompt is not None:
+        put = (
+            f"with {escape_unprintable(repr(variant.prompt))} in front"
+            if variant.prompt
+            else "without a prompt in front"
+        )
+        return (
+            f"{matches} {put} (median cosine {variant.median:.4f}), and es-sbert puts the model's own prompt for "
+            "documents in front. Give --model a copy of the model whose config_sentence_transformers.json has the "
+            'prompt that was used as `"prompts": {"document": …}`, or none.'
+        )
+    command = f"es-sbert index adopt {name}{format_vector_field_option(report.field)}"
+    return (
+        f"{matches} (median cosine {variant.median:.4f}). Run: `{command} --model {shlex.quote(report.meta.model)} "
+        f"--text-template {_shell_quote(variant.template)}`"
+    )
+
+
+def _shell_quote(template: str) -> str:
+    """A template as a word of a shell's command line."""
+    if "\n" in template:
+        escaped = template.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+        return f"$'{escaped}'"
+    return shlex.quote(template)
+
+
+def _written_lines(report: AdoptionReport, written: MetadataCounts, name: str) -> Iterator[str]:
+    ingest = f"`es-sbert ingest --index {name}{format_vector_field_option(report.field)}`"
+    yield f"Adopted: {pluralize(written.adopted, 'vector')} of {report.index}.{report.field}."
+    if written.failing:
+        yield f"Embed the {pluralize(len(written.failing), 'failing document')} again: {ingest}."
+    if written.without_text:
+        yield (
+            f"{pluralize(written.without_text, 'document')} with a vector and without a text: not adopted; {ingest} "
+            "removes their vectors."
+        )
+    if written.unreadable:
+        yield f"{pluralize(written.unreadable, 'document')} whose text is not a string: not adopted."
+    if written.changed:
+        yield (
+            f"{pluralize(len(written.changed), 'document')} changed during the adoption and not adopted (first: "
+            f"{escape_unprintable(written.changed[0])}); {ingest} embeds them."
+        )
+    if written.deleted:
+        yield f"{pluralize(written.deleted, 'document')} deleted during the adoption."
+    for number, (document_id, reason) in enumerate(written.refused.items()):
+        if number == MAX_FAILING_SHOWN:
+            yield f"{len(written.refused) - MAX_FAILING_SHOWN:,} more updates were refused"
+            break
+        yield f"no update of {escape_unprintable(document_id)}: {escape_unprintable(reason)}"
+    if report.with_vector < report.documents:
+        yield f"Documents without a vector: {report.documents - report.with_vector:,}. Embed them: {ingest}."
