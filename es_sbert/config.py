@@ -156,13 +156,10 @@ class EngineSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_authentication(self) -> EngineSettings:
-        ways = [
-            way
-            for way, given in (("an API key", self.api_key), ("a user name", self.username), ("a token", self.token))
-            if given is not None
-        ]
-        if len(ways) > 1:
-            raise UsageError(f"both {' and '.join(ways)} are given", "Give one of them.")
+        credentials = {"an API key": self.api_key, "a user name": self.username, "a token": self.token}
+        given = [name for name, value in credentials.items() if value is not None]
+        if len(given) > 1:
+            raise UsageError(f"both {' and '.join(given)} are given", "Give one of them.")
         if (self.username is None) != (self.password is None):
             raise UsageError(
                 "a user name and a password belong together",

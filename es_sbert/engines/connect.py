@@ -16,7 +16,7 @@ from elastic_transport import ConnectionTimeout, HttpHeaders, Urllib3HttpNode
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import Address, parse_address
 from es_sbert.engines.error_mapping import CREDENTIALS_REMEDY, connection_error, privilege_remedy, root_cause
-from es_sbert.engines.protocol import Engine, EngineInfo, EngineType
+from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, Json
 from es_sbert.engines.rest import EngineResponse
 from es_sbert.errors import AccessDenied, RequestFailed, UnsupportedEngine, UsageError
 
@@ -230,14 +230,15 @@ def _check_access(response: EngineResponse, path: str, url: str) -> None:
 
 def _parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) -> EngineInfo | None:
     """The engine as `GET /` describes it."""
-    described = response.body.get("version") if response.status == 200 and isinstance(response.body, dict) else None
+    body: Json = response.body if response.status == 200 and isinstance(response.body, dict) else {}
+    described = body.get("version")
     version = _parse_version(described.get("number")) if isinstance(described, dict) else None
-    if version is None or not isinstance(described, dict):
+    if version is None:
         return None
     if described.get("distribution") == "opensearch":
         return EngineInfo(EngineType.OPENSEARCH, version, url)
     # Elasticsearch before 7.14 does not sign its responses; the tagline is enough to call it too old.
-    if is_elasticsearch or response.body.get("tagline") == "You Know, for Search":
+    if is_elasticsearch or body.get("tagline") == "You Know, for Search":
         return EngineInfo(EngineType.ELASTICSEARCH, version, url)
     return None
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
 
@@ -48,21 +47,22 @@ def multi_get(
     Raises:
         EngineError: the engine failed.
     """
-    wanted = list(dict.fromkeys(ids))
-    body: Json = {
-        "query": {"bool": {"must": query or {"match_all": {}}, "filter": {"ids": {"values": wanted}}}},
-        "_source": source,
-        "seq_no_primary_term": True,
-        "explain": shards,  # the only way to get the shard
-        "size": min(len(wanted) + _MAX_SHARDS, result_window),
-        "track_total_hits": False,
-    }
     members = ["_id", "_routing", *hit_fields] if hit_fields else []
-    # Where there is no hit, the filter leaves `hits` out too.
-    hits: list[Json] = engine.search(name, body, hit_fields=members).get("hits", {}).get("hits", [])
-    if len(hits) < body["size"] or len(wanted) == 1:
-        return {document_key(hit): hit for hit in hits}
-    half = len(wanted) // 2
-    options: Any = {"source": source, "shards": shards, "result_window": result_window, "hit_fields": hit_fields}
-    find = partial(multi_get, engine, name, query=query, **options)
-    return find(wanted[:half]) | find(wanted[half:])
+
+    def find(wanted: Sequence[str]) -> dict[DocumentKey, Json]:
+        body: Json = {
+            "query": {"bool": {"must": query or {"match_all": {}}, "filter": {"ids": {"values": wanted}}}},
+            "_source": source,
+            "seq_no_primary_term": True,
+            "explain": shards,  # the only way to get the shard
+            "size": min(len(wanted) + _MAX_SHARDS, result_window),
+            "track_total_hits": False,
+        }
+        # Where there is no hit, the filter leaves `hits` out too.
+        hits: list[Json] = engine.search(name, body, hit_fields=members).get("hits", {}).get("hits", [])
+        if len(hits) < body["size"] or len(wanted) == 1:
+            return {document_key(hit): hit for hit in hits}
+        half = len(wanted) // 2
+        return find(wanted[:half]) | find(wanted[half:])
+
+    return find(list(dict.fromkeys(ids)))

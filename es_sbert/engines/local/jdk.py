@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,16 +85,17 @@ def find_jdk(
     """
     refused: dict[Path, str] = {}
 
-    def fitting(home: Path) -> Jdk | None:
-        jdk = None
-        if home not in refused:
-            jdk, refused[home] = _check_home(home, minimum, account)
-        return jdk
+    def fitting(homes: Iterable[Path]) -> Iterator[Jdk]:
+        for home in homes:
+            if home not in refused:
+                jdk, refused[home] = _check_home(home, minimum, account)
+                if jdk is not None:
+                    yield jdk
 
-    for home in _environment_homes(environ):
-        if jdk := fitting(home):
-            return jdk
-    installed = [jdk for home in _installed_homes(places, environ) if (jdk := fitting(home))]
+    chosen = next(fitting(_environment_homes(environ)), None)
+    if chosen is not None:
+        return chosen
+    installed = list(fitting(_installed_homes(places, environ)))
     if installed:
         return max(installed, key=lambda jdk: (jdk.version <= NEWEST_TESTED_JDK, _version_rank(jdk.version)))
     seen = "".join(f"\n    {home}: {reason}" for home, reason in refused.items())
