@@ -231,7 +231,7 @@ def _check_access(response: EngineResponse, path: str, url: str) -> None:
 def _parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) -> EngineInfo | None:
     """The engine as `GET /` describes it."""
     body: Json = response.body if response.status == 200 and isinstance(response.body, dict) else {}
-    described = body.get("version")
+    described: Any = body.get("version")
     version = _parse_version(described.get("number")) if isinstance(described, dict) else None
     if version is None:
         return None
