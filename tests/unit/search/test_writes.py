@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.index.create_index import request_vector_field
+from es_sbert.index.index_options import request_vector_field
 from es_sbert.ingest.load_documents import IterableSource, load_documents
 from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import ByteCounter, ReadContext, ReadSettings
