@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from es_sbert.engines.local import ENGINES
-from es_sbert.engines.local.engine_home import EngineHome, running_states
+from es_sbert.engines.local.engine_home import EngineHome
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.server_process import process_identity, server_account
 from es_sbert.filesystem import file_lock
@@ -205,7 +205,7 @@ def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
         while "Starting" not in process.stderr.readline():
             assert process.poll() is None
         # Its note is read here: a command that lists it may take longer than the server needs to start.
-        while not (servers := running_states(home.state)):
+        while not (servers := EngineHome(home.state.parent).running_engines()):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)

@@ -28,6 +28,36 @@ HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
 _ELSEWHERE = f"Set {HOME_VARIABLE} to a folder on a local disk with 2 GB of free space."
 
 
+class RunningEngine(BaseModel):
+    """A server that `start_engine` started.
+
+    Attributes:
+        name: Of the build: `es9`, `opensearch`, …
+        version: Of the server, `9.4.3`.
+        url: Its address, `http://localhost:9200`.
+        pid: Id of the process that was started; it is also the id of its process group.
+        started: `process_identity` of that process.
+        work: Folder with its configuration, data and logs.
+        log: What the server prints.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    version: str
+    port: int
+    url: str
+    pid: int
+    started: str
+    work: Path
+    log: Path
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process still runs."""
+        return process_identity(self.pid) == self.started
+
+
 class EngineHome:
     """Paths under one home.
 
@@ -86,6 +116,42 @@ class EngineHome:
                     f"Set {HOME_VARIABLE} to a folder that every user may enter, such as /var/lib/es-sbert.",
                 )
 
+    def lock_file(self, name: str, port: int) -> Path:
+        """Held while the server of that name and port is started or stopped."""
+        return self.state / f"{name}-{port}.lock"
+
+    def write_state(self, engine: RunningEngine) -> None:
+        """Write the state of a server atomically."""
+        path = self._state_file(engine.name, engine.port)
+        draft = path.with_suffix(".draft")
+        draft.write_text(engine.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        os.replace(draft, path)
+
+    def read_state(self, name: str, port: int) -> RunningEngine | None:
+        """The server of that name and port, if it is alive."""
+        return _read_state_file(self._state_file(name, port))
+
+    def remove_state(self, engine: RunningEngine) -> None:
+        """Forget a server."""
+        self._state_file(engine.name, engine.port).unlink(missing_ok=True)
+
+    def running_engines(self) -> list[RunningEngine]:
+        """All servers that are alive, by name and port.
+
+        State files of stopped servers stay: the next start overwrites them under its lock.
+        """
+        try:
+            names = os.listdir(self.state)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unreadable_error(self.state, error) from error
+        found = [_read_state_file(self.state / name) for name in names if name.endswith(".json")]
+        return sorted((engine for engine in found if engine), key=lambda engine: (engine.name, engine.port))
+
+    def _state_file(self, name: str, port: int) -> Path:
+        return self.state / f"{name}-{port}.json"
+
 
 def make_folder(folder: Path) -> None:
     """Create a folder and those above it, readable by everyone regardless of the umask."""
@@ -109,73 +175,6 @@ def storage_errors(home: Path) -> Iterator[None]:
             ) from error
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise LocalEngineError(f"cannot write to {where}: {reason}", _ELSEWHERE) from error
-
-
-class RunningEngine(BaseModel):
-    """A server that `start_engine` started.
-
-    Attributes:
-        name: Of the build: `es9`, `opensearch`, …
-        version: Of the server, `9.4.3`.
-        url: Its address, `http://localhost:9200`.
-        pid: Id of the process that was started; it is also the id of its process group.
-        started: `process_identity` of that process.
-        work: Folder with its configuration, data and logs.
-        log: What the server prints.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    version: str
-    port: int
-    url: str
-    pid: int
-    started: str
-    work: Path
-    log: Path
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process still runs."""
-        return process_identity(self.pid) == self.started
-
-
-def write_state(folder: Path, engine: RunningEngine) -> None:
-    """Write the state atomically."""
-    path = _state_path(folder, engine.name, engine.port)
-    draft = path.with_suffix(".draft")
-    draft.write_text(engine.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    os.replace(draft, path)
-
-
-def read_state(folder: Path, name: str, port: int) -> RunningEngine | None:
-    """The server of that name and port, if it is alive."""
-    return _read_state_file(_state_path(folder, name, port))
-
-
-def remove_state(folder: Path, engine: RunningEngine) -> None:
-    """Forget a server."""
-    _state_path(folder, engine.name, engine.port).unlink(missing_ok=True)
-
-
-def running_states(folder: Path) -> list[RunningEngine]:
-    """All servers that are alive, by name and port.
-
-    State files of stopped servers stay: the next start overwrites them under its lock.
-    """
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise _unreadable_error(folder, error) from error
-    found = [_read_state_file(folder / name) for name in names if name.endswith(".json")]
-    return sorted((engine for engine in found if engine), key=lambda engine: (engine.name, engine.port))
-
-
-def _state_path(folder: Path, name: str, port: int) -> Path:
-    return folder / f"{name}-{port}.json"
 
 
 def _unreadable_error(path: Path, error: OSError) -> LocalEngineError:

@@ -15,15 +15,7 @@ from typing import Any
 
 from es_sbert.engines.local import server_process
 from es_sbert.engines.local.engine_builds import ENGINES, EngineBuild, find_build
-from es_sbert.engines.local.engine_home import (
-    EngineHome,
-    RunningEngine,
-    read_state,
-    remove_state,
-    running_states,
-    storage_errors,
-    write_state,
-)
+from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, storage_errors
 from es_sbert.engines.local.engine_install import find_maven, install
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.server_process import Account
@@ -120,8 +112,8 @@ def start_engine(
     layout = _engine_home()
     layout.create(account)
     waiting = f"Waiting for another es-sbert to start or stop {name} on port {port} …"
-    with storage_errors(layout.home), file_lock(_lock_path(layout, name, port), lambda: progress(waiting)):
-        engine = read_state(layout.state, name, port)
+    with storage_errors(layout.home), file_lock(layout.lock_file(name, port), lambda: progress(waiting)):
+        engine = layout.read_state(name, port)
         if engine is not None:
             progress(f"{build.product} {engine.version} is already running on port {port}.")
             if engine.version != build.version:
@@ -139,7 +131,7 @@ def start_engine(
         except BaseException:
             # Also on Ctrl-C: do not leave a server running that the caller does not know of.
             server_process.stop_process(engine.pid, engine.started, grace=SHUTDOWN_SECONDS)
-            remove_state(layout.state, engine)
+            layout.remove_state(engine)
             raise
     progress(f"Ready after {seconds:.0f} s; log: {engine.log}")
     _report_missing_features(build, progress)
@@ -156,18 +148,18 @@ def stop_engine(engine: RunningEngine, *, purge: bool = False) -> None:
         LocalEngineError: it belongs to another user or does not end.
     """
     layout = _engine_home()
-    with storage_errors(layout.home), file_lock(_lock_path(layout, engine.name, engine.port), lambda: None):
+    with storage_errors(layout.home), file_lock(layout.lock_file(engine.name, engine.port), lambda: None):
         server_process.stop_process(engine.pid, engine.started, grace=SHUTDOWN_SECONDS)
-        current = read_state(layout.state, engine.name, engine.port)
+        current = layout.read_state(engine.name, engine.port)
         if current is None:
-            remove_state(layout.state, engine)
+            layout.remove_state(engine)
             if purge and engine.work.exists():
                 shutil.rmtree(engine.work)
 
 
 def running_engines() -> list[RunningEngine]:
     """The servers that run at the moment, by name and port."""
-    return running_states(_engine_home().state)
+    return _engine_home().running_engines()
 
 
 def purge_stopped(name: str, port: int | None = None) -> list[Path]:
@@ -187,8 +179,8 @@ def purge_stopped(name: str, port: int | None = None) -> list[Path]:
             if prefix != name or not suffix.isdecimal():
                 continue  # another build with the same prefix, or the user's copy
             its_port = int(suffix)
-            with file_lock(_lock_path(layout, name, its_port), lambda: None):
-                if read_state(layout.state, name, its_port) is None:
+            with file_lock(layout.lock_file(name, its_port), lambda: None):
+                if layout.read_state(name, its_port) is None:
                     shutil.rmtree(work)
                     removed.append(work)
     return removed
@@ -196,10 +188,6 @@ def purge_stopped(name: str, port: int | None = None) -> list[Path]:
 
 def _engine_home() -> EngineHome:
     return EngineHome.from_environment(os.environ, root=os.geteuid() == 0)
-
-
-def _lock_path(layout: EngineHome, name: str, port: int) -> Path:
-    return layout.state / f"{name}-{port}.lock"
 
 
 def _check_port_free(build: EngineBuild, port: int, layout: EngineHome) -> None:
@@ -211,7 +199,7 @@ def _check_port_free(build: EngineBuild, port: int, layout: EngineHome) -> None:
             f"port {port} is reserved for root on this machine", f"Choose one above 1023: --port {build.port}"
         ) from None
     other_port = f"es-sbert engine up {build.name} --port {port + 1}"
-    for engine in running_states(layout.state):
+    for engine in layout.running_engines():
         if engine.port == port:
             raise LocalEngineError(
                 f"port {port} is in use by {engine.name} {engine.version}, which es-sbert started",
@@ -295,7 +283,7 @@ def _launch(
         work=work,
         log=console,
     )
-    write_state(layout.state, engine)
+    layout.write_state(engine)
     return engine
 
 

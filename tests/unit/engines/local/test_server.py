@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.engines.local import ENGINES, purge_stopped, running_engines, start_engine
-from es_sbert.engines.local.engine_home import EngineHome, write_state
+from es_sbert.engines.local.engine_home import EngineHome
 from es_sbert.engines.local.server_process import settings_file
 from es_sbert.errors import LocalEngineError, UsageError
 from tests.conftest import free_port
@@ -54,7 +54,7 @@ def test_a_port_that_another_program_has(home: Path, taken_port: int) -> None:
 def test_a_port_that_another_of_our_engines_has(home: Path, taken_port: int) -> None:
     layout = EngineHome(home)
     layout.create(None)
-    write_state(layout.state, engine("es8", taken_port))
+    layout.write_state(engine("es8", taken_port))
     with pytest.raises(LocalEngineError, match=f"port {taken_port} is in use by es8") as caught:
         start_engine("es9", port=taken_port)
     assert "es-sbert engine down es8" in caught.value.remedy
@@ -114,7 +114,7 @@ def test_a_running_server_of_another_version_is_kept_and_named(home: Path) -> No
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         running = engine("es9", port)
-        write_state(layout.state, running)
+        layout.write_state(running)
         said: list[str] = []
         with pytest.raises(LocalEngineError, match=f"does not answer on port {port}"):
             start_engine("es9", port=port, timeout=0.1, progress=said.append)
@@ -144,7 +144,7 @@ def test_only_data_of_stopped_servers_is_purged(home: Path) -> None:
     layout.create(None)
     for name in ("es9-9200", "es9-9201", "es9-backup", "es8-9208"):
         (layout.servers / name / "data").mkdir(parents=True)
-    write_state(layout.state, engine("es9", 9201))  # this very process, thus alive
+    layout.write_state(engine("es9", 9201))  # this very process, thus alive
     assert purge_stopped("es9", port=9300) == []
     assert purge_stopped("es9") == [layout.work("es9", 9200)]
     assert sorted(path.name for path in layout.servers.iterdir()) == ["es8-9208", "es9-9201", "es9-backup"]

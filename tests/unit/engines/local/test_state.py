@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local.engine_home import RunningEngine, read_state, remove_state, running_states, write_state
+from es_sbert.engines.local.engine_home import EngineHome, RunningEngine
 from es_sbert.engines.local.server_process import process_identity
 from es_sbert.errors import LocalEngineError
 
@@ -26,53 +26,62 @@ def engine(name: str = "es9", port: int = 9200, started: str | None = None) -> R
     )
 
 
-def test_what_is_written_is_read_and_nothing_else_lies_around(tmp_path: Path) -> None:
-    write_state(tmp_path, engine())
-    assert read_state(tmp_path, "es9", 9200) == engine()
-    assert read_state(tmp_path, "es9", 9201) is None
-    assert [path.name for path in tmp_path.iterdir()] == ["es9-9200.json"]
+@pytest.fixture
+def home(tmp_path: Path) -> EngineHome:
+    home = EngineHome(tmp_path)
+    home.state.mkdir()
+    return home
 
 
-def test_notes_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
-    assert running_states(tmp_path / "none") == []
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(LocalEngineError, match="file cannot be read: Not a directory"):
-        running_states(tmp_path / "file")
-    (tmp_path / "es9-9200.json").mkdir()
+def test_what_is_written_is_read_and_nothing_else_lies_around(home: EngineHome) -> None:
+    home.write_state(engine())
+    assert home.read_state("es9", 9200) == engine()
+    assert home.read_state("es9", 9201) is None
+    assert [path.name for path in home.state.iterdir()] == ["es9-9200.json"]
+
+
+def test_notes_that_cannot_be_read_are_not_taken_for_none(home: EngineHome, tmp_path: Path) -> None:
+    assert EngineHome(tmp_path / "none").running_engines() == []
+    other = EngineHome(tmp_path / "other")
+    other.home.mkdir()
+    other.state.write_text("in the way")
+    with pytest.raises(LocalEngineError, match="state cannot be read: Not a directory"):
+        other.running_engines()
+    (home.state / "es9-9200.json").mkdir()
     with pytest.raises(LocalEngineError, match=r"es9-9200\.json cannot be read: Is a directory"):
-        running_states(tmp_path)
+        home.running_engines()
 
 
-def test_servers_are_listed_by_name_and_port(tmp_path: Path) -> None:
+def test_servers_are_listed_by_name_and_port(home: EngineHome) -> None:
     for each in (engine("opensearch", 9210), engine("es9", 10000), engine("es9", 9200)):
-        write_state(tmp_path, each)
-    assert [(each.name, each.port) for each in running_states(tmp_path)] == [
+        home.write_state(each)
+    assert [(each.name, each.port) for each in home.running_engines()] == [
         ("es9", 9200),
         ("es9", 10000),
         ("opensearch", 9210),
     ]
 
 
-def test_a_note_about_a_process_that_is_gone_counts_as_none(tmp_path: Path) -> None:
-    write_state(tmp_path, engine(started="another boot/1"))
-    assert read_state(tmp_path, "es9", 9200) is None
-    assert running_states(tmp_path) == []
+def test_a_note_about_a_process_that_is_gone_counts_as_none(home: EngineHome) -> None:
+    home.write_state(engine(started="another boot/1"))
+    assert home.read_state("es9", 9200) is None
+    assert home.running_engines() == []
 
 
-def test_forgetting_twice_is_no_error(tmp_path: Path) -> None:
-    write_state(tmp_path, engine())
-    remove_state(tmp_path, engine())
-    remove_state(tmp_path, engine())
-    assert list(tmp_path.iterdir()) == []
+def test_forgetting_twice_is_no_error(home: EngineHome) -> None:
+    home.write_state(engine())
+    home.remove_state(engine())
+    home.remove_state(engine())
+    assert list(home.state.iterdir()) == []
 
 
 def test_no_folder_means_no_servers(tmp_path: Path) -> None:
-    assert running_states(tmp_path / "never made") == []
+    assert EngineHome(tmp_path / "never made").running_engines() == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "es9"}'])
-def test_a_broken_note_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "es9-9200.json").write_text(text)
+def test_a_broken_note_is_named(home: EngineHome, text: str) -> None:
+    (home.state / "es9-9200.json").write_text(text)
     with pytest.raises(LocalEngineError, match=r"es9-9200\.json is not the state") as caught:
-        running_states(tmp_path)
+        home.running_engines()
     assert "remove the file" in caught.value.remedy
