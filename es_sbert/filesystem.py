@@ -65,7 +65,7 @@ def rename_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def append_lock(handle: FileIO | BinaryIO, path: Path) -> Iterator[bool]:
-    """Lock an open file while the block runs, and tell whether it is still the one at a path.
+    """Lock an open file while the block runs; yields whether it is still the file at a path.
 
     While the block runs, nobody moves the file by `rename_lock`, and no other process enters such a block with it.
 

@@ -38,11 +38,11 @@ def multi_get(
     Args:
         name: Index or alias.
         ids: Fewer than `result_window`.
-        query: What they have to match besides.
-        source: What of `_source` they bring.
-        shards: Let them tell their `_shard`.
+        query: Return only documents that match it.
+        source: The part of `_source` to return.
+        shards: Return the `_shard` of each document.
         result_window: The index's `index.max_result_window`.
-        hit_fields: What a hit tells besides `_id` and `_routing`; nothing named: all of it.
+        hit_fields: Members of a hit to return in addition to `_id` and `_routing`; empty for all.
 
     Raises:
         EngineError: the engine failed.

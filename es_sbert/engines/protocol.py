@@ -64,8 +64,7 @@ class EngineInfo:
     def supports_base64_vectors(self) -> bool:
         """Whether a vector may be sent as base64 of big-endian float32 instead of a list of numbers.
 
-        OpenSearch has a base64 of its own from 3.9 (little-endian); no such server was at hand to prove it
-        on, so lists are sent there.
+        OpenSearch reads another base64 (little-endian) from 3.9 on; this is not tested yet, so lists are sent there.
         """
         return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
 
@@ -78,8 +77,8 @@ class EngineInfo:
         """`_source` of a search that brings these fields, vectors among them.
 
         Args:
-            includes: Names or patterns; none for all fields. OpenSearch puts a stand-in for a vector inside passages
-                unless it is asked for by its own name.
+            includes: Names or patterns; none for all fields. OpenSearch returns a placeholder for a vector inside
+                passages unless the request names the vector itself.
         """
         source: Json = {"includes": list(includes)} if includes else {}
         if self.excludes_vectors_from_source:
@@ -182,7 +181,7 @@ DocumentKey = tuple[str, str | None]
 
 
 def document_key(hit: Json) -> DocumentKey:
-    """What tells documents apart: ids are unique within a routing only."""
+    """Id and routing, which identify a document: ids are unique within a routing only."""
     return hit["_id"], hit.get("_routing")
 
 
@@ -387,8 +386,8 @@ class Engine(ABC):
         Args:
             name: Index or alias, or several.
             preference: Which copies of the shards are asked, in the engine's words (`_shards:0`).
-            named_scores: Let hits tell the scores of the queries that have a `_name`, not their names alone.
-            hit_fields: Leave everything out of the answer but its hits, and of those all but these members (`_id`).
+            named_scores: Return the scores of the queries that have a `_name`, not their names alone.
+            hit_fields: Return only these members of the hits (`_id`), and nothing else of the answer.
         """
         params = {} if preference is None else {"preference": preference}
         if hit_fields:
@@ -425,7 +424,7 @@ class Engine(ABC):
 
         Args:
             vectors: Also bring vectors on engines that leave them out of `_source`.
-            slice: The part of a point in time to read; None reads all of one of its own.
+            slice: The part of a point in time to read; None opens a point in time and reads all of it.
         """
         source = self._source(source_includes, vectors=vectors)
         body: Json = {"query": query, "size": page, "sort": self._scan_sort(), "_source": source}
@@ -489,10 +488,10 @@ class Engine(ABC):
         return hits
 
     def request_api(self, path: str, params: QueryParams = None, body: Json | None = None) -> Json | None:
-        """What one of the engine's own APIs tells (GET; POST with a body); None where the engine lacks it.
+        """The answer of one of the engine's own APIs (GET; POST with a body); None if the engine lacks it.
 
         Args:
-            path: Written in this program: never made of a name from outside.
+            path: A constant of this program, never made from user input.
         """
         method = "GET" if body is None else "POST"
         response = self.send(method, path, params, None if body is None else encode_json(body))
@@ -503,11 +502,11 @@ class Engine(ABC):
         return response.body
 
     def close_point_in_time(self, pit_id: str) -> None:
-        """Close a point in time. Never fails: one that cannot be closed expires by itself."""
+        """Close a point in time. Never fails: one that cannot be closed expires."""
         try:
             self._close_point_in_time(pit_id)
         except EngineError as error:
-            # Nothing is lost, it expires by itself; and an error here must not hide the one that ended the scan.
+            # Nothing is lost: it expires. An error here must not hide the one that ended the scan.
             logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)
 
     def create_index(self, name: str, body: Json) -> None:
@@ -598,7 +597,7 @@ class Engine(ABC):
         return [SequenceNumbers(int(each["max_seq_no"]), int(each["global_checkpoint"])) for each in numbers]
 
     def index_uuids(self, name: str) -> dict[str, str]:
-        """Concrete index → UUID, which tells it from another one of the same name; none where there is no such name.
+        """Concrete index → UUID, which a new index of the same name does not share; empty if there is no such name.
 
         Args:
             name: Of an index, an alias or a data stream.
@@ -610,7 +609,7 @@ class Engine(ABC):
     def primary_terms(self, name: str) -> dict[int, int] | None:
         """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.
 
-        None where the engine does not tell this user.
+        None if this user may not read it.
         """
         params = {"filter_path": "metadata.indices.*.primary_terms"}
         try:
@@ -642,7 +641,7 @@ class Engine(ABC):
 
 
 def _primary_shards(answer: Json) -> Iterable[Json]:
-    """What an answer tells of each primary shard of an index, shards in order."""
+    """The entries of the primary shards in an answer about an index, shards in order."""
     for index in answer["indices"].values():
         for _, copies in sorted(index["shards"].items(), key=lambda item: int(item[0])):
             yield from (copy for copy in copies if copy["routing"]["primary"])

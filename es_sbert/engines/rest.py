@@ -55,7 +55,7 @@ def quote_index_name(name: str) -> str:
     return quote(name, safe="")
 
 
-# A page of a scan is embedded and loaded before the next one is asked for: minutes on a slow machine.
+# A page of a scan is embedded and loaded before the next page is requested: minutes on a slow machine.
 KEEP_ALIVE = "30m"
 # Seconds that an engine waits for a shard by default, and the fewest that it is given: it also waits that long for a
 # new field of the mapping, which every cluster takes a moment for.

@@ -55,7 +55,7 @@ class AdoptionSettings:
         share: Share of the sample that must have such a vector.
         all_documents: Whether the other documents are compared too, each before it is adopted.
         dry_run: Whether nothing is written.
-        retry_seconds: How long an engine that is overloaded or does not answer is waited for.
+        retry_seconds: How long transient failures are retried.
     """
 
     sample: int = 300
@@ -80,7 +80,7 @@ def adopt_vectors(
     Later loads tell by the metadata which texts have changed. The index should be at rest.
 
     Args:
-        report: Told what is being done.
+        report: Called with what is being done.
 
     Raises:
         IndexMismatch: other dimensions, another model, no vector that could be adopted, or no text.
@@ -179,12 +179,11 @@ class MetadataWriter:
     stopped, and the next run resumes with the other documents.
 
     Args:
-        engine: Where.
         adoptable: The field.
         meta: What the mapping says of it now.
         encoder: Its model: counts the tokens of the texts.
-        settings: How strictly documents are checked, and how long transient failures are waited out.
-        report: Told why a request is tried again, and how far the writer is.
+        settings: How strictly documents are checked, and how long transient failures are retried.
+        report: Called with the reason of each retry, and with the progress.
 
     Attributes:
         counts: What became of the documents so far.

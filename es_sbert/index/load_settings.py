@@ -67,7 +67,6 @@ def restore_load_settings(
     """Undo `apply_load_settings`; a setting that was changed since then is kept.
 
     Args:
-        engine: Where.
         name: Index or alias.
         before: What `apply_load_settings` returned, if known: another process that wrote the mapping at the same time
             may have overwritten the note.

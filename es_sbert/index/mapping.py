@@ -27,7 +27,7 @@ META_KEY = "es_sbert"
 
 
 class ChunkRules(BaseModel):
-    """How long texts are cut into passages, each with a vector of its own.
+    """How long texts are cut into passages, each with its own vector.
 
     Attributes:
         tokens: Most tokens of a passage as the model reads it, prompt and special tokens included.
@@ -176,10 +176,10 @@ def vector_path(field: str, meta: VectorFieldMeta) -> str:
 
 
 def chunk_inner_hits(field: str, name: str) -> Json:
-    """What a search is asked to tell of the best passage of each document.
+    """`inner_hits` of a search, for the best passage of each document.
 
     Args:
-        name: Under which it is told; inner hits of one request need different ones.
+        name: Name of the inner hits, unique in the request.
     """
     return {"name": name, "size": 1, "_source": {"includes": [f"{field}.{CHUNK_START}", f"{field}.{CHUNK_END}"]}}
 

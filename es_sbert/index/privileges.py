@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from es_sbert.engines.protocol import Engine, EngineType, Json
 from es_sbert.errors import AccessDenied
 
-# Of the cluster: the version is asked for first of all.
+# Of the cluster: every command reads the version first.
 CLUSTER_PRIVILEGE = "monitor"
 
 _READ_PRIVILEGES = ("read", "view_index_metadata")

@@ -141,7 +141,7 @@ class TextTemplate:
 
     @classmethod
     def from_fields(cls, fields: Sequence[str]) -> TextTemplate:
-        """The fields' texts, each on lines of its own."""
+        """The fields' texts, joined with line feeds."""
         for field in fields:
             if not field or set(field) & set("{}!:"):
                 raise UsageError(

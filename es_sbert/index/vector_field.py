@@ -451,8 +451,8 @@ def changed_index_options(stored: Json, after: IndexType) -> Json:
 def force_merge(engine: Engine, index: str) -> None:
     """Merge every shard into one segment, written in the field's present type; returns when it is done.
 
-    Engines leave a shard alone that is one segment without deletions. There one document is written again as it is,
-    which gives them something to merge.
+    Engines do not merge a shard that is one segment without deletions. In such a shard one document is written again
+    unchanged, so that there is something to merge.
 
     Args:
         index: Index or alias.

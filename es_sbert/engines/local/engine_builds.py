@@ -40,7 +40,7 @@ class Artifact:
     Attributes:
         megabytes: Rough size of the download, for the message that announces it.
         packaging: Suffix of the file.
-        classifier: What tells it from other files of the same name and version; mostly empty.
+        classifier: Distinguishes files of the same name and version; mostly empty.
     """
 
     group: str

@@ -28,7 +28,7 @@ class Maven:
 
     Attributes:
         program: Path of `mvn`.
-        progress: Told what is fetched.
+        progress: Called with what is fetched.
     """
 
     program: str
@@ -52,7 +52,7 @@ class Maven:
             f"-Dartifact={artifact.coordinates}",
             f"-DoutputDirectory={folder}",
         ]
-        # A working directory of its own: a pom.xml in the user's would be read and might fail.
+        # Not in the user's working directory: a pom.xml there would be read and might fail.
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )

@@ -98,7 +98,7 @@ def start_engine(
         timeout: Seconds to wait until it answers, counted from its start (fetching it takes what it takes).
         settings: Of its configuration file, e.g. `{"http.max_content_length": "1mb"}`, in addition to or instead of
             the defaults; without effect on a server that already runs.
-        progress: Told each step in one line.
+        progress: Called with one line for each step.
 
     Raises:
         LocalEngineError: it cannot be fetched, started or reached; what was begun is stopped again.

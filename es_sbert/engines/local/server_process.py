@@ -81,7 +81,7 @@ _children: dict[int, _ServerProcess] = {}
 def start_process(
     command: Sequence[str], *, folder: Path, environment: Mapping[str, str], console: Path, account: Account | None
 ) -> int:
-    """Start a process that outlives this one, in a session (and thus process group) of its own.
+    """Start a process that outlives this one, in a new session and process group.
 
     Args:
         folder: Working directory.
@@ -125,7 +125,7 @@ def process_exit_code(pid: int) -> int | None:
 
 
 def process_identity(pid: int) -> str | None:
-    """What tells this process from any other that had or will have its id; None if there is none."""
+    """Identifies a process even if its id is reused later; None if there is no such process."""
     if Path("/proc/self/stat").exists():
         return _identity_from_proc(pid)
     return _identity_from_ps(pid)
