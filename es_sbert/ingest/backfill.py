@@ -18,14 +18,13 @@ from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     absent_fields,
-    is_vector_current,
-    raw_document_meta,
     target_text_fields,
     target_texts,
 )
 from es_sbert.index.load_checks import in_place_commands
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
+from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
 from es_sbert.ingest.bulk import BulkWriter, ConflictQueue
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
 from es_sbert.ingest.documents import Document, DocumentAction, cleared_fields, document_windows, update_action
@@ -197,22 +196,13 @@ class IndexReader:
 
     def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:
         """Whether this action wrote the version that it conflicts with: its answer was lost, and it was sent again."""
-        document, metas = action.document, self._metas(hit)
-        embedded = [(number, metas[number]) for number in document.stale if document.texts[number]]
+        document, stored = action.document, stored_vectors(hit, self._targets)
+        embedded = [number for number in document.stale if document.texts[number]]
         return bool(embedded) and all(
-            meta is not None
-            and meta.get("embedded_at") == action.embedded_at
-            and self._is_current(number, document.texts[number], hit, meta)
-            for number, meta in embedded
+            vector_change(self._targets[number], document.texts[number], stored[number]) is VectorChange.KEEP
+            and (stored[number].meta or {}).get("embedded_at") == action.embedded_at
+            for number in embedded
         )
-
-    def _metas(self, hit: Json) -> list[Json | None]:
-        return [raw_document_meta(hit.get("_source") or {}, field) for field in self._meta_fields]
-
-    def _is_current(self, number: int, text: str, hit: Json, meta: Json | None) -> bool:
-        """Whether the hit has the vector that the text would get now."""
-        has_vector = str(number) in hit.get("matched_queries", [])
-        return has_vector and is_vector_current(meta, text, self._targets[number].meta.fingerprint)
 
     def stale_in(self, hits: Iterable[Json]) -> Iterator[Document]:
         """The documents of a page that lack a current vector; only these are counted as read.
@@ -253,12 +243,8 @@ class IndexReader:
             texts = target_texts(hit.get("_source") or {}, self._targets)
         except TextFieldError as error:
             return error
-        metas, has_vector = self._metas(hit), hit.get("matched_queries", [])
-        stale = tuple(
-            number
-            for number, text in enumerate(texts)
-            if (str(number) in has_vector if not text else not self._is_current(number, text, hit, metas[number]))
-        )
+        compared = zip(self._targets, texts, stored_vectors(hit, self._targets), strict=True)
+        stale = tuple(number for number, each in enumerate(compared) if is_outdated(*each))
         if stale:
             version = (hit["_seq_no"], hit["_primary_term"])
             return Document(

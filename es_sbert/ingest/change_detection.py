@@ -6,21 +6,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any
 
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.protocol import DocumentKey, Json
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     VectorFieldValue,
-    is_vector_current,
-    raw_document_meta,
     read_document_meta,
     stored_text,
     to_bulk_value,
 )
 from es_sbert.index.mapping import is_in_source, named_vectors_query
-from es_sbert.index.text_template import MISSING, find_field
+from es_sbert.index.vector_changes import StoredVector, VectorChange, stored_vectors, vector_change
 from es_sbert.ingest.documents import Document, DocumentAction, document_windows, index_action
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
@@ -69,30 +67,6 @@ class Decision(Enum):
     EMPTY = auto()  # no text, and the index holds no vector of it
 
 
-class StoredVector(NamedTuple):
-    """What the index holds of a document for one vector field.
-
-    Attributes:
-        exists: Whether there is a vector. The metadata does not prove it: on Elasticsearch 9.2 and later `_source`
-            hides vectors, so an application that writes back what it has read drops them and keeps the metadata.
-        meta: The metadata of the vector as the index holds it, or its `META_MEMBERS`; None if there is none.
-        text_changed: Whether the text in the index is known to differ from the source's.
-    """
-
-    exists: bool = False
-    meta: Mapping[str, Any] | None = None
-    text_changed: bool = False
-
-    def is_current(self, text: str, fingerprint: str) -> bool:
-        """Whether it is the vector of this text by this model."""
-        return self.exists and is_vector_current(self.meta, text, fingerprint)
-
-    @property
-    def has_stored_data(self) -> bool:
-        """Whether there is a vector or metadata to remove."""
-        return self.exists or self.meta is not None
-
-
 # Members of a vector's metadata that change detection reads.
 META_MEMBERS = ("fingerprint", "text_hash", "document_hash", "embedded_at")
 
@@ -123,26 +97,19 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
     Args:
         stored: One per target.
     """
-    if _is_unchanged(document, stored, targets):
+    changes = [vector_change(*each) for each in zip(targets, document.texts, stored, strict=True)]
+    if _is_unchanged(document, stored, targets, changes):
         return _UNCHANGED
     if any(is_superseded(document, one.meta) for one in stored):
         return ChangeDecision(Decision.SUPERSEDED)
-    current = [
-        one.is_current(text, target.meta.fingerprint)
-        for one, text, target in zip(stored, document.texts, targets, strict=True)
-    ]
     numbers = range(len(targets))
-    filled = [number for number in numbers if targets[number].filled]
-    to_embed = tuple(number for number in filled if document.texts[number] and not current[number])
-    reused = tuple(number for number in numbers if current[number])
-    discarded = tuple(
-        number
-        for number in numbers
-        if not targets[number].filled and stored[number].has_stored_data and not current[number]
-    )
-    if any(document.texts[number] for number in filled):
+    to_embed = tuple(number for number in numbers if changes[number] is VectorChange.EMBED)
+    reused = tuple(number for number in numbers if changes[number] is VectorChange.KEEP)
+    removed = [number for number in numbers if changes[number] is VectorChange.REMOVE]
+    discarded = tuple(number for number in removed if not targets[number].filled)
+    if any(document.texts[number] for number in numbers if targets[number].filled):
         return ChangeDecision(Decision.WRITE, to_embed, reused, discarded)
-    if any(stored[number].has_stored_data for number in filled):
+    if len(removed) > len(discarded):
         return ChangeDecision(Decision.CLEAR, (), reused, discarded)
     return ChangeDecision(Decision.EMPTY)
 
@@ -151,21 +118,17 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
 _UNCHANGED = ChangeDecision(Decision.UNCHANGED)
 
 
-def _is_unchanged(document: Document, stored: Sequence[StoredVector], targets: EmbeddingTargets) -> bool:
+def _is_unchanged(
+    document: Document, stored: Sequence[StoredVector], targets: EmbeddingTargets, changes: Sequence[VectorChange]
+) -> bool:
     """Whether the index holds the document with current vectors, and no outdated ones that the load fills."""
-    is_known = False
-    for one, text, target in zip(stored, document.texts, targets, strict=True):
-        if one.text_changed:
-            return False
-        if not target.filled:
-            continue
-        if one.has_stored_data if not text else not one.is_current(text, target.meta.fingerprint):
-            return False
-        if one.meta is not None:
-            if one.meta.get("document_hash") != document.document_hash:
-                return False
-            is_known = True
-    return is_known
+    if any(one.text_changed for one in stored):
+        return False
+    filled = [(one.meta, change) for one, target, change in zip(stored, targets, changes, strict=True) if target.filled]
+    if any(change in (VectorChange.EMBED, VectorChange.REMOVE) for _, change in filled):
+        return False
+    metas = [meta for meta, _ in filled if meta is not None]
+    return bool(metas) and all(meta.get("document_hash") == document.document_hash for meta in metas)
 
 
 def is_superseded(document: Document, meta: Mapping[str, Any] | None) -> bool:
@@ -218,15 +181,8 @@ class ChangeDetection:
             LoadHalted: the load was halted before a lookup.
         """
         plan = WindowPlan()
-        if self._empty_index:
-            for document in documents:
-                filled = enumerate(zip(self._targets, document.texts, strict=True))
-                to_embed = tuple(number for number, (target, text) in filled if target.filled and text)
-                if to_embed:
-                    plan.embed.append(EmbeddingTask(document, to_embed))
-            self._outcomes.add(DocumentOutcome.EMPTY, len(documents) - len(plan.embed))
-            return plan
-        stored = self._look_up(documents)
+        nothing = [StoredVector()] * len(self._targets)
+        stored = [nothing] * len(documents) if self._empty_index else self._look_up(documents)
         decisions = [
             detect_changes(document, one, self._targets) for document, one in zip(documents, stored, strict=True)
         ]
@@ -271,14 +227,15 @@ class ChangeDetection:
     def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:
         if hit is None:
             return [StoredVector()] * len(self._targets)
-        source, names = hit.get("_source") or {}, hit.get("matched_queries", [])
+        source = hit.get("_source") or {}
         return [
-            StoredVector(
-                exists=str(number) in names and not self._untrusted,
-                meta=raw_document_meta(source, target.meta_field),
-                text_changed=self._comparable[number] and stored_text(source, target) != document.texts[number],
+            one._replace(
+                exists=one.exists and not self._untrusted,
+                text_changed=comparable and stored_text(source, target) != text,
             )
-            for number, target in enumerate(self._targets)
+            for one, target, text, comparable in zip(
+                stored_vectors(hit, self._targets), self._targets, document.texts, self._comparable, strict=True
+            )
         ]
 
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[str, Json]:
@@ -306,12 +263,12 @@ class ChangeDetection:
         to_embed, reused = list(decision.to_embed), []
         for number in decision.reused:
             target = self._targets[number]
-            value, meta = find_field(source, target.field), read_document_meta(source, target.meta_field)
-            exists = value is not MISSING and value is not None
-            stored = StoredVector(exists, raw_document_meta(source, target.meta_field))
-            if meta is not None and stored.is_current(document.texts[number], target.meta.fingerprint):
+            meta = read_document_meta(source, target.meta_field)
+            change = vector_change(target, document.texts[number], StoredVector.of(source, target))
+            if meta is not None and change is VectorChange.KEEP:
                 renewed = meta.model_copy(update={"document_hash": document.document_hash})
-                reused.append(VectorFieldValue(target.field, to_bulk_value(self._engine.info, value), renewed))
+                value = to_bulk_value(self._engine.info, source[target.field])
+                reused.append(VectorFieldValue(target.field, value, renewed))
             elif target.filled:
                 to_embed.append(number)  # the document or its vector was removed since the first lookup
             else:

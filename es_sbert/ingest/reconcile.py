@@ -16,14 +16,13 @@ from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, with_retr
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
-    is_vector_current,
-    raw_document_meta,
     read_document_meta,
     target_texts,
     targets_to_fill,
 )
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.text_template import TextFieldError
+from es_sbert.index.vector_changes import is_outdated, stored_vectors
 from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
@@ -169,19 +168,14 @@ def _matching_document(hit: Json, targets: EmbeddingTargets, began: str) -> tupl
     The hash is None if it does not matter: the document has no text, or was embedded since the load started.
     """
     source: Json = hit.get("_source") or {}
-    has_vector = hit.get("matched_queries", [])
     try:
         texts = target_texts(source, targets)
     except TextFieldError:
         return None
-    written = []
-    for number, (target, text) in enumerate(zip(targets, texts, strict=True)):
-        current = is_vector_current(raw_document_meta(source, target.meta_field), text, target.meta.fingerprint)
-        if (str(number) in has_vector) != bool(text) or (text and not current):
-            return None
-        meta = read_document_meta(source, target.meta_field)
-        if meta is not None and text:
-            written.append(meta)
+    if any(is_outdated(*each) for each in zip(targets, texts, stored_vectors(hit, targets), strict=True)):
+        return None
+    metas = [read_document_meta(source, target.meta_field) for target, text in zip(targets, texts, strict=True) if text]
+    written = [meta for meta in metas if meta is not None]
     if any(meta.embedded_at >= began for meta in written) or not written:
         return hit["_id"], None
     contents = {meta.document_hash for meta in written}

@@ -21,12 +21,13 @@ from es_sbert.index.document_vectors import (
     VectorFieldValue,
     append_members,
     document_hash,
-    is_vector_current,
     raw_document_meta,
     read_document_meta,
+    stored_text,
     vector_members,
 )
-from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
+from es_sbert.index.text_template import MISSING, find_field
+from es_sbert.index.vector_changes import StoredVector, VectorChange, vector_change
 from es_sbert.io.text_formats import depth_problem, parse_json_line
 
 _WHITESPACE = " \t\r\n"
@@ -188,7 +189,7 @@ class WriteItem:
         """Fields of the previous document that must be known."""
         return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
 
-    def changes(self, standing: PreviousDocument) -> dict[str, VectorChange]:
+    def changes(self, standing: PreviousDocument) -> dict[str, DocumentChange]:
         """Changes of vectors by the member of the item that is a document; "" is the item's whole object.
 
         Args:
@@ -200,16 +201,15 @@ class WriteItem:
             found = {"": whole_document_change(self.fields, self.targets)}
         else:
             doc, upsert = self.doc, self.upsert
-            found = {
-                "doc": NO_CHANGE
-                if doc is None
-                else partial_document_change(doc, standing, self.targets, creates=self.creates),
-                "upsert": NO_CHANGE if upsert is None else whole_document_change(upsert, self.targets),
-            }
+            found = {}
+            if doc is not None:
+                found["doc"] = partial_document_change(doc, standing, self.targets, creates=self.creates)
+            if upsert is not None:
+                found["upsert"] = whole_document_change(upsert, self.targets)
         return {member: change for member, change in found.items() if change}
 
     def with_vectors(
-        self, changes: Mapping[str, VectorChange], filled: Mapping[str, Sequence[VectorFieldValue]]
+        self, changes: Mapping[str, DocumentChange], filled: Mapping[str, Sequence[VectorFieldValue]]
     ) -> BulkItem:
         """The item with vectors in its documents.
 
@@ -268,7 +268,7 @@ def previous_documents(
     return result
 
 
-def _apply_change(source: bytes, change: VectorChange, filled: Sequence[VectorFieldValue], *, partial: bool) -> bytes:
+def _apply_change(source: bytes, change: DocumentChange, filled: Sequence[VectorFieldValue], *, partial: bool) -> bytes:
     if change.removed:
         source = remove_members(source, change.removed)
     got = {field.field for field in filled}
@@ -305,7 +305,7 @@ PreviousDocument = Json | NoPreviousDocument
 
 
 @dataclass(frozen=True)
-class VectorChange:
+class DocumentChange:
     """The change of vectors in a written object.
 
     Attributes:
@@ -324,10 +324,10 @@ class VectorChange:
         return bool(self.wanted or self.removed or self.cleared)
 
 
-NO_CHANGE = VectorChange()
+NO_CHANGE = DocumentChange()
 
 
-def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> VectorChange:
+def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> DocumentChange:
     """The change of a complete document: a vector for each of its texts.
 
     A vector from the client is kept, unless its metadata says that it is of another text or model: then it is a copy of
@@ -336,19 +336,19 @@ def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> V
     wanted: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
     for target in targets:
-        text = _text(fields, target.template)
+        text = stored_text(fields, target)
         if not _keeps_client_vector(fields, target, text):
             removed |= _replaced_members(fields, target, bool(text))
             wanted += [(target, text)] if text else []
     if not wanted and not removed:
         return NO_CHANGE
     content = {name: value for name, value in fields.items() if name not in removed}
-    return VectorChange(tuple(wanted), frozenset(removed), (), document_hash(content))
+    return DocumentChange(tuple(wanted), frozenset(removed), (), document_hash(content))
 
 
 def partial_document_change(
     doc: Json, standing: PreviousDocument, targets: Sequence[EmbeddingTarget], *, creates: bool
-) -> VectorChange:
+) -> DocumentChange:
     """The change of a partial document: vectors for the texts that it changes.
 
     Args:
@@ -359,37 +359,39 @@ def partial_document_change(
     removed: set[str] = set()
     cleared: list[str] = []
     for target in targets:
-        if not _is_touched(doc, target.template):
+        sets = [_sets_field(doc, field) for field in target.template.fields]
+        if not any(sets):
             continue
-        if _is_complete(doc, target.template) or (standing is NoPreviousDocument.MISSING and creates):
-            text: str | None = _text(doc, target.template)
+        if all(sets) or (standing is NoPreviousDocument.MISSING and creates):
+            text = stored_text(doc, target)
         elif isinstance(standing, dict):
-            text = _text(merge_partial_document(standing, doc), target.template)
-            if is_vector_current(raw_document_meta(standing, target.meta_field), text, target.meta.fingerprint):
+            text = stored_text(merge_partial_document(standing, doc), target)
+            # Only the metadata of the vector was read.
+            stored = StoredVector(True, raw_document_meta(standing, target.meta_field))
+            if vector_change(target, text, stored) is VectorChange.KEEP:
                 continue
         elif standing is NoPreviousDocument.UNKNOWN:
             text = None
         else:
             continue  # the engine rejects the update
-        if _keeps_client_vector(doc, target, text or ""):
+        if _keeps_client_vector(doc, target, text):
             continue
         removed |= _replaced_members(doc, target, True)
         if text:
             wanted.append((target, text))
         else:
             cleared.append(target.field)
-    return VectorChange(tuple(wanted), frozenset(removed), tuple(cleared))
+    return DocumentChange(tuple(wanted), frozenset(removed), tuple(cleared))
 
 
 def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tuple[str, ...]:
     """Fields of the previous document that are part of the texts that a partial document changes."""
-    needed = [
-        name
-        for target in targets
-        if _is_touched(doc, target.template) and not _is_complete(doc, target.template)
-        for name in (*target.template.fields, target.meta_field)
-    ]
-    return tuple(dict.fromkeys(needed))
+    needed: dict[str, None] = {}
+    for target in targets:
+        sets = [_sets_field(doc, field) for field in target.template.fields]
+        if any(sets) and not all(sets):
+            needed |= dict.fromkeys((*target.template.fields, target.meta_field))
+    return tuple(needed)
 
 
 def merge_partial_document(standing: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
@@ -402,36 +404,18 @@ def merge_partial_document(standing: Mapping[str, Any], doc: Mapping[str, Any]) 
     return result
 
 
-def _text(fields: Json, template: TextTemplate) -> str:
-    """The text to embed; empty if there is none or it is blank."""
-    try:
-        text = "" if template.is_missing(fields) else template.render(fields)
-    except TextFieldError:
-        return ""
-    return text if text.strip() else ""
-
-
-def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str) -> bool:
+def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None) -> bool:
     """Whether the object has a vector that is kept."""
-    if fields.get(target.field) is None:
-        return False
-    if read_document_meta(fields, target.meta_field) is None:
+    stored = StoredVector.of(fields, target)
+    if stored.exists and read_document_meta(fields, target.meta_field) is None:
         return True
-    return is_vector_current(raw_document_meta(fields, target.meta_field), text, target.meta.fingerprint)
+    return vector_change(target, text, stored) is VectorChange.KEEP
 
 
 def _replaced_members(fields: Json, target: EmbeddingTarget, replaced: bool) -> set[str]:
     """Members to remove. A null is removed only if a new value replaces it."""
     names = (target.field, target.meta_field)
     return {name for name in names if name in fields and (replaced or fields[name] is not None)}
-
-
-def _is_touched(doc: Json, template: TextTemplate) -> bool:
-    return any(_sets_field(doc, field) for field in template.fields)
-
-
-def _is_complete(doc: Json, template: TextTemplate) -> bool:
-    return all(_sets_field(doc, field) for field in template.fields)
 
 
 def _sets_field(doc: Json, field: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -23,9 +24,9 @@ from es_sbert.gateway.settings import OnEmbeddingFailure
 from es_sbert.gateway.writes.bulk_items import BulkItem
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_changes import (
+    DocumentChange,
     NoPreviousDocument,
     PreviousDocument,
-    VectorChange,
     WriteItem,
     WriteKey,
     previous_documents,
@@ -235,7 +236,7 @@ class ChangedItem:
 
     number: int
     written: WriteItem
-    changes: Mapping[str, VectorChange]
+    changes: Mapping[str, DocumentChange]
 
     @property
     def wanted(self) -> list[tuple[EmbeddingTarget, str]]:
@@ -302,31 +303,20 @@ def add_vectors(
         info: The engine, which determines the format of a vector.
         embedded_at: Time of the embedding.
     """
-    result = list(items)
+    prepared = list(items)
     errors: dict[int, EsSbertError] = {}
     count = 0
-    vectors = iter(embedded)
+    results = iter(embedded)
     for item in changed:
         filled: dict[str, list[VectorFieldValue]] = {}
         for member, change in item.changes.items():
-            origins = EmbeddingProvenance(change.document_hash, embedded_at)
-            filled[member] = list(_filled_fields(change, vectors, info, origins, item.number, errors))
+            provenance = EmbeddingProvenance(change.document_hash, embedded_at)
+            filled[member] = []
+            for result in islice(results, len(change.wanted)):
+                if isinstance(result, EsSbertError):
+                    errors[item.number] = result
+                else:
+                    filled[member].append(result.field(info, provenance))
         count += any(filled.values()) and item.number not in errors
-        result[item.number] = item.written.with_vectors(item.changes, filled)
-    return PreparedItems(result, errors, count)
-
-
-def _filled_fields(
-    change: VectorChange,
-    vectors: Iterator[EmbeddedText | EsSbertError],
-    info: EngineInfo,
-    origins: EmbeddingProvenance,
-    number: int,
-    errors: dict[int, EsSbertError],
-) -> Iterator[VectorFieldValue]:
-    for _ in change.wanted:
-        embedded = next(vectors)
-        if isinstance(embedded, EsSbertError):
-            errors[number] = embedded
-        else:
-            yield embedded.field(info, origins)
+        prepared[item.number] = item.written.with_vectors(item.changes, filled)
+    return PreparedItems(prepared, errors, count)
