@@ -42,7 +42,7 @@ from es_sbert.ingest.distributed.ray_cluster import RayWorkerPool
 from es_sbert.ingest.distributed.ray_runner import RayRunner
 from es_sbert.ingest.load import LoadRunner, LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
 
 PARTS = 32  # of the source, so that the last one is short beside the whole

@@ -26,12 +26,13 @@ from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
 from es_sbert.ingest.bulk import BulkWriter, ConflictQueue
+from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
-from es_sbert.ingest.documents import Document, DocumentAction, cleared_fields, document_windows, update_action
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import WINDOW_BYTES, LoadPipeline, batch_window
 from es_sbert.ingest.read_back import ReadBackCheck
+from es_sbert.ingest.read_documents import Document, cleared_fields, document_windows
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.io.text_formats import dump_object
 
@@ -80,8 +81,8 @@ def plan_updates(documents: list[Document], targets: EmbeddingTargets) -> Window
         if to_embed:
             plan.embed.append(EmbeddingTask(document, to_embed))
         else:
-            body = update_action(document, [], cleared_fields(document, targets))
-            plan.actions.append(DocumentAction(document, body, DocumentOutcome.EMPTY, 0, ""))
+            body = bulk_lines(document, [], cleared_fields(document, targets))
+            plan.actions.append(DocumentAction(document, body, DocumentOutcome.EMPTY))
     return plan
 
 
@@ -196,12 +197,13 @@ class IndexReader:
 
     def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:
         """Whether this action wrote the version that it conflicts with: its answer was lost, and it was sent again."""
-        document, stored = action.document, stored_vectors(hit, self._targets)
-        embedded = [number for number in document.stale if document.texts[number]]
-        return bool(embedded) and all(
-            vector_change(self._targets[number], document.texts[number], stored[number]) is VectorChange.KEEP
-            and (stored[number].meta or {}).get("embedded_at") == action.embedded_at
-            for number in embedded
+        embedded_at = {field.field: field.meta.embedded_at for field in action.fields}
+        stored = stored_vectors(hit, self._targets)
+        return bool(embedded_at) and all(
+            vector_change(target, text, one) is VectorChange.KEEP
+            and (one.meta or {}).get("embedded_at") == embedded_at[target.field]
+            for target, text, one in zip(self._targets, action.document.texts, stored, strict=True)
+            if target.field in embedded_at
         )
 
     def stale_in(self, hits: Iterable[Json]) -> Iterator[Document]:

@@ -10,10 +10,11 @@ from es_sbert.engines.error_mapping import privilege_remedy
 from es_sbert.engines.protocol import BulkItemResult, DocumentKey
 from es_sbert.engines.retry import Backoff, is_retryable, is_transient
 from es_sbert.errors import AccessDenied, EngineError, RequestFailed
-from es_sbert.ingest.documents import Document, DocumentAction, split_in_half
+from es_sbert.ingest.bulk_actions import DocumentAction, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck
+from es_sbert.ingest.read_documents import Document
 from es_sbert.messages import log_event
 
 # The request was rejected as a whole: split it until the offending document is alone.

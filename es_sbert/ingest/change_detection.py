@@ -19,9 +19,10 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import is_in_source, named_vectors_query
 from es_sbert.index.vector_changes import StoredVector, VectorChange, stored_vectors, vector_change
-from es_sbert.ingest.documents import Document, DocumentAction, document_windows, index_action
+from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.read_documents import Document, document_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +278,7 @@ class ChangeDetection:
             plan.embed.append(EmbeddingTask(document, tuple(to_embed), tuple(reused)))
             return
         outcome = DocumentOutcome.UPDATED if decision.decision is Decision.WRITE else DocumentOutcome.EMPTY
-        embedded_at = max((field.meta.embedded_at for field in reused), default="")
-        body = index_action(document, reused)
-        plan.actions.append(DocumentAction(document, body, outcome, 0, embedded_at, tuple(reused)))
+        plan.actions.append(DocumentAction(document, bulk_lines(document, reused), outcome, tuple(reused)))
 
     def _record_unwritten(self, documents: list[Document], decisions: list[ChangeDecision]) -> None:
         pairs = zip(documents, decisions, strict=True)

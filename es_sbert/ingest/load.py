@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from es_sbert.index.load_settings import (
 )
 from es_sbert.index.mapping import ChunkRules, vector_fields
 from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
-from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field
+from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import (
@@ -36,26 +35,17 @@ from es_sbert.ingest.dead_letters import (
     quarantine,
     quarantine_path,
 )
-from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.first_records import check_first_records
 from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, Ledger, OutcomeRecorder
 from es_sbert.ingest.load_context import LoadContext, index_uuid
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
-from es_sbert.ingest.load_plan import BulkLoadSettings, LoadPlan
+from es_sbert.ingest.load_plan import BulkLoadSettings, LoadPlan, ModelIdentity
 from es_sbert.ingest.load_report import LoadReport, record_end, record_start, record_watch
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracker, fraction_processed
+from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, read_primary_terms, report_concurrent_changes
 from es_sbert.messages import log_event
-
-
-@dataclass(frozen=True)
-class ModelIdentity:
-    """What an index stores about a model."""
-
-    name: str
-    fingerprint: str
-    dimensions: int
 
 
 class LoadRunner(Protocol):
@@ -180,25 +170,9 @@ class _Load:
             if planned.passages is not None:
                 # Before an index is created with rules that do not fit the model.
                 self._runner.check_passages(planned.passages)
-        settings, model = self._settings, self._runner.model
         return [
-            ensure_vector_field(
-                self._engine,
-                settings.index,
-                FieldRequest(
-                    name=planned.field,
-                    fingerprint=model.fingerprint,
-                    model_name=model.name,
-                    dimensions=model.dimensions,
-                    index_type=settings.index_type,
-                    text=planned.template.template,
-                    passages=planned.passages,
-                    text_options=planned.text_options,
-                    replace_text=settings.replace_text_template,
-                ),
-                create=bool(self._plan.sources),
-            )
-            for planned in self._plan.fields
+            ensure_vector_field(self._engine, self._settings.index, request, create=bool(self._plan.sources))
+            for request in self._plan.field_requests(self._runner.model)
         ]
 
     def _open(

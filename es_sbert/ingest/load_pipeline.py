@@ -26,22 +26,20 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
 from es_sbert.ingest.bulk import BulkWriter
+from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
-from es_sbert.ingest.documents import (
+from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_threads import LoadHalted, StageThreads
+from es_sbert.ingest.read_back import ReadBackCheck
+from es_sbert.ingest.read_documents import (
     Document,
-    DocumentAction,
     DocumentRules,
     RecordStream,
     cleared_fields,
     document_windows,
-    index_action,
     read_documents,
-    update_action,
 )
-from es_sbert.ingest.ledger import DocumentOutcome
-from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.pipeline import ClosableQueue, LoadHalted, Pipeline
-from es_sbert.ingest.read_back import ReadBackCheck
 
 # Writer threads; the throttle limits how many of them send at a time.
 WRITERS = 4
@@ -129,47 +127,33 @@ class LoadPipeline:
         Raises:
             EsSbertError: a stage failed (never because of a single document).
         """
-        pipeline = Pipeline(self._control)
-        read: ClosableQueue[list[Document]] = pipeline.queue(2)
-        tokenized: ClosableQueue[_TokenizedWindow] = pipeline.queue(1)
-        embedded: ClosableQueue[_EmbeddedWindow] = pipeline.queue(1)
-        packed: ClosableQueue[list[DocumentAction]] = pipeline.queue(WRITERS)
-        pipeline.add_stage("read", lambda: self._read(windows, read), closes=read)
-        pipeline.add_stage("tokenise", lambda: self._tokenize(read, tokenized), closes=tokenized)
-        pipeline.add_stage("embed", lambda: self._embed(tokenized, embedded), closes=embedded)
-        pipeline.add_stage("pack", lambda: self._pack(embedded, packed), closes=packed)
-        for number in range(WRITERS):
-            pipeline.add_stage(f"write-{number}", lambda: self._write(packed))
-        pipeline.wait(tick)
-
-    def _read(self, windows: Iterable[list[Document]], output: ClosableQueue[list[Document]]) -> None:
+        threads = StageThreads(self._control)
         # The source itself checks `stop`: it knows which records have been counted as read.
+        read = threads.add_stage("read", windows, capacity=2)
+        tokenized = threads.add_stage("tokenise", self._tokenize(read), capacity=1)
+        embedded = threads.add_stage("embed", self._embed(tokenized), capacity=1)
+        packed = threads.add_stage("pack", self._pack(embedded), capacity=WRITERS)
+        for number in range(WRITERS):
+            threads.start(f"write-{number}", lambda: self._write(packed))
+        threads.wait(tick)
+
+    def _tokenize(self, windows: Iterable[list[Document]]) -> Iterator[_TokenizedWindow]:
         for window in windows:
-            output.put(window)
-
-    def _tokenize(self, source: Iterable[list[Document]], output: ClosableQueue[_TokenizedWindow]) -> None:
-        for window in source:
-            plan = self._plan(window)
-            if plan is None:
-                self._outcomes.add(DocumentOutcome.LEFT, len(window))
-                continue
+            left = len(window)
             try:
-                output.put(self._tokenize_window(plan))
+                self._control.check()
+                plan = self._detect(window)
+                left = plan.size
+                tokenized = self._tokenize_window(plan)
             except LoadHalted:
-                self._outcomes.add(DocumentOutcome.LEFT, plan.size)
-
-    def _plan(self, window: list[Document]) -> WindowPlan | None:
-        """A window after change detection; None if it is left for the next run."""
-        try:
-            self._control.check()
-            return self._detect(window)
-        except LoadHalted:
-            return None
-        except EngineError as error:
-            if not self._control.halted.is_set():
-                # The lookup has retries of its own: the engine is unreachable.
-                self._control.mark_unreachable(error.message)
-            return None
+                self._outcomes.add(DocumentOutcome.LEFT, left)
+            except EngineError as error:
+                if not self._control.halted.is_set():
+                    # The lookup has retries of its own: the engine is unreachable.
+                    self._control.mark_unreachable(error.message)
+                self._outcomes.add(DocumentOutcome.LEFT, left)
+            else:
+                yield tokenized
 
     def _tokenize_window(self, plan: WindowPlan) -> _TokenizedWindow:
         """Chunk and tokenize the texts of a window, in groups: a window may take a minute.
@@ -200,9 +184,9 @@ class LoadPipeline:
         tokenized = TokenizedTexts.joined(parts, self._encoder.info.max_tokens)
         return _TokenizedWindow(WindowPlan(tasks, plan.actions), chunks, tokenized)
 
-    def _embed(self, source: Iterable[_TokenizedWindow], output: ClosableQueue[_EmbeddedWindow]) -> None:
+    def _embed(self, windows: Iterable[_TokenizedWindow]) -> Iterator[_EmbeddedWindow]:
         ledger = self._outcomes.ledger
-        for window in source:
+        for window in windows:
             if self._control.unreachable_reason is not None:
                 self._outcomes.add(DocumentOutcome.LEFT, window.plan.size)
                 continue
@@ -214,15 +198,14 @@ class LoadPipeline:
                     self._control.halted,
                     lambda part, documents=documents: ledger.add_embedded(part * documents),  # type: ignore[misc]
                 )
-            output.put(_EmbeddedWindow(window, vectors, embedded))
+            yield _EmbeddedWindow(window, vectors, embedded)
 
-    def _pack(self, source: Iterable[_EmbeddedWindow], output: ClosableQueue[list[DocumentAction]]) -> None:
-        for window in source:
-            for group in bulk_bodies(self._actions(window), self._context.throttle.body_bytes):
-                output.put(group)
+    def _pack(self, windows: Iterable[_EmbeddedWindow]) -> Iterator[list[DocumentAction]]:
+        for window in windows:
+            yield from bulk_bodies(self._actions(window), self._context.throttle.body_bytes)
 
-    def _write(self, source: Iterable[list[DocumentAction]]) -> None:
-        for group in source:
+    def _write(self, groups: Iterable[list[DocumentAction]]) -> None:
+        for group in groups:
             self._writer.send(group)
 
     def _actions(self, result: _EmbeddedWindow) -> Iterator[DocumentAction]:
@@ -244,20 +227,9 @@ class LoadPipeline:
                 vectors = result.vectors[rows]  # (texts of the chunk, dimensions)
                 fields.append(build_field_value(self._context.engine.info, chunk, vectors, tokens, limit, provenance))
                 lost_tokens += sum(max(0, count - limit) for count in tokens)
-            yield DocumentAction(
-                task.document,
-                self._body(task.document, fields),
-                DocumentOutcome.INDEXED,
-                lost_tokens,
-                embedded_at,
-                tuple(fields),
-                passages=sum(len(chunk.spans) for chunk in chunks if chunk.spans is not None),
-            )
-
-    def _body(self, document: Document, fields: Sequence[VectorFieldValue]) -> bytes:
-        if document.version is None:
-            return index_action(document, fields)
-        return update_action(document, fields, cleared_fields(document, self._context.targets))
+            body = bulk_lines(task.document, fields, cleared_fields(task.document, self._context.targets))
+            passages = sum(len(chunk.spans) for chunk in chunks if chunk.spans is not None)
+            yield DocumentAction(task.document, body, DocumentOutcome.INDEXED, tuple(fields), lost_tokens, passages)
 
 
 class DocumentChunker:

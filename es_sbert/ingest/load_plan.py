@@ -27,7 +27,7 @@ from es_sbert.index.text_template import (
     format_text_options,
     parse_text_options,
 )
-from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_field import FieldRequest, index_not_found
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.dead_letters import (
     check_dead_letter_index,
@@ -233,6 +233,15 @@ def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, Chu
 
 
 @dataclass(frozen=True)
+class ModelIdentity:
+    """What an index stores about a model."""
+
+    name: str
+    fingerprint: str
+    dimensions: int
+
+
+@dataclass(frozen=True)
 class LoadPlan:
     """A load whose input and index were checked, before a model is loaded.
 
@@ -271,6 +280,23 @@ class LoadPlan:
             target_index=settings.index,
             retry_seconds=settings.retry_seconds,
         )
+
+    def field_requests(self, model: ModelIdentity) -> list[FieldRequest]:
+        """What the index needs to have for vectors of a model, one for each field."""
+        return [
+            FieldRequest(
+                planned.field,
+                model.fingerprint,
+                model.name,
+                model.dimensions,
+                index_type=self.settings.index_type,
+                text=planned.template.template,
+                passages=planned.passages,
+                text_options=planned.text_options,
+                replace_text=self.settings.replace_text_template,
+            )
+            for planned in self.fields
+        ]
 
     @property
     def source(self) -> str:

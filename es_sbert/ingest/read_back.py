@@ -32,9 +32,9 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import is_in_source, vector_path
 from es_sbert.index.text_template import MISSING, find_field
-from es_sbert.ingest.documents import DocumentAction
+from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.pipeline import LoadAborted
+from es_sbert.ingest.load_threads import LoadAborted
 from es_sbert.messages import log_event
 
 # Documents read back after the first bulk request, and at the end of a load.

@@ -25,7 +25,7 @@ from es_sbert.errors import IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import action_metadata, bulk_bodies, if_unchanged, read_stored_vectors, row_cosines
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.migration_state import MigrationStateStore, vector_field_names
 
 WriteVersion = tuple[int, int]  # `_seq_no` and `_primary_term`

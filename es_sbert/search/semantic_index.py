@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from es_sbert.ingest.load_report import LoadReport
-    from es_sbert.ingest.pipeline import LoadControl
+    from es_sbert.ingest.load_threads import LoadControl
 
 
 Result = TypeVar("Result", bound=RankedHits[Any])

@@ -41,8 +41,8 @@ from es_sbert.ingest.distributed.ray_cluster import (
     ray_connection,
     remote_error_summary,
 )
-from es_sbert.ingest.load import ModelIdentity
 from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_plan import ModelIdentity
 from es_sbert.ingest.load_report import record_start
 from es_sbert.ingest.progress import ProgressTracker
 from es_sbert.ingest.sources.document_source import DocumentSource

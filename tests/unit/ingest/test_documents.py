@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from es_sbert.index.document_vectors import document_hash
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
-from es_sbert.ingest.documents import Document, DocumentRules, document_windows, read_documents
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError, OutcomeRecorder
+from es_sbert.ingest.read_documents import Document, DocumentRules, document_windows, read_documents
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from tests.unit.ingest.support import target
 
