@@ -201,7 +201,7 @@ class BulkWriter:
         except EngineError as error:
             return self._failed_request(group, len(body), error)
         acknowledged = [
-            (action, result)
+            (action, result.version)
             for action, result in zip(group, results, strict=True)
             if result.ok and misrouted_reason(action.document, result, self._index) is None
         ]
@@ -215,7 +215,8 @@ class BulkWriter:
                 attempt.server_errors &= result.status == _INTERNAL_SERVER_ERROR
             else:
                 self._record(action, result)
-        self._read_back.check_first_request(acknowledged)
+        written = [(action, version) for action, version in acknowledged if version is not None]
+        self._read_back.check_first_request(written)
         return attempt
 
     def _failed_request(self, group: list[DocumentAction], size: int, error: EngineError) -> _Attempt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -58,18 +58,25 @@ class BulkItem:
         """All its bytes."""
         return self.head + self.source + self.tail
 
-    def with_source(self, source: bytes) -> BulkItem:
-        """The same action with another document."""
-        return replace(self, source=source)
+    @classmethod
+    def of(
+        cls, operation: OpType, index: str, id: str | None, routing: str | None, document: bytes, head: bytes = b""
+    ) -> BulkItem:
+        """The action of these bytes.
+
+        Args:
+            document: Its document, perhaps in whitespace. The body of a request to a document API is nothing else.
+            head: The line of the action, in a bulk request.
+        """
+        source = document.strip(JSON_SPACE)
+        if not source:
+            return cls(operation, index, id, routing, head, b"", document)
+        start = document.index(source)
+        return cls(operation, index, id, routing, head + document[:start], source, document[start + len(source) :])
 
 
 class _InvalidBulkLine(ValueError):
     """A line that is not an action; the engine rejects the request."""
-
-
-def document_item(operation: OpType, index: str, id: str | None, routing: str | None, source: bytes) -> BulkItem:
-    """The action of a request to a document API, whose body is the document."""
-    return _make_item(operation, index, id, routing, b"", source)
 
 
 @dataclass(frozen=True)
@@ -197,17 +204,7 @@ class BulkBody:
     def _read(self, operation: OpType, index: str, said: dict[str, Any], head: bytes, document: bytes) -> BulkItem:
         own = said.get("routing", said.get("_routing"))
         routing = self.routing if own is None else _name_or_none(own)
-        return _make_item(operation, index, _name_or_none(said.get("_id")), routing, head, document)
-
-
-def _make_item(
-    operation: OpType, index: str, id: str | None, routing: str | None, head: bytes, document: bytes
-) -> BulkItem:
-    source = document.strip(JSON_SPACE)
-    if not source:
-        return BulkItem(operation, index, id, routing, head, b"", document)
-    start = document.index(source)
-    return BulkItem(operation, index, id, routing, head + document[:start], source, document[start + len(source) :])
+        return BulkItem.of(operation, index, _name_or_none(said.get("_id")), routing, document, head)
 
 
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:
@@ -217,7 +214,7 @@ def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpTy
     document's strings contain. Engines pass over a last action whose document is missing, too.
 
     Raises:
-        _NotABulk: a line that is not an action.
+        _InvalidBulkLine: a line that is not an action.
     """
     begin = start
     while start < len(body):
@@ -258,7 +255,7 @@ def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:
     """An action's line.
 
     Raises:
-        _NotABulk: it is none.
+        _InvalidBulkLine: it is none.
     """
     try:
         action = orjson.loads(line)

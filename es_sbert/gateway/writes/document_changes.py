@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -228,7 +228,7 @@ class WriteItem:
             )
             for member, change in changes.items()
         }
-        return self.item.with_source(values[""] if "" in values else replace_values(source, values))
+        return replace(self.item, source=values[""] if "" in values else replace_values(source, values))
 
     def after(self, before: PreviousDocument) -> PreviousDocument:
         """The document after the item, if the engine accepts it."""

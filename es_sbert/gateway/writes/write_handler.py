@@ -23,7 +23,7 @@ from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import MODE_HEADER, RewriteMode, decompress_offloaded, has_json_body
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
-from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits, document_item
+from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
 from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems
@@ -264,7 +264,7 @@ def _read_document_item(plain: bytes, incoming: IncomingRequest, route: EngineRo
     """The action of a request to a document API."""
     document = unquote(route.id) if route.id else None
     operation = _OP_TYPES[route.api]
-    return document_item(operation, unquote(route.index), document, _parameter(incoming, "routing"), to_utf8(plain))
+    return BulkItem.of(operation, unquote(route.index), document, _parameter(incoming, "routing"), to_utf8(plain))
 
 
 def _waits_for_refresh(incoming: IncomingRequest) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits, document_item
+from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
 from tests.unit.gateway.writes.reading import read_bulk
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
@@ -186,7 +187,7 @@ def test_what_the_engine_would_refuse_is_left_to_it(body: bytes) -> None:
 
 
 def test_the_body_of_a_document_api_is_its_document() -> None:
-    item = document_item(OpType.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
+    item = BulkItem.of(OpType.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
     assert (item.head, item.source, item.tail) == (b"\n ", b'{"a": 1}', b"\n")
-    assert item.with_source(b"{}").body == b"\n {}\n"
-    assert document_item(OpType.CREATE, "docs", "1", None, b" ").body == b" "
+    assert replace(item, source=b"{}").body == b"\n {}\n"
+    assert BulkItem.of(OpType.CREATE, "docs", "1", None, b" ").body == b" "
