@@ -25,14 +25,12 @@ from es_sbert.index.load_checks import in_place_commands
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
-from es_sbert.ingest.bulk import BulkWriter, ConflictQueue
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_pipeline import WINDOW_BYTES, LoadPipeline, batch_window
-from es_sbert.ingest.read_back import ReadBackCheck
-from es_sbert.ingest.read_documents import Document, cleared_fields, document_windows
+from es_sbert.ingest.load_pipeline import LoadPipeline
+from es_sbert.ingest.read_documents import Document, cleared_fields
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.io.text_formats import dump_object
 
@@ -53,21 +51,17 @@ def embed_in_place(
     Raises:
         EsSbertError: a stage failed (never because of a single document).
     """
-    window = batch_window(context, encoder)
-    conflicts = ConflictQueue()
-    read_back = ReadBackCheck(context)
-    detect = partial(plan_updates, targets=context.targets)
-    pipeline = LoadPipeline(context, encoder, detect, BulkWriter(context, read_back, conflicts))
-    pipeline.run(document_windows(documents, window, WINDOW_BYTES), tick)
+    pipeline = LoadPipeline(context, encoder, partial(plan_updates, targets=context.targets))
+    pipeline.run(documents, tick)
     for _ in range(CONFLICT_ROUNDS):
-        changed = conflicts.take_all()
-        if not changed:
+        conflicts = pipeline.writer.take_conflicts()
+        if not conflicts:
             break
-        pipeline.run(document_windows(reader.reread(changed), window, WINDOW_BYTES), tick)
-    for action in conflicts.take_all().values():
+        pipeline.run(reader.reread(conflicts), tick)
+    for action in pipeline.writer.take_conflicts().values():
         reason = "other writers kept changing it while it was being embedded: run again"
         context.outcomes.record_dead_letter(action.document.rejected(reason))
-    read_back.check_sample()
+    pipeline.writer.read_back.check_sample()
 
 
 def plan_updates(documents: list[Document], targets: EmbeddingTargets) -> WindowPlan:

@@ -88,9 +88,8 @@ class ErrorReasons:
     def most_frequent(self) -> list[tuple[int, str]]:
         """The most frequent kinds of reasons: how often each was met, and the first of its kind."""
         with self._lock:
-            return [
-                (count, _shortened(self._first[kind])) for kind, count in self._counts.most_common(_REPORTED_REASONS)
-            ]
+            kinds = self._counts.most_common(_REPORTED_REASONS)
+            return [(count, _shortened(self._first[kind])) for kind, count in kinds]
 
 
 class ErrorMonitor:
@@ -109,17 +108,16 @@ class ErrorMonitor:
         self._reasons = ErrorReasons()
         self._stopped = threading.Event()
 
-    def add(self, reason: str) -> None:
-        """A document could not be loaded."""
-        self._reasons.add(reason)
-
-    def check(self, read: int, failed: int) -> None:
+    def check(self, read: int, failed: int, reasons: Iterable[str] = ()) -> None:
         """Stop the load if too much of it has failed.
 
         Args:
             read: Records read so far.
             failed: Documents of them that could not be loaded.
+            reasons: Why further ones could not be loaded.
         """
+        for reason in reasons:
+            self._reasons.add(reason)
         if self._stopped.is_set() or not self._limit.is_exceeded(read, failed):
             return
         self._stopped.set()
@@ -315,9 +313,7 @@ class OutcomeRecorder:
             reasons: Why further ones have failed.
         """
         if self._errors is not None:
-            for reason in reasons:
-                self._errors.add(reason)
-            self._errors.check(self.ledger.read, self.ledger.dead)
+            self._errors.check(self.ledger.read, self.ledger.dead, reasons)
 
     def record_acknowledged(self, document_ids: Sequence[str]) -> None:
         """The index holds these documents as the source has them."""

@@ -31,7 +31,6 @@ from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, Win
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_threads import LoadHalted, StageThreads
-from es_sbert.ingest.read_back import ReadBackCheck
 from es_sbert.ingest.read_documents import (
     Document,
     DocumentRules,
@@ -70,10 +69,9 @@ def load_sources(
     documents = read_documents(stream, rules, context.checkpoint, context.outcomes)
     # If the index has other vector fields, another load may be filling them right now.
     detect = ChangeDetection(context, empty_index=empty_index and all(target.filled for target in context.targets))
-    read_back = ReadBackCheck(context)
-    pipeline = LoadPipeline(context, encoder, detect, BulkWriter(context, read_back))
-    pipeline.run(document_windows(documents, batch_window(context, encoder), WINDOW_BYTES), tick)
-    read_back.check_sample()
+    pipeline = LoadPipeline(context, encoder, detect)
+    pipeline.run(documents, tick)
+    pipeline.writer.read_back.check_sample()
 
 
 def batch_window(context: LoadContext, encoder: Encoder) -> int:
@@ -100,33 +98,35 @@ class _EmbeddedWindow:
 
 
 class LoadPipeline:
-    """Runs windows of documents through the pipeline.
+    """Runs documents through the pipeline.
 
     Args:
         detect: Change detection: plans a window, and records the outcome of documents that need no write.
+
+    Attributes:
+        writer: The last stage.
 
     Raises:
         UsageError: chunk rules that do not fit the model.
     """
 
-    def __init__(
-        self, context: LoadContext, encoder: Encoder, detect: Callable[[list[Document]], WindowPlan], writer: BulkWriter
-    ) -> None:
+    def __init__(self, context: LoadContext, encoder: Encoder, detect: Callable[[list[Document]], WindowPlan]) -> None:
+        self.writer = BulkWriter(context)
         self._context = context
         self._encoder = encoder
         self._detect = detect
-        self._writer = writer
         self._chunker = DocumentChunker(encoder, context.targets)
         self._nested_limit = nested_limit(context.index)
         self._control = context.control
         self._outcomes = context.outcomes
 
-    def run(self, windows: Iterable[list[Document]], tick: Callable[[], None]) -> None:
-        """Load all windows; returns when every document has an outcome.
+    def run(self, documents: Iterable[Document], tick: Callable[[], None]) -> None:
+        """Load documents; returns when each of them has an outcome.
 
         Raises:
             EsSbertError: a stage failed (never because of a single document).
         """
+        windows = document_windows(documents, batch_window(self._context, self._encoder), WINDOW_BYTES)
         threads = StageThreads(self._control)
         # The source itself checks `stop`: it knows which records have been counted as read.
         read = threads.add_stage("read", windows, capacity=2)
@@ -206,7 +206,7 @@ class LoadPipeline:
 
     def _write(self, groups: Iterable[list[DocumentAction]]) -> None:
         for group in groups:
-            self._writer.send(group)
+            self.writer.send(group)
 
     def _actions(self, result: _EmbeddedWindow) -> Iterator[DocumentAction]:
         """The bulk actions of a window, with its vectors."""

@@ -161,54 +161,46 @@ def plan_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta])
     Raises:
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
     """
-    texts = _texts(settings, stored)
+    given = _given_texts(settings)
+    texts = {
+        field: template or _stored_text(settings, field, stored.get(field)) for field, (template, _) in given.items()
+    }
     check_name_conflicts(texts, () if settings.id_field is None else (settings.id_field,))
     passages = _passage_rules(settings, list(texts))
     return tuple(
-        PlannedField(field, template, passages.get(field), stored.get(field), _text_options(settings, field))
+        PlannedField(field, template, passages.get(field), stored.get(field), given[field][1])
         for field, template in texts.items()
     )
 
 
-def _text_options(settings: IngestSettings, field: str) -> str | None:
-    """The options by which a field's text was given, as `ingest` and `index migrate` take them for this field alone."""
-    for given in settings.vectors:
-        name, _, template = given.partition("=")
-        if name == field and template:
-            return format_text_options(field, (), template)
-    return format_text_options(field, settings.text_fields, settings.text_template)
-
-
-def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> dict[str, TextTemplate]:
+def _given_texts(settings: IngestSettings) -> dict[str, tuple[TextTemplate | None, str | None]]:
+    """Vector field → the text that the options give, and these options as `ingest` takes them for this field alone."""
+    text_fields, text_template = settings.text_fields, settings.text_template
     if not settings.vectors:
         field = settings.vector_field
-        return {field: _template(settings, stored.get(field))}
-    if settings.text_fields or settings.text_template is not None:
+        options = format_text_options(field, text_fields, text_template)
+        return {field: (parse_text_options(text_fields, text_template), options)}
+    if text_fields or text_template is not None:
         raise UsageError(
             "--vector includes the text of its vector field", "Leave --text-field and --text-template out."
         )
-    texts: dict[str, TextTemplate] = {}
-    for given in settings.vectors:
-        field, equals, template = given.partition("=")
+    given: dict[str, tuple[TextTemplate | None, str | None]] = {}
+    for option in settings.vectors:
+        field, equals, template = option.partition("=")
         check_field_name(field)
-        known = stored.get(field)
-        if field in texts:
+        if field in given:
             raise UsageError(f"the vector field {field} is named twice", "Name each --vector once.")
-        if equals:
-            texts[field] = TextTemplate.parse(template)
-        elif known is not None and known.text is not None:
-            texts[field] = TextTemplate.parse(known.text)
-        else:
-            raise UsageError(f"the mapping does not name the text of {field}", f"Write --vector '{field}={{FIELD}}'.")
-    return texts
+        parsed = TextTemplate.parse(template) if equals else None
+        given[field] = parsed, format_text_options(field, (), template if equals else None)
+    return given
 
 
-def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:
-    given = parse_text_options(settings.text_fields, settings.text_template)
-    if given is not None:
-        return given
+def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta | None) -> TextTemplate:
+    """The text of a field for which no option gives one."""
     if stored is not None and stored.text is not None:
         return TextTemplate.parse(stored.text)
+    if settings.vectors:
+        raise UsageError(f"the mapping does not name the text of {field}", f"Write --vector '{field}={{FIELD}}'.")
     return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
 
 
@@ -337,7 +329,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if not sources and settings.id_field is not None:
         raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
     if settings.replace_text_template:
-        check_replace_text_options(settings, sources)
+        _check_replace_text_options(settings, sources)
     dead_letters = settings.dead_letters or default_dead_letters_path(settings.index)
     if settings.dry_run is None:
         check_dead_letters_writable(dead_letters)
@@ -367,16 +359,14 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
 
 
 def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexState | None) -> None:
-    if state is None:
-        if settings.dry_run is None:
-            require_privileges(engine, settings.index, CREATE)
-    elif settings.dry_run is not None:
-        require_privileges(engine, state.name, SEARCH)
-    else:
-        require_privileges(engine, state.name, PRUNE if settings.prune else LOAD)
+    if state is None and settings.dry_run is None:
+        require_privileges(engine, settings.index, CREATE)
+    elif state is not None:
+        needed = PRUNE if settings.prune else LOAD
+        require_privileges(engine, state.name, needed if settings.dry_run is None else SEARCH)
 
 
-def check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
+def _check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
     """Check the options of --replace-text-template.
 
     Raises:
