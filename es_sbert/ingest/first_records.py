@@ -16,12 +16,11 @@ from typing import Any
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
-from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, target_texts
+from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets
 from es_sbert.index.load_checks import check_strict_mapping
 from es_sbert.index.mapping import VectorFieldMeta, has_vector_query, vector_fields
 from es_sbert.index.text_template import (
     MISSING,
-    TextFieldError,
     document_field_names,
     fields_hint,
     find_field,
@@ -32,7 +31,7 @@ from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import Document, DocumentRules, RecordStream, to_document
-from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource
 from es_sbert.io.text_formats import json_type_name
 
@@ -442,37 +441,22 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     fields = [field for field in plan.fields if not _has_vectors_of_text(engine, state, field)]
     if not fields:
         return
-    rules = planned_document_rules(replace(plan, fields=tuple(fields)))
-    texts = list(dict.fromkeys(name for field in fields for name in field.template.fields))
-    documents = [hit.get("_source") or {} for hit in sample_hits(engine, plan, _SAMPLE, texts)]
-    if not documents:
+    first = FirstRecords(planned_document_rules(replace(plan, fields=tuple(fields))))
+    name, texts = plan.settings.index, first.rules.text_fields
+    for hit in sample_hits(engine, plan, _SAMPLE, texts):
+        first.add(Record(Origin(f"index {name}"), hit.get("_source") or {}, b"", hit["_id"]))
+    if not first.records:
         return
     names = _index_names(engine, plan)
-    missing = [name for name in texts if all(find_field(document, name) is MISSING for document in documents)]
-    _raise_unknown_fields(engine, plan, missing, names)
-    _check_sample_has_text(engine, plan, rules, documents, names)
-
-
-def _check_sample_has_text(
-    engine: Engine, plan: LoadPlan, rules: DocumentRules, documents: Sequence[dict[str, Any]], names: Sequence[str]
-) -> None:
-    reasons: list[str] = []
-    for document in documents:
-        try:
-            texts = target_texts(document, rules.targets)
-        except TextFieldError as error:
-            reasons.append(str(error))
-            continue
-        if any(texts):
-            return
+    _raise_unknown_fields(engine, plan, first.missing, names)
+    if first.has_text:
+        return
     hint = f"{fields_hint([], names, _HAVE)} Name a field of text with --text-field or --text-template."
-    name = plan.settings.index
-    if len(reasons) == len(documents):
-        raise SourceError(f"no document of {name} can be embedded: {reasons[0]}", hint)
-    fields = rules.text_fields
-    some = {"bool": {"should": [{"exists": {"field": field}} for field in fields], "minimum_should_match": 1}}
+    if not first.documents:
+        raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
+    some = {"bool": {"should": [{"exists": {"field": field}} for field in texts], "minimum_should_match": 1}}
     if not engine.count(name, some):
-        raise SourceError(f"no document of {name} has the text field {' or '.join(fields)}", hint)
+        raise SourceError(f"no document of {name} has the text field {' or '.join(texts)}", hint)
 
 
 def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:

@@ -134,11 +134,10 @@ class _Load:
             fields = self._wait(self._ensure_fields)
             self._started = time.monotonic()
             stack.enter_context(closing(meter))
-            context = self._open(fields, stream, meter, observer, stack)
             created = any(field.outcome is FieldOutcome.CREATED for field in fields)
-            change_settings = self._settings.load_settings is BulkLoadSettings.FAST or (
-                self._settings.load_settings is BulkLoadSettings.AUTO and created
-            )
+            context = self._open(fields, created, stream, meter, observer, stack)
+            mode = self._settings.load_settings
+            change_settings = mode is BulkLoadSettings.FAST or (mode is BulkLoadSettings.AUTO and created)
             restore_settings = change_settings or unrestored_settings(context.index) is not None
             if restore_settings:
                 self._control.exit_warning = f"{self._unrestored_note()}."  # before the settings are changed
@@ -178,6 +177,7 @@ class _Load:
     def _open(
         self,
         fields: list[VectorField],
+        created: bool,
         stream: RecordStream | None,
         meter: ProgressMeter,
         observer: LoadObserver,
@@ -187,7 +187,7 @@ class _Load:
         plan, settings = self._plan, self._settings
         index = self._wait(self._require_index)
         targets = _load_targets(plan, fields, index)
-        if any(field.outcome is FieldOutcome.CREATED for field in fields):
+        if created:
             first = [] if stream is None else stream.peeked
             meta_fields = [target.meta_field for target in targets]
             check_created_index(self._engine, index, settings.index, meta_fields, first)
@@ -273,10 +273,10 @@ class _Load:
         # After an interrupt the next run does the rest: a refresh may have to build a graph first.
         if self._control.unreachable_reason is None and not self._interrupted():
             context.refresh_index()
-            changes = report_concurrent_changes(context, context.check_index_unchanged(), started, terms)
-            self._notes += changes.notes
-            self._missing = changes.missing
-            if self._settings.prune and not changes.missing and not self._control.stop.is_set():
+            index = context.check_index_unchanged()
+            self._missing, notes = report_concurrent_changes(context, index, started, terms)
+            self._notes += notes
+            if self._settings.prune and not self._missing and not self._control.stop.is_set():
                 context.meter.close()
                 self._pruned, notes = prune_index(context, confirm)
                 self._notes += notes

@@ -31,19 +31,6 @@ from es_sbert.messages import log_event
 PrimaryTerms = Mapping[int, int] | None
 
 
-@dataclass(frozen=True)
-class ConcurrentChanges:
-    """Changes of the index during a load, by other processes or a failure of the engine.
-
-    Attributes:
-        notes: Notes for the report.
-        missing: Documents that the engine has acknowledged and that the index does not hold as they were written.
-    """
-
-    notes: tuple[str, ...] = ()
-    missing: int = 0
-
-
 def read_primary_terms(context: LoadContext) -> PrimaryTerms:
     """Shard → primary term, for `report_concurrent_changes`; None if the user lacks the privilege.
 
@@ -55,23 +42,29 @@ def read_primary_terms(context: LoadContext) -> PrimaryTerms:
 
 def report_concurrent_changes(
     context: LoadContext, index: IndexState, began: str, terms: PrimaryTerms
-) -> ConcurrentChanges:
-    """Restore what can be restored, and report the rest.
+) -> tuple[int, list[str]]:
+    """Restore what other processes, or a failure of the engine, have changed in the index, and report the rest.
 
     Args:
         index: As it is now, refreshed.
         began: A time before the first vector of this load.
         terms: Primary terms at that time.
 
+    Returns:
+        How many documents the engine has acknowledged without holding them as they were written, and notes for the
+        report.
+
     Raises:
         EngineError: the engine failed.
     """
     _restore_meta_entries(context, index)
     if context.control.stop.is_set() or context.plan.settings.watch_seconds is not None:
-        return ConcurrentChanges()
+        return 0, []
     missing = _count_missing_documents(context, began, terms)
     notes = _added_field_notes(context, index)
-    return ConcurrentChanges((*notes, *([_missing_documents_note(context, missing)] if missing else [])), missing)
+    if missing:
+        notes.append(_missing_documents_note(context, missing))
+    return missing, notes
 
 
 def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
