@@ -112,8 +112,6 @@ class IndexReader:
         self._engine = context.engine
         self._index = context.plan.settings.index
         self._targets = context.targets
-        self._only_lacking = context.plan.settings.only_lacking
-        self._only_ids = context.plan.settings.only_ids
         self._slice = slice
         self._text_fields = target_text_fields(context.targets)
         self._meta_fields = [target.meta_field for target in context.targets]
@@ -124,9 +122,7 @@ class IndexReader:
     def documents(self) -> Iterator[Document]:
         """The documents, from one point in time. If the scan fails, what was read until then is still loaded."""
         for hit in self._hits():
-            self._outcomes.record_read()
-            self._record_missing_fields(hit)
-            yield from self._stale(hit)
+            yield from self._read(hit)
 
     def count_stale(self) -> tuple[int, int]:
         """Documents that lack a current vector, and those whose text cannot be read; no outcome is recorded."""
@@ -134,7 +130,8 @@ class IndexReader:
         return counts[Document], counts[TextFieldError]
 
     def _hits(self) -> Iterator[Json]:
-        query = scan_query(self._targets, only_lacking=self._only_lacking, only_ids=self._only_ids)
+        settings = self._context.plan.settings
+        query = scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
         pages = self._engine.scan(
             self._index, query=query, source_includes=self.includes, page=SCAN_PAGE, slice=self._slice
         )
@@ -159,14 +156,8 @@ class IndexReader:
             for keys in batched(list(conflicts), SCAN_PAGE):
                 if self._control.halted.is_set():
                     break
-                hits = self._context.retrying(
-                    multi_get,
-                    self._engine,
-                    self._index,
-                    [document_id for document_id, _ in keys],
-                    query=scan_query(self._targets),
-                    source=source,
-                )
+                ids, query = [document_id for document_id, _ in keys], scan_query(self._targets)
+                hits = self._context.retrying(multi_get, self._engine, self._index, ids, query=query, source=source)
                 left -= len(keys)
                 for key in keys:
                     hit = hits.get(key)
@@ -207,12 +198,13 @@ class IndexReader:
         """
         for hit in hits:
             if not isinstance(self._examine(hit), DocumentOutcome):
-                self._outcomes.record_read()
-                self._record_missing_fields(hit)
-                yield from self._stale(hit)
+                yield from self._read(hit)
 
-    def _record_missing_fields(self, hit: Json) -> None:
+    def _read(self, hit: Json) -> Iterator[Document]:
+        """Count the document of a hit as read; see `_stale`."""
+        self._outcomes.record_read()
         self._outcomes.ledger.add_missing_fields(absent_fields(hit.get("_source") or {}, self._text_fields))
+        return self._stale(hit)
 
     def _stale(self, hit: Json) -> Iterator[Document]:
         """The document of a hit if it lacks a current vector; the outcome of any other is recorded."""
@@ -243,16 +235,8 @@ class IndexReader:
         stale = tuple(number for number, each in enumerate(compared) if is_outdated(*each))
         if stale:
             version = (hit["_seq_no"], hit["_primary_term"])
-            return Document(
-                self._origin,
-                hit["_id"],
-                texts,
-                self._read_fields(hit),
-                None,
-                version,
-                stale=stale,
-                routing=hit.get("_routing"),
-            )
+            fields, routing = self._read_fields(hit), hit.get("_routing")
+            return Document(self._origin, hit["_id"], texts, fields, None, version, stale=stale, routing=routing)
         return DocumentOutcome.UNCHANGED if any(texts) else DocumentOutcome.EMPTY
 
     def _read_fields(self, hit: Json) -> bytes:
@@ -278,7 +262,6 @@ class IndexWatcher:
         self._index = context.index.name
         self._name = context.plan.settings.index  # an alias may have a filter
         self._backing = self._backing_indices()
-        self._query: Json = scan_query(context.targets)
         self._seen = self._checkpoints()
         self._latest = dict(self._seen)
 
@@ -340,7 +323,7 @@ class IndexWatcher:
                 shard,
                 self._seen.get(shard, -1),
                 up_to,
-                query=self._query,
+                query=scan_query(self._context.targets),
                 source_includes=self._reader.includes,
                 page=SCAN_PAGE,
             )

@@ -316,7 +316,7 @@ def planned_document_rules(plan: LoadPlan) -> DocumentRules:
     if state is not None:
         kept = kept_targets(vector_fields(state.mappings, state.name), [target.field for target in own])
     routing = None if state is None else state.alias_routing(settings.index)
-    return DocumentRules.of(own + kept, settings.id_field, routing)
+    return DocumentRules(own + kept, settings.id_field, routing)
 
 
 def _provisional_meta(field: PlannedField) -> VectorFieldMeta:

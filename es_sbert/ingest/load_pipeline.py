@@ -65,7 +65,7 @@ def load_sources(
     """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     settings = context.plan.settings
-    rules = DocumentRules.of(context.targets, settings.id_field, context.index.alias_routing(settings.index))
+    rules = DocumentRules(context.targets, settings.id_field, context.index.alias_routing(settings.index))
     documents = read_documents(stream, rules, context.checkpoint, context.outcomes)
     # If the index has other vector fields, another load may be filling them right now.
     detect = ChangeDetection(context, empty_index=empty_index and all(target.filled for target in context.targets))

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol, TextIO
 
 from rich.console import Console
@@ -161,18 +161,12 @@ class EventMeter(LineMeter):
 
     def _write(self, snapshot: ProgressSnapshot) -> None:
         left = snapshot.seconds_left
-        log_event(
-            "progress",
-            progress_line(snapshot),
-            read=snapshot.read,
-            processed=snapshot.processed,
-            fraction=snapshot.fraction,
-            seconds=round(snapshot.seconds, 3),
-            documents_per_second=round(snapshot.rate, 1),
-            seconds_left=None if left is None else round(left, 1),
-            waiting=snapshot.waiting,
-            watching=snapshot.watching,
-        )
+        facts = asdict(snapshot) | {
+            "seconds": round(snapshot.seconds, 3),
+            "seconds_left": None if left is None else round(left, 1),
+            "documents_per_second": round(snapshot.rate, 1),
+        }
+        log_event("progress", progress_line(snapshot), **facts)
 
 
 def progress_line(snapshot: ProgressSnapshot) -> str:

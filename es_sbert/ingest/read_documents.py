@@ -109,13 +109,11 @@ class DocumentRules:
     Attributes:
         targets: The targets whose texts are read.
         id_field: Field of the id; None uses the hash of the content.
-        reserved: Fields that the load writes itself, and that records may not have.
         routing: The routing of all documents: that of the alias.
     """
 
     targets: EmbeddingTargets
     id_field: str | None
-    reserved: tuple[str, ...]
     routing: str | None = None
 
     @cached_property
@@ -123,11 +121,10 @@ class DocumentRules:
         """Fields of the texts that the load fills."""
         return target_text_fields(self.targets)
 
-    @classmethod
-    def of(cls, targets: EmbeddingTargets, id_field: str | None, routing: str | None) -> DocumentRules:
-        """Rules of a load with these targets."""
-        reserved = tuple(name for target in targets for name in (target.field, target.meta_field))
-        return cls(targets, id_field, reserved, routing)
+    @cached_property
+    def reserved(self) -> tuple[str, ...]:
+        """Fields that the load writes itself, and that records may not have."""
+        return tuple(name for target in self.targets for name in (target.field, target.meta_field))
 
 
 def to_document(record: Record, rules: DocumentRules) -> Document | RejectedRecord:

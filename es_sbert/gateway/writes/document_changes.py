@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -126,19 +126,39 @@ class WriteItem:
     Attributes:
         item: The item.
         targets: The vector fields.
-        fields: Its JSON object; None if it cannot be parsed, or the engine rejects it.
         without_text: Names of the vector fields whose text is not known.
+        number: Its position in the request.
+        fields: Its JSON object; None if it cannot be parsed, or the engine rejects it.
+        whole: The complete document that it may write, by its member; "" is the item's whole object. None if a script
+            makes it.
+        doc: The partial document of an update; None for an update by a script.
+        creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
     """
 
     item: BulkItem
     targets: EmbeddingTargets
-    fields: Json | None
-    without_text: tuple[str, ...] = ()
+    without_text: tuple[str, ...]
+    number: int
+    fields: Json | None = None
+    whole: Mapping[str, Json] = field(default_factory=dict)
+    doc: Json | None = None
+    creates: bool = False
 
     @classmethod
-    def of(cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = ()) -> WriteItem:
+    def of(
+        cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = (), number: int = 0
+    ) -> WriteItem:
         """Read an item's object."""
-        return cls(item, targets, _parse_document(item.source) if item.source else None, without_text)
+        fields = _parse_document(item.source) if item.source else None
+        if fields is None or item.operation is OpType.DELETE:
+            return cls(item, targets, without_text, number)
+        if item.operation is not OpType.UPDATE:
+            return cls(item, targets, without_text, number, fields, {"": fields})
+        doc = None if "script" in fields else _object_member(fields, "doc")
+        upsert = None if fields.get("scripted_upsert") in _TRUE_VALUES else _object_member(fields, "upsert")
+        whole = {} if upsert is None else {"upsert": upsert}
+        creates = doc is not None and fields.get("doc_as_upsert") in _TRUE_VALUES
+        return cls(item, targets, without_text, number, fields, whole, doc, creates)
 
     @property
     def key(self) -> WriteKey | None:
@@ -146,33 +166,10 @@ class WriteItem:
         return None if self.item.id is None else (self.item.index, self.item.id)
 
     @property
-    def doc(self) -> Json | None:
-        """The partial document of an update; None for an update by a script."""
-        if self.item.operation is not OpType.UPDATE or self.fields is None or "script" in self.fields:
-            return None
-        return _object_member(self.fields, "doc")
-
-    @property
-    def upsert(self) -> Json | None:
-        """The document that an update creates if there is none; None if a script creates it."""
-        if self.item.operation is not OpType.UPDATE or self.fields is None:
-            return None
-        return None if self.fields.get("scripted_upsert") in _TRUE_VALUES else _object_member(self.fields, "upsert")
-
-    @property
-    def creates(self) -> bool:
-        """Whether an update creates the document from the partial one if there is none (`doc_as_upsert`)."""
-        return self.fields is not None and self.fields.get("doc_as_upsert") in _TRUE_VALUES
-
-    @property
     def complete_documents(self) -> list[Json]:
         """The complete documents that the item may create."""
-        if self.fields is None or self.item.operation is OpType.DELETE:
-            return []
-        if self.item.operation is not OpType.UPDATE:
-            return [self.fields]
-        doc = self.doc if self.creates else None
-        return [document for document in (doc, self.upsert) if document is not None]
+        documents = list(self.whole.values())
+        return documents if self.doc is None or not self.creates else [self.doc, *documents]
 
     @property
     def lacks_vector(self) -> bool:
@@ -195,17 +192,9 @@ class WriteItem:
         Args:
             standing: The previous document; used only if `needed` is not empty.
         """
-        if self.fields is None:
-            return {}
-        if self.item.operation is not OpType.UPDATE:
-            found = {"": whole_document_change(self.fields, self.targets)}
-        else:
-            doc, upsert = self.doc, self.upsert
-            found = {}
-            if doc is not None:
-                found["doc"] = partial_document_change(doc, standing, self.targets, creates=self.creates)
-            if upsert is not None:
-                found["upsert"] = whole_document_change(upsert, self.targets)
+        found = {member: whole_document_change(document, self.targets) for member, document in self.whole.items()}
+        if self.doc is not None:
+            found["doc"] = partial_document_change(self.doc, standing, self.targets, creates=self.creates)
         return {member: change for member, change in found.items() if change}
 
     def with_vectors(
@@ -242,12 +231,10 @@ class WriteItem:
         if operation is not OpType.UPDATE:
             return self.fields
         if before is NoPreviousDocument.MISSING:
-            doc = self.doc if self.creates else None
-            return next((found for found in (doc, self.upsert) if found is not None), before)
-        doc = self.doc
-        if doc is None or not isinstance(before, dict):
+            return next(iter(self.complete_documents), before)
+        if self.doc is None or not isinstance(before, dict):
             return NoPreviousDocument.UNKNOWN
-        return merge_partial_document(before, doc)
+        return merge_partial_document(before, self.doc)
 
 
 def previous_documents(

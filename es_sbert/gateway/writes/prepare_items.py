@@ -123,28 +123,26 @@ class ItemPreparer:
         return replace(prepared, errors={**errors, **prepared.errors})
 
     async def _detect_changes(
-        self, written: Mapping[int, WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
+        self, written: Sequence[WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
     ) -> tuple[list[ChangedItem], dict[int, EsSbertError]]:
         """The items whose vectors change; and the number of each item whose changes are unknown, with the reason."""
         indices = {name: destination.index for name, destination in destinations.items()}
-        documents, lookup_errors = await read_previous_documents(self._upstream, written.values(), indices, headers)
+        documents, lookup_errors = await read_previous_documents(self._upstream, written, indices, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
-        errors: dict[int, EsSbertError] = {
-            number: UnknownTextError() for number, item in written.items() if item.lacks_vector
-        }
+        errors: dict[int, EsSbertError] = {item.number: UnknownTextError() for item in written if item.lacks_vector}
         errors |= {
-            item.number: lookup_errors[item.written.key]
+            item.written.number: lookup_errors[item.written.key]
             for item in changed
             if item.written.key in lookup_errors and item.written.needed
         }
         if self._policy is OnEmbeddingFailure.FAIL:
             # These are not sent.
-            changed = [item for item in changed if item.number not in errors]
+            changed = [item for item in changed if item.written.number not in errors]
         return changed, errors
 
-    def _log_partial_documents(self, written: Mapping[int, WriteItem]) -> None:
+    def _log_partial_documents(self, written: Sequence[WriteItem]) -> None:
         """Log that partial updates of documents with an unknown text keep their vectors."""
-        for name in {item.item.index for item in written.values() if item.without_text and item.is_partial}:
+        for name in {item.item.index for item in written if item.without_text and item.is_partial}:
             message = "partial updates of documents in %s pass without a new vector: %s"
             self._log.warning(message, name, log_detail(UnknownTextError()))
 
@@ -229,12 +227,10 @@ class ChangedItem:
     """An item whose vectors change.
 
     Attributes:
-        number: Its position in the request.
         written: The parsed item.
         changes: Changes of vectors, by the member of the item that is a document.
     """
 
-    number: int
     written: WriteItem
     changes: Mapping[str, DocumentChange]
 
@@ -259,33 +255,30 @@ class PreparedItems:
     embedded: int
 
 
-def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> dict[int, WriteItem]:
-    """The items for indices with vector fields, by their position in the request.
+def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> list[WriteItem]:
+    """The items for indices with vector fields.
 
     Args:
         destinations: Destination of each index name.
     """
-    numbered = ((number, item, destinations.get(item.index)) for number, item in enumerate(items))
-    return {
-        number: WriteItem.of(item, destination.targets, destination.without_text)
-        for number, item, destination in numbered
-        if destination is not None and destination.has_vectors
-    }
+    written = []
+    for number, item in enumerate(items):
+        destination = destinations.get(item.index)
+        if destination is not None and destination.has_vectors:
+            written.append(WriteItem.of(item, destination.targets, destination.without_text, number))
+    return written
 
 
 def detect_vector_changes(
-    written: Mapping[int, WriteItem], documents: Mapping[WriteKey, PreviousDocument]
+    written: Sequence[WriteItem], documents: Mapping[WriteKey, PreviousDocument]
 ) -> list[ChangedItem]:
     """The items whose vectors change.
 
     Args:
         documents: The documents before the request that partial updates depend on.
     """
-    before = previous_documents(list(written.values()), documents)
-    changed = [
-        ChangedItem(number, item, item.changes(previous))
-        for (number, item), previous in zip(written.items(), before, strict=True)
-    ]
+    before = previous_documents(written, documents)
+    changed = [ChangedItem(item, item.changes(previous)) for item, previous in zip(written, before, strict=True)]
     return [item for item in changed if item.changes]
 
 
@@ -314,9 +307,9 @@ def add_vectors(
             filled[member] = []
             for result in islice(results, len(change.wanted)):
                 if isinstance(result, EsSbertError):
-                    errors[item.number] = result
+                    errors[item.written.number] = result
                 else:
                     filled[member].append(result.field(info, provenance))
-        count += any(filled.values()) and item.number not in errors
-        prepared[item.number] = item.written.with_vectors(item.changes, filled)
+        count += any(filled.values()) and item.written.number not in errors
+        prepared[item.written.number] = item.written.with_vectors(item.changes, filled)
     return PreparedItems(prepared, errors, count)
