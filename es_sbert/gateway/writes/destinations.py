@@ -131,11 +131,11 @@ class DestinationResolver:
             for stream in resolved.get("data_streams", ()):
                 if stream["name"] == name:
                     return str(stream["backing_indices"][-1]), False
-            behind = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
-            if behind is None:
+            indices = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
+            if indices is None:
                 # A name with date math.
-                behind = [index["name"] for index in resolved.get("indices", ())]
-            names = [behind] if isinstance(behind, str) else behind
+                indices = [index["name"] for index in resolved.get("indices", ())]
+            names = [indices] if isinstance(indices, str) else indices
             if len(names) == 1:
                 return names[0], True
         aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)

@@ -186,15 +186,15 @@ class WriteItem:
         """Fields of the previous document that must be known."""
         return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
 
-    def changes(self, standing: PreviousDocument) -> dict[str, DocumentChange]:
+    def changes(self, previous: PreviousDocument) -> dict[str, DocumentChange]:
         """Changes of vectors by the member of the item that is a document; "" is the item's whole object.
 
         Args:
-            standing: The previous document; used only if `needed` is not empty.
+            previous: The previous document; used only if `needed` is not empty.
         """
         found = {member: whole_document_change(document, self.targets) for member, document in self.whole.items()}
         if self.doc is not None:
-            found["doc"] = partial_document_change(self.doc, standing, self.targets, creates=self.creates)
+            found["doc"] = partial_document_change(self.doc, previous, self.targets, creates=self.creates)
         return {member: change for member, change in found.items() if change}
 
     def with_vectors(
@@ -334,12 +334,12 @@ def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> D
 
 
 def partial_document_change(
-    doc: Json, standing: PreviousDocument, targets: Sequence[EmbeddingTarget], *, creates: bool
+    doc: Json, previous: PreviousDocument, targets: Sequence[EmbeddingTarget], *, creates: bool
 ) -> DocumentChange:
     """The change of a partial document: vectors for the texts that it changes.
 
     Args:
-        standing: The previous document.
+        previous: The previous document.
         creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
     """
     wanted: list[tuple[EmbeddingTarget, str]] = []
@@ -349,15 +349,15 @@ def partial_document_change(
         sets = [_sets_field(doc, field) for field in target.template.fields]
         if not any(sets):
             continue
-        if all(sets) or (standing is NoPreviousDocument.MISSING and creates):
+        if all(sets) or (previous is NoPreviousDocument.MISSING and creates):
             text = stored_text(doc, target)
-        elif isinstance(standing, dict):
-            text = stored_text(merge_partial_document(standing, doc), target)
+        elif isinstance(previous, dict):
+            text = stored_text(merge_partial_document(previous, doc), target)
             # Only the metadata of the vector was read.
-            stored = StoredVector(True, raw_document_meta(standing, target.meta_field))
+            stored = StoredVector(True, raw_document_meta(previous, target.meta_field))
             if vector_change(target, text, stored) is VectorChange.KEEP:
                 continue
-        elif standing is NoPreviousDocument.UNKNOWN:
+        elif previous is NoPreviousDocument.UNKNOWN:
             text = None
         else:
             continue  # the engine rejects the update
@@ -381,9 +381,9 @@ def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tup
     return tuple(needed)
 
 
-def merge_partial_document(standing: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
+def merge_partial_document(previous: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
     """A document after a partial update: engines merge objects and replace all other values."""
-    result = dict(standing)
+    result = dict(previous)
     for name, value in doc.items():
         before = result.get(name)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
