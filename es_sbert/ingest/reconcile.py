@@ -125,17 +125,11 @@ def _may_have_lost_writes(context: LoadContext, terms: PrimaryTerms) -> bool:
 
 
 def _count_embedded_since(context: LoadContext, began: str) -> int:
-    own = [
-        {
-            "bool": {
-                "filter": [
-                    {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}},
-                    {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}},
-                ]
-            }
-        }
-        for target in targets_to_fill(context.targets)
-    ]
+    own = []
+    for target in targets_to_fill(context.targets):
+        by_model = {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}}
+        since = {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}}
+        own.append({"bool": {"filter": [by_model, since]}})
     return context.engine.count(context.index.name, {"bool": {"should": own, "minimum_should_match": 1}})
 
 
@@ -146,9 +140,8 @@ def _count_confirmed(context: LoadContext, began: str) -> int:
     names = [name for target in targets for name in (*target.template.fields, target.meta_field)]
     routing = context.index.alias_routing(context.plan.settings.index)
     confirmed = 0
-    for page in context.engine.scan(
-        context.index.name, query=scan_query(targets), source_includes=names, page=SCAN_PAGE
-    ):
+    query = scan_query(targets)
+    for page in context.engine.scan(context.index.name, query=query, source_includes=names, page=SCAN_PAGE):
         own = (hit for hit in page if hit.get("_routing") == routing)
         consistent = [written for hit in own if (written := _matching_document(hit, targets, began)) is not None]
         confirmed += context.checkpoint.count_acknowledged(consistent)
@@ -244,18 +237,12 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
         return 0, [f"{kept}, since {broken}: it is unknown which documents they are"]
     if not confirm(candidates):
         return 0, [kept]
-    removed = 0
+    removed, control = 0, context.control
+    index, on_retry = context.plan.settings.index, context.outcomes.ledger.add_retries
     for _, hits in _unseen_documents(context):
-        if context.control.stop.is_set():
+        if control.stop.is_set():
             break
-        removed += delete_hits(
-            context.engine,
-            context.plan.settings.index,
-            hits,
-            context.retry_policy,
-            context.control.stop_retrying,
-            context.outcomes.ledger.add_retries,
-        )
+        removed += delete_hits(context.engine, index, hits, context.retry_policy, control.stop_retrying, on_retry)
     context.refresh_index()
     return removed, []
 
