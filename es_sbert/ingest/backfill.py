@@ -316,16 +316,10 @@ class IndexWatcher:
         return {shard: number.global_checkpoint for shard, number in enumerate(numbers)}
 
     def _shard_documents(self, shard: int, up_to: int) -> Iterator[Document]:
-        while self._seen.get(shard, -1) < up_to and not self._context.control.stop.is_set():
-            hits = self._context.retrying(
-                self._context.engine.read_changes,
-                self._name,
-                shard,
-                self._seen.get(shard, -1),
-                up_to,
-                query=scan_query(self._context.targets),
-                source_includes=self._reader.includes,
-                page=SCAN_PAGE,
-            )
+        context = self._context
+        query, includes = scan_query(context.targets), self._reader.includes
+        read = partial(context.engine.read_changes, query=query, source_includes=includes, page=SCAN_PAGE)
+        while self._seen.get(shard, -1) < up_to and not context.control.stop.is_set():
+            hits = context.retrying(read, self._name, shard, self._seen.get(shard, -1), up_to)
             yield from self._reader.stale_in(hits)
             self._seen[shard] = hits[-1]["_seq_no"] if len(hits) == SCAN_PAGE else up_to

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 from es_sbert.engines.multi_get import batched, multi_get
@@ -209,35 +210,24 @@ class ChangeDetection:
         query = named_vectors_query((target.field, target.meta) for target in self._targets)
         texts = [field for target in self._targets for field in target.template.fields]
         metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]
-        result_window = self._context.index.result_window
+        source = {"includes": list(dict.fromkeys([*texts, *metas]))}
+        window = self._context.index.result_window
+        look_up = partial(multi_get, query=query, source=source, result_window=window, hit_fields=_HIT_FIELDS)
         hits: dict[DocumentKey, Json] = {}
-        for group in document_windows(documents, max(1, min(_LOOKUP, result_window // 2)), _LOOKUP_BYTES):
+        for group in document_windows(documents, max(1, min(_LOOKUP, window // 2)), _LOOKUP_BYTES):
             self._context.control.check()
-            hits |= self._context.retrying(
-                multi_get,
-                self._engine,
-                self._index,
-                [document.id for document in group],
-                query=query,
-                source={"includes": list(dict.fromkeys([*texts, *metas]))},
-                result_window=result_window,
-                hit_fields=_HIT_FIELDS,
-            )
+            ids = [document.id for document in group]
+            hits |= self._context.retrying(look_up, self._engine, self._index, ids)
         return [self._stored_vectors(document, hits.get((document.id, document.routing))) for document in documents]
 
     def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:
         if hit is None:
             return [StoredVector()] * len(self._targets)
-        source = hit.get("_source") or {}
-        return [
-            one._replace(
-                exists=one.exists and not self._untrusted,
-                text_changed=comparable and stored_text(source, target) != text,
-            )
-            for one, target, text, comparable in zip(
-                stored_vectors(hit, self._targets), self._targets, document.texts, self._comparable, strict=True
-            )
-        ]
+        source, stored = hit.get("_source") or {}, []
+        for number, (target, one) in enumerate(zip(self._targets, stored_vectors(hit, self._targets), strict=True)):
+            text_changed = self._comparable[number] and stored_text(source, target) != document.texts[number]
+            stored.append(StoredVector(one.exists and not self._untrusted, one.meta, text_changed))
+        return stored
 
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[str, Json]:
         """id → vector fields of the documents that keep one, and their metadata."""

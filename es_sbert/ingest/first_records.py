@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -84,12 +84,8 @@ class FirstRecords:
     @property
     def has_text(self) -> bool:
         """Whether one of the documents has a text to embed."""
-        return any(
-            text
-            for document in self.documents
-            for text, target in zip(document.texts, self.rules.targets, strict=True)
-            if target.filled
-        )
+        filled = [number for number, target in enumerate(self.rules.targets) if target.filled]
+        return any(document.texts[number] for document in self.documents for number in filled)
 
     def documents_as_json(self) -> Iterator[dict[str, Any]]:
         """The fields of the records that are objects."""
@@ -361,13 +357,9 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
         _raise_unknown_fields(engine, plan, first.missing, first.field_names(), first)
         raise SourceError(*diagnose_unloadable(first))
     if first.missing:
-        further = {
-            name
-            for fields in _further_documents(plan)
-            for name in first.missing
-            if find_field(fields, name) is not MISSING
-        }
-        missing = [name for name in first.missing if name not in further]
+        missing = set(first.missing)
+        for fields in _further_documents(plan):
+            missing = {name for name in missing if find_field(fields, name) is MISSING}
         _raise_unknown_fields(engine, plan, missing, first.field_names(), first)
 
 
@@ -381,7 +373,7 @@ def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bo
 
 
 def _raise_unknown_fields(
-    engine: Engine, plan: LoadPlan, missing: Sequence[str], names: Sequence[str], first: FirstRecords | None = None
+    engine: Engine, plan: LoadPlan, missing: Collection[str], names: Sequence[str], first: FirstRecords | None = None
 ) -> None:
     """Reject fields of the text that neither the documents nor the mapping have.
 

@@ -333,11 +333,9 @@ class _Load:
         reason = reason or ("interrupted" if self._interrupted() else None)
         if reason is None:
             return None
-        where = (
-            f" where it stopped ({checkpoint.path})"
-            if checkpoint is not None
-            else ", skipping documents that have a vector"
-        )
+        where = ", skipping documents that have a vector"
+        if checkpoint is not None:
+            where = f" where it stopped ({checkpoint.path})"
         return f"{reason}; the same command resumes{where}"
 
 

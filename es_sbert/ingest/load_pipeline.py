@@ -241,30 +241,25 @@ class DocumentChunker:
 
     def __init__(self, encoder: Encoder, targets: EmbeddingTargets) -> None:
         self._targets = targets
-        self._splitters: list[Chunker | None] = [
-            encoder.splitter(target.meta.passages.tokens, target.meta.passages.overlap, "document")
-            if target.filled and target.meta.passages is not None
-            else None
-            for target in targets
-        ]
+        self._splitters: list[Chunker | None] = []
+        for target in targets:
+            rules = target.meta.passages if target.filled else None
+            splitter = None if rules is None else encoder.splitter(rules.tokens, rules.overlap, "document")
+            self._splitters.append(splitter)
 
     def chunk(self, tasks: Sequence[EmbeddingTask]) -> list[list[ChunkedText]]:
         """The chunks of each document: one `ChunkedText` per target that gets a vector."""
         chunked: dict[tuple[int, int], ChunkedText] = {}
         for number, splitter in enumerate(self._splitters):
             rows = [row for row, task in enumerate(tasks) if number in task.to_embed]
+            target, texts = self._targets[number], [tasks[row].document.texts[number] for row in rows]
+            chunks = [ChunkedText(target, text) for text in texts]
             if splitter is not None and rows:
                 # All at once: the library spreads them over the CPU cores.
-                texts = [tasks[row].document.texts[number] for row in rows]
-                for row, text, spans in zip(rows, texts, splitter(texts), strict=True):
-                    chunked[row, number] = ChunkedText.cut(self._targets[number], text, spans)
-        return [
-            [
-                chunked.get((row, number)) or ChunkedText(self._targets[number], task.document.texts[number])
-                for number in task.to_embed
-            ]
-            for row, task in enumerate(tasks)
-        ]
+                cuts = zip(texts, splitter(texts), strict=True)
+                chunks = [ChunkedText.cut(target, text, spans) for text, spans in cuts]
+            chunked |= {(row, number): chunk for row, chunk in zip(rows, chunks, strict=True)}
+        return [[chunked[row, number] for number in task.to_embed] for row, task in enumerate(tasks)]
 
 
 def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFieldValue], limit: int) -> str | None:

@@ -126,15 +126,11 @@ class ProgressMeter(Protocol):
     def close(self) -> None: ...
 
 
-class SilentMeter:
+class SilentMeter(ProgressMeter):
     """Shows nothing."""
 
-    def show(self, snapshot: ProgressSnapshot) -> None: ...
 
-    def close(self) -> None: ...
-
-
-class LineMeter:
+class LineMeter(ProgressMeter):
     """A line every few seconds, for logs."""
 
     def __init__(self, stream: TextIO, timer: Callable[[], float] = time.monotonic) -> None:
@@ -149,8 +145,6 @@ class LineMeter:
 
     def _write(self, snapshot: ProgressSnapshot) -> None:
         print(progress_line(snapshot), file=self._stream, flush=True)
-
-    def close(self) -> None: ...
 
 
 class EventMeter(LineMeter):
@@ -195,13 +189,8 @@ class BarMeter:
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         total = None if snapshot.fraction is None else 1.0
-        self._progress.update(
-            self._task,
-            total=total,
-            completed=snapshot.fraction or 0.0,
-            line=progress_line(snapshot),
-            elapsed=format_duration(snapshot.seconds),
-        )
+        line, elapsed = progress_line(snapshot), format_duration(snapshot.seconds)
+        self._progress.update(self._task, total=total, completed=snapshot.fraction or 0.0, line=line, elapsed=elapsed)
         # Starting hides the cursor, so it is not done before there is something to show.
         self._progress.start()
 

@@ -61,10 +61,8 @@ class Destination:
 
     def vector_bytes(self, source_bytes: int) -> int:
         """An estimate of the memory for the vectors of a document of this size."""
-        return (
-            sum(_vector_count(target.meta, source_bytes) * target.meta.dimensions for target in self.targets)
-            * _BYTES_PER_NUMBER
-        )
+        numbers = sum(_vector_count(target.meta, source_bytes) * target.meta.dimensions for target in self.targets)
+        return numbers * _BYTES_PER_NUMBER
 
 
 class DestinationResolver:

@@ -208,15 +208,10 @@ class WriteItem:
             filled: Vector fields of each member.
         """
         source = self.item.source
-        values = {
-            member: _apply_change(
-                member_value(source, member) if member else source,
-                change,
-                filled.get(member, ()),
-                partial=member == "doc",
-            )
-            for member, change in changes.items()
-        }
+        values: dict[str, bytes] = {}
+        for member, change in changes.items():
+            document = member_value(source, member) if member else source
+            values[member] = _apply_change(document, change, filled.get(member, ()), partial=member == "doc")
         return replace(self.item, source=values[""] if "" in values else replace_values(source, values))
 
     def after(self, before: PreviousDocument) -> PreviousDocument:
