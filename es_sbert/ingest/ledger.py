@@ -86,7 +86,7 @@ class ErrorReasons:
                 self._counts[kind] += 1
 
     def most_frequent(self) -> list[tuple[int, str]]:
-        """The most frequent kinds of reasons: how often each was met, and the first of its kind."""
+        """The most frequent kinds of reasons: how often each occurred, and the first of its kind."""
         with self._lock:
             kinds = self._counts.most_common(_REPORTED_REASONS)
             return [(count, _shortened(self._first[kind])) for kind, count in kinds]
@@ -271,25 +271,21 @@ class OutcomeRecorder:
     """Ledger, checkpoint and dead letters in one, so that none is written without the others. Thread-safe.
 
     Args:
-        ledger: The counts.
         dead_letters: Takes the documents that cannot be loaded.
         checkpoint: Remembers what the index holds; None if the index itself is the source.
         errors: Stops the load when too many documents fail; None for no limit.
 
     Attributes:
+        ledger: The counts.
         rejected: Records that are not documents; their ids are unknown, so pruning is unsafe.
         dropped: Vector field → documents that lost their vector there, because their text changed and this load does
             not fill the field.
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        dead_letters: DeadLetterSink,
-        checkpoint: LoadCheckpoint | None = None,
-        errors: ErrorMonitor | None = None,
+        self, dead_letters: DeadLetterSink, checkpoint: LoadCheckpoint | None = None, errors: ErrorMonitor | None = None
     ) -> None:
-        self.ledger = ledger
+        self.ledger = Ledger()
         self.dead_letters = dead_letters
         self._checkpoint = checkpoint
         self._errors = errors

@@ -36,7 +36,7 @@ from es_sbert.ingest.dead_letters import (
     quarantine_path,
 )
 from es_sbert.ingest.first_records import check_first_records
-from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, Ledger, OutcomeRecorder
+from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, OutcomeRecorder
 from es_sbert.ingest.load_context import LoadContext, index_uuid
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
 from es_sbert.ingest.load_plan import BulkLoadSettings, LoadPlan, ModelIdentity
@@ -206,7 +206,7 @@ class _Load:
             index,
             targets,
             self._control,
-            OutcomeRecorder(Ledger(), dead_letters, checkpoint, errors),
+            OutcomeRecorder(dead_letters, checkpoint, errors),
             Throttle(settings.bulk_bytes, WRITERS),
             checkpoint,
             clock,

@@ -93,7 +93,7 @@ def _counts(ledger: Ledger) -> Iterator[Metric]:
     yield documents
     truncated = ledger.truncated
     for name, description, count in (
-        ("es_sbert_documents_read", "Documents met in the source.", ledger.read),
+        ("es_sbert_documents_read", "Documents read from the source.", ledger.read),
         ("es_sbert_documents_truncated", "Documents written whose text is longer than the model reads.", truncated),
         ("es_sbert_tokens_lost", "Tokens cut off in them.", ledger.lost_tokens),
         ("es_sbert_retries", "Requests and documents sent again.", ledger.retries),

@@ -60,17 +60,17 @@ class IngestSettings(BaseModel):
         files: Files, patterns, addresses or `-`; none of them, and no query, embeds what the index holds already.
         format: Format of all files; None tells it from their names.
         text_fields: Fields whose texts are joined with line feeds; empty takes the index's template, or `text`.
-        text_template: Template in their place.
+        text_template: Template of the text instead of `text_fields`.
         id_field: Field of the id; None takes the hash of the content.
         vector_field: Field that takes the vector.
-        vectors: In place of it and of the text: several fields, each `NAME={field} …`, or `NAME` alone where the
+        vectors: Instead of these, several vector fields, each `NAME={field} …`, or `NAME` alone if the
             index knows its text.
         passages: Cut texts into passages: `TOKENS` for every vector field, or `NAME=TOKENS`.
         passage_overlap: Tokens that neighbouring passages share; None takes an eighth of a passage.
         index_type: Index type of a field that does not exist yet.
         batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
         bulk_bytes: Largest body of a bulk request.
-        retry_seconds: How long an engine that refuses or does not answer is waited for.
+        retry_seconds: How long transient failures of the engine are retried.
         max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
         load_settings: Whether to switch refreshes and replicas off while loading.
@@ -78,7 +78,7 @@ class IngestSettings(BaseModel):
         retry: Dead-letter file whose documents are loaded again, instead of `files`.
         watch_seconds: With no files: go on with what other writers add or change, looking every so many seconds.
         sql: Query whose rows are loaded, instead of `files`.
-        database: Address of the database that is asked; may hold a password.
+        database: Address of the database; may hold a password.
         only_lacking: Of documents of the index, read those alone that lack a vector; the vectors of all others are
             known to be current.
         only_ids: Of documents of the index, read those alone that have one of these ids; None reads all. At most 8,000.

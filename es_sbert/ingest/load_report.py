@@ -144,16 +144,16 @@ class LoadReport(BaseModel):
 
     def lines(self) -> list[str]:
         """The summary for people, one fact per line."""
-        went_on = " (went on where another run ended)" if self.resumed else ""
-        lines = [f"{self.index} on {self.engine}: {self.read:,} documents read{went_on}"]
+        resumed = " (resumed)" if self.resumed else ""
+        lines = [f"{self.index} on {self.engine}: {self.read:,} documents read{resumed}"]
         facts = (
             (self.indexed, f"embedded and indexed{passages_suffix(self.passages)}"),
             (self.updated, "updated, text unchanged"),
             (self.unchanged, "unchanged"),
             (self.skipped.empty, "skipped: no text"),
-            (self.skipped.duplicate, "skipped: met before in this load"),
+            (self.skipped.duplicate, "skipped: duplicate in this load"),
             (self.skipped.superseded, "skipped: the index holds a later version"),
-            (self.skipped.deleted, "skipped: deleted from the index meanwhile"),
+            (self.skipped.deleted, "skipped: deleted from the index during the load"),
             (self.dead, f"not loaded: see {self.dead_letters}"),
             (self.left, "left for the next run"),
             (self.missing, "acknowledged by the engine, but missing from the index"),

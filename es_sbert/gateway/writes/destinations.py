@@ -103,14 +103,14 @@ class DestinationResolver:
             EngineUnreachable, RequestFailed: the lookup failed.
         """
         try:
-            found = await self._ask(name, headers)
+            found = await self._look_up(name, headers)
         except AccessDenied as error:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
             found = Destination(name)
         self._known[self._keys.key(headers, name)] = found
         return found
 
-    async def _ask(self, name: str, headers: Headers) -> Destination:
+    async def _look_up(self, name: str, headers: Headers) -> Destination:
         searched = await self._indices.get_for_write(name, headers)
         if searched is None:
             return Destination(name)  # the engine rejects the write

@@ -336,7 +336,7 @@ class PartitionLoader:
         checkpoint = None
         if partition.source is not None:
             checkpoint = RemoteCheckpoint(job.coordinator, (job.plan.dead_letters, "", False, None), control.interrupt)
-        outcomes = OutcomeRecorder(Ledger(), dead_letters, checkpoint)
+        outcomes = OutcomeRecorder(dead_letters, checkpoint)
         plan = replace(job.plan, sources=[] if partition.source is None else [partition.source])
         throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
         clock.observe(job.started_at)

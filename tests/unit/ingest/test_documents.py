@@ -28,7 +28,7 @@ RULES = DocumentRules((target(),), "id")
 def outcomes(tmp_path: Path) -> Iterator[OutcomeRecorder]:
     letters = DeadLetters(tmp_path / "dead.jsonl", run="now")
     with closing(letters):
-        yield OutcomeRecorder(Ledger(), letters)
+        yield OutcomeRecorder(letters)
 
 
 def records(*objects: dict[str, Any]) -> list[Record]:
@@ -130,7 +130,7 @@ def test_dead_letters(outcomes: OutcomeRecorder, fields: dict[str, Any], reason:
 )
 def test_everything_read_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, objects: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("dead")
-    outcomes = OutcomeRecorder(Ledger(), DeadLetters(folder / "dead.jsonl", run="now"))
+    outcomes = OutcomeRecorder(DeadLetters(folder / "dead.jsonl", run="now"))
     rejects = [RejectedRecord(Origin("f", 99), "broken", b"{", 1)]
     with closing(fresh_state(folder)) as state, closing(outcomes.dead_letters):
         documents = list(read_documents([*records(*objects), *rejects], RULES, state, outcomes))
