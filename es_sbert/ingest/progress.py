@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
@@ -118,12 +118,14 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class ProgressMeter(Protocol):
-    """Shows snapshots; called several times a second from one thread."""
+class ProgressMeter:
+    """Shows snapshots; called several times a second from one thread. Subclasses say how."""
 
-    def show(self, snapshot: ProgressSnapshot) -> None: ...
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        """Show the progress."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Remove what is shown."""
 
 
 class SilentMeter(ProgressMeter):
@@ -177,7 +179,7 @@ def progress_line(snapshot: ProgressSnapshot) -> str:
     return escape_unprintable(" · ".join(parts))
 
 
-class BarMeter:
+class BarMeter(ProgressMeter):
     """A bar with rate and time left, in one line."""
 
     def __init__(self, stream: TextIO) -> None:

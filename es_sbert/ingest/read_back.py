@@ -27,6 +27,7 @@ from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     read_document_meta,
     read_stored_vectors,
+    row_cosines,
     stored_text,
     vector_members,
 )
@@ -283,13 +284,7 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
         stored = [vector for _, _, vector in read_stored_vectors(value, 0)]
         if len(stored) != len(wanted[0]):
             return [f"{field} has {len(stored)} passages and not {len(wanted[0])}"]
-        cosine = min(_cosine(one, two) for one, two in zip(stored, wanted[0], strict=True))
+        cosine = float(row_cosines(np.stack(stored), np.stack(wanted[0])).min())
     except (ValueError, TypeError, KeyError):
         return [f"{field} does not have a vector of the form that was sent"]
     return [] if cosine >= _LEAST_COSINE else [f"the vector in {field} has the cosine {cosine:.3f} with the one sent"]
-
-
-def _cosine(one: Vectors, two: Vectors) -> float:
-    """Cosine of two vectors of shape ``(dimensions,)``; minus infinity where one of them is zero."""
-    norms = float(np.linalg.norm(one)) * float(np.linalg.norm(two))
-    return float(np.dot(one, two)) / norms if norms else float("-inf")

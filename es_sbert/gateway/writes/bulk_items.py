@@ -108,11 +108,6 @@ class BulkWindow:
     rest: bytes
     end: int
 
-    @property
-    def body(self) -> bytes:
-        """All bytes."""
-        return b"".join([*(item.body for item in self.items), self.rest])
-
 
 @dataclass(frozen=True)
 class BulkBody:

@@ -66,7 +66,7 @@ class BulkSender:
             rejected: Number of an item that is not sent → its error.
         """
         sent = [item for number, item in enumerate(items) if number not in rejected]
-        return await offload_if_large(_source_bytes(sent), _split_items, sent, self._max_bytes)
+        return await offload_if_large(_source_bytes(sent), lambda: list(bulk_bodies(sent, self._max_bytes)))
 
     async def send(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
         """Send the next items.
@@ -154,10 +154,6 @@ async def join_items(items: Sequence[BulkItem], rest: bytes = b"") -> bytes:
 
 def _join_items(items: Sequence[BulkItem], rest: bytes) -> bytes:
     return b"".join([*(item.body for item in items), rest])
-
-
-def _split_items(items: Sequence[BulkItem], max_bytes: int) -> list[list[BulkItem]]:
-    return list(bulk_bodies(items, max_bytes))
 
 
 def _source_bytes(items: Sequence[BulkItem]) -> int:
