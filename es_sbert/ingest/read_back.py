@@ -257,19 +257,19 @@ def _pipelines(index: IndexState) -> dict[str, str]:
 def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> list[str]:
     """How a stored document differs from what was sent."""
     source: Json = found.get("_source") or {}
-    told = []
+    differences = []
     if found.get("_routing") != sent.routing:
-        told.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
+        differences.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
     for target, text in zip(targets, sent.texts, strict=True):
         if all(is_in_source(name, mappings) for name in target.template.fields) and stored_text(source, target) != text:
-            told.append(f"the text {target.template.template!r} is another one")
+            differences.append(f"the text {target.template.template!r} is another one")
         if is_in_source(vector_path(target.field, target.meta), mappings):
-            told += _vector_differences(sent, source, target)
+            differences += _vector_differences(sent, source, target)
         wanted = sent.fields.get(target.field)
         meta_is_kept = is_in_source(target.meta_field, mappings)
         if wanted is not None and meta_is_kept and read_document_meta(source, target.meta_field) != wanted[1]:
-            told.append(f"{target.meta_field} differs")
-    return told
+            differences.append(f"{target.meta_field} differs")
+    return differences
 
 
 def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarget) -> list[str]:

@@ -145,8 +145,8 @@ class BulkBody:
         cuts, in_part = [0], 0
         step_end = _STEP_BYTES
         try:
-            for begin, document, end, _, said in _scan_actions(body, 0):
-                name = _name_or_none(said.get("_index")) or index
+            for begin, document, end, _, parameters in _scan_actions(body, 0):
+                name = _name_or_none(parameters.get("_index")) or index
                 if not name:
                     return None
                 # Skip bodies that are not JSON objects; the engine rejects them.
@@ -176,12 +176,12 @@ class BulkBody:
         """
         items: list[BulkItem] = []
         size = 0
-        for begin, document, end, operation, said in _scan_actions(self.body, start):
-            name = self._index(said)
+        for begin, document, end, operation, parameters in _scan_actions(self.body, start):
+            name = self._index(parameters)
             size += limits.weight(name, end - begin)
             if items and (len(items) == limits.items or size > limits.bytes):
                 return BulkWindow(items, b"", begin)
-            items.append(self._read(operation, name, said, self.body[begin:document], self.body[document:end]))
+            items.append(self._read(operation, parameters, self.body[begin:document], self.body[document:end]))
             start = end
         return BulkWindow(items, self.body[start:], len(self.body))
 
@@ -189,17 +189,18 @@ class BulkBody:
         """The actions between two cuts."""
         part = self.body[start:end]
         return [
-            self._read(operation, self._index(said), said, part[begin:document], part[document:stop])
-            for begin, document, stop, operation, said in _scan_actions(part, 0)
+            self._read(operation, parameters, part[begin:document], part[document:stop])
+            for begin, document, stop, operation, parameters in _scan_actions(part, 0)
         ]
 
-    def _index(self, said: dict[str, Any]) -> str:
-        return _name_or_none(said.get("_index")) or self.index
+    def _index(self, parameters: dict[str, Any]) -> str:
+        return _name_or_none(parameters.get("_index")) or self.index
 
-    def _read(self, operation: OpType, index: str, said: dict[str, Any], head: bytes, document: bytes) -> BulkItem:
-        own = said.get("routing", said.get("_routing"))
-        routing = self.routing if own is None else _name_or_none(own)
-        return BulkItem.of(operation, index, _name_or_none(said.get("_id")), routing, document, head)
+    def _read(self, operation: OpType, parameters: dict[str, Any], head: bytes, document: bytes) -> BulkItem:
+        index, id = self._index(parameters), _name_or_none(parameters.get("_id"))
+        routing = parameters.get("routing", parameters.get("_routing"))
+        routing = self.routing if routing is None else _name_or_none(routing)
+        return BulkItem.of(operation, index, id, routing, document, head)
 
 
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:
@@ -218,12 +219,12 @@ def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpTy
         start = end
         if not line.strip(JSON_SPACE):
             continue
-        operation, said = _parse_action_line(line)
+        operation, parameters = _parse_action_line(line)
         if operation is not OpType.DELETE:
             if end == len(body):
                 return
             end = body.index(b"\n", end) + 1
-        yield begin, start, end, operation, said
+        yield begin, start, end, operation, parameters
         begin = start = end
 
 
@@ -254,13 +255,13 @@ def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:
     """
     try:
         action = orjson.loads(line)
-        [(name, said)] = action.items()
+        [(name, parameters)] = action.items()
         operation = OpType(name)
     except (AttributeError, ValueError) as error:
         raise _InvalidBulkLine from error
-    if not isinstance(said, dict):
+    if not isinstance(parameters, dict):
         raise _InvalidBulkLine
-    return operation, said
+    return operation, parameters
 
 
 def _name_or_none(value: object) -> str | None:
