@@ -210,7 +210,7 @@ class StageThreads:
         """
         queue: ClosableQueue[T] = ClosableQueue(capacity)
         self._queues.append(queue)
-        if self._control.aborted.is_set():  # an earlier stage has failed and does not know of this queue
+        if self._error is not None:  # an earlier stage has failed, perhaps before it could know of this queue
             queue.abort()
 
         def put_results() -> None:
