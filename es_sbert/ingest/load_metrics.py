@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -33,18 +34,12 @@ class LoadMetrics(LoadObserver, Collector):
         self.registry = CollectorRegistry()
         self._load: tuple[dict[str, str], Ledger, Throttle] | None = None
         self._snapshot: ProgressSnapshot | None = None
+        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         self._sent = Counter(
             "es_sbert_bulk_bytes", "Bytes of bulk requests, sent again or not.", registry=self.registry
         )
-        self._bulk = Histogram(
-            "es_sbert_bulk_request_seconds", "Time of one bulk request.", buckets=_SECONDS, registry=self.registry
-        )
-        self._embed = Histogram(
-            "es_sbert_embed_window_seconds",
-            "Time to embed one window of texts.",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
+        self._bulk = histogram("es_sbert_bulk_request_seconds", "Time of one bulk request.")
+        self._embed = histogram("es_sbert_embed_window_seconds", "Time to embed one window of texts.")
         # Memory, processor time and open files of this process.
         ProcessCollector(registry=self.registry)
         self.registry.register(self)

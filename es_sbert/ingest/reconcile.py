@@ -291,16 +291,16 @@ def delete_hits(
     Raises:
         EngineError: the engine failed, or refused to delete a document.
     """
+
+    def count_retry(error: EngineError) -> None:
+        on_retry(len(hits))
+
     removed = 0
     backoff = Backoff(policy, stop_retrying)
     while hits:
         body = b"".join(_delete_action(hit) for hit in hits)
-        send, number = partial(engine.bulk, index, body, timeout=backoff.seconds_left), len(hits)
-
-        def count(error: EngineError, number: int = number) -> None:
-            on_retry(number)
-
-        results = with_retries(send, policy, stop_retrying, count)
+        send = partial(engine.bulk, index, body, timeout=backoff.seconds_left)
+        results = with_retries(send, policy, stop_retrying, count_retry)
         again, conflicts = [], []
         for hit, result in zip(hits, results, strict=True):
             if result.ok or (result.status == _NOT_FOUND and not result.reason):
@@ -319,9 +319,8 @@ def delete_hits(
                 )
         if conflicts:
             # If a response was lost, the retry finds documents that are already deleted.
-            existing = with_retries(
-                partial(_existing_documents, engine, index, conflicts), policy, stop_retrying, count
-            )
+            find = partial(_existing_documents, engine, index, conflicts)
+            existing = with_retries(find, policy, stop_retrying, count_retry)
             removed += sum(document_key(hit) not in existing for hit in conflicts)
         if again and not backoff.wait():
             raise RequestFailed(
