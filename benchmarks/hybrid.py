@@ -31,7 +31,7 @@ from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.evaluation.task_files import read_beir_folder
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.search.hybrid_search import (
     HybridOptions,

@@ -39,7 +39,7 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.protocol import Engine
 from es_sbert.ingest.load import LoadRunner, LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
 from es_sbert.ingest.ray_actors import PartitionLoader
 from es_sbert.ingest.ray_cluster import RayWorkerPool

@@ -135,7 +135,7 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
     from es_sbert.encoder.encoder import Encoder
     from es_sbert.errors import EngineError
     from es_sbert.index.vector_field import read_vector_field
-    from es_sbert.ingest.pipeline import LoadControl
+    from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
     from es_sbert.migration.alias_swap import remove_leftover_block
     from es_sbert.migration.migrate import migrate

@@ -71,7 +71,7 @@ def ingest(
     from es_sbert.ingest.load import run_load
     from es_sbert.ingest.load_plan import plan_load, resolve_sources
     from es_sbert.ingest.load_report import prepare_report_index, write_report
-    from es_sbert.ingest.pipeline import LoadControl
+    from es_sbert.ingest.load_threads import LoadControl
     from es_sbert.ingest.progress import choose_meter
     from es_sbert.ingest.sources.find_sources import STDIN
     from es_sbert.messages import log_event, log_message

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from es_sbert.ingest.pipeline import LoadControl
+    from es_sbert.ingest.load_threads import LoadControl
 
 
 # Seconds that the last line may take: another thread may hold the lock of the messages, or nobody reads them.

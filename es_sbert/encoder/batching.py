@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -93,24 +93,27 @@ def unique_rows(rows: Sequence[NDArray[np.int64]]) -> tuple[list[int], NDArray[n
 
 
 def slice_by_size(
-    items: Sequence[T], size: Callable[[T], int], most: int, most_items: int | None = None
-) -> Iterator[Sequence[T]]:
-    """Slices of limited size, so that work on many texts can be interrupted between two of them.
+    items: Iterable[T], size: Callable[[T], int], most: int, most_items: int | None = None
+) -> Iterator[list[T]]:
+    """Groups of limited size, in order, so that work on many items can be interrupted between two of them.
 
     Args:
-        items: What is sliced.
+        items: What is grouped.
         size: Of an item, in characters for example.
-        most: Largest sum of sizes of a slice; an item that is larger goes alone.
-        most_items: Most items of a slice; None for any number.
+        most: Largest sum of sizes of a group; an item that is larger goes alone.
+        most_items: Most items of a group; None for any number.
     """
-    first = held = 0
-    for number, item in enumerate(items):
-        if number - first == most_items or (number > first and held + size(item) > most):
-            yield items[first:number]
-            first, held = number, 0
-        held += size(item)
-    if first < len(items):
-        yield items[first:]
+    group: list[T] = []
+    held = 0
+    for item in items:
+        item_size = size(item)
+        if group and (len(group) == most_items or held + item_size > most):
+            yield group
+            group, held = [], 0
+        group.append(item)
+        held += item_size
+    if group:
+        yield group
 
 
 ModelInputs = dict[str, NDArray[np.integer[Any]]]

@@ -31,7 +31,7 @@ from es_sbert.index.mapping import has_vector_query
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.search.semantic_index import SemanticIndex
 

@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from es_sbert.encoder.batching import Vectors
+from es_sbert.encoder.batching import Vectors, slice_by_size
 from es_sbert.engines.protocol import EngineInfo, Json
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, CHUNK_VECTOR, VectorFieldMeta, document_meta_field
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
@@ -231,16 +231,7 @@ _Body = TypeVar("_Body", bound=HasBody)
 
 def bulk_bodies(actions: Iterable[_Body], max_bytes: int) -> Iterator[list[_Body]]:
     """Actions in groups of at most `max_bytes`; a larger action goes alone."""
-    group: list[_Body] = []
-    size = 0
-    for action in actions:
-        if group and size + len(action.body) > max_bytes:
-            yield group
-            group, size = [], 0
-        group.append(action)
-        size += len(action.body)
-    if group:
-        yield group
+    return slice_by_size(actions, lambda action: len(action.body), max_bytes)
 
 
 def raw_document_meta(source: dict[str, Any], meta_field: str) -> dict[str, Any] | None:

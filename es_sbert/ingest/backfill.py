@@ -18,21 +18,19 @@ from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     absent_fields,
-    is_vector_current,
-    raw_document_meta,
     target_text_fields,
     target_texts,
 )
 from es_sbert.index.load_checks import in_place_commands
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.ingest.bulk import BulkWriter, ConflictQueue
+from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
+from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import EmbeddingTask, WindowPlan
-from es_sbert.ingest.documents import Document, DocumentAction, cleared_fields, document_windows, update_action
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.load_pipeline import WINDOW_BYTES, LoadPipeline, batch_window
-from es_sbert.ingest.read_back import ReadBackCheck
+from es_sbert.ingest.load_pipeline import LoadPipeline
+from es_sbert.ingest.read_documents import Document, cleared_fields
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.io.text_formats import dump_object
 
@@ -53,21 +51,17 @@ def embed_in_place(
     Raises:
         EsSbertError: a stage failed (never because of a single document).
     """
-    window = batch_window(context, encoder)
-    conflicts = ConflictQueue()
-    read_back = ReadBackCheck(context)
-    detect = partial(plan_updates, targets=context.targets)
-    pipeline = LoadPipeline(context, encoder, detect, BulkWriter(context, read_back, conflicts))
-    pipeline.run(document_windows(documents, window, WINDOW_BYTES), tick)
+    pipeline = LoadPipeline(context, encoder, partial(plan_updates, targets=context.targets))
+    pipeline.run(documents, tick)
     for _ in range(CONFLICT_ROUNDS):
-        changed = conflicts.take_all()
-        if not changed:
+        conflicts = pipeline.writer.take_conflicts()
+        if not conflicts:
             break
-        pipeline.run(document_windows(reader.reread(changed), window, WINDOW_BYTES), tick)
-    for action in conflicts.take_all().values():
+        pipeline.run(reader.reread(conflicts), tick)
+    for action in pipeline.writer.take_conflicts().values():
         reason = "other writers kept changing it while it was being embedded: run again"
         context.outcomes.record_dead_letter(action.document.rejected(reason))
-    read_back.check_sample()
+    pipeline.writer.read_back.check_sample()
 
 
 def plan_updates(documents: list[Document], targets: EmbeddingTargets) -> WindowPlan:
@@ -81,8 +75,8 @@ def plan_updates(documents: list[Document], targets: EmbeddingTargets) -> Window
         if to_embed:
             plan.embed.append(EmbeddingTask(document, to_embed))
         else:
-            body = update_action(document, [], cleared_fields(document, targets))
-            plan.actions.append(DocumentAction(document, body, DocumentOutcome.EMPTY, 0, ""))
+            body = bulk_lines(document, [], cleared_fields(document, targets))
+            plan.actions.append(DocumentAction(document, body, DocumentOutcome.EMPTY))
     return plan
 
 
@@ -118,8 +112,6 @@ class IndexReader:
         self._engine = context.engine
         self._index = context.plan.settings.index
         self._targets = context.targets
-        self._only_lacking = context.plan.settings.only_lacking
-        self._only_ids = context.plan.settings.only_ids
         self._slice = slice
         self._text_fields = target_text_fields(context.targets)
         self._meta_fields = [target.meta_field for target in context.targets]
@@ -130,9 +122,7 @@ class IndexReader:
     def documents(self) -> Iterator[Document]:
         """The documents, from one point in time. If the scan fails, what was read until then is still loaded."""
         for hit in self._hits():
-            self._outcomes.record_read()
-            self._record_missing_fields(hit)
-            yield from self._stale(hit)
+            yield from self._read(hit)
 
     def count_stale(self) -> tuple[int, int]:
         """Documents that lack a current vector, and those whose text cannot be read; no outcome is recorded."""
@@ -140,7 +130,8 @@ class IndexReader:
         return counts[Document], counts[TextFieldError]
 
     def _hits(self) -> Iterator[Json]:
-        query = scan_query(self._targets, only_lacking=self._only_lacking, only_ids=self._only_ids)
+        settings = self._context.plan.settings
+        query = scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
         pages = self._engine.scan(
             self._index, query=query, source_includes=self.includes, page=SCAN_PAGE, slice=self._slice
         )
@@ -165,14 +156,8 @@ class IndexReader:
             for keys in batched(list(conflicts), SCAN_PAGE):
                 if self._control.halted.is_set():
                     break
-                hits = self._context.retrying(
-                    multi_get,
-                    self._engine,
-                    self._index,
-                    [document_id for document_id, _ in keys],
-                    query=scan_query(self._targets),
-                    source=source,
-                )
+                ids, query = [document_id for document_id, _ in keys], scan_query(self._targets)
+                hits = self._context.retrying(multi_get, self._engine, self._index, ids, query=query, source=source)
                 left -= len(keys)
                 for key in keys:
                     hit = hits.get(key)
@@ -197,22 +182,14 @@ class IndexReader:
 
     def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:
         """Whether this action wrote the version that it conflicts with: its answer was lost, and it was sent again."""
-        document, metas = action.document, self._metas(hit)
-        embedded = [(number, metas[number]) for number in document.stale if document.texts[number]]
-        return bool(embedded) and all(
-            meta is not None
-            and meta.get("embedded_at") == action.embedded_at
-            and self._is_current(number, document.texts[number], hit, meta)
-            for number, meta in embedded
+        embedded_at = {field.field: field.meta.embedded_at for field in action.fields}
+        stored = stored_vectors(hit, self._targets)
+        return bool(embedded_at) and all(
+            vector_change(target, text, one) is VectorChange.KEEP
+            and (one.meta or {}).get("embedded_at") == embedded_at[target.field]
+            for target, text, one in zip(self._targets, action.document.texts, stored, strict=True)
+            if target.field in embedded_at
         )
-
-    def _metas(self, hit: Json) -> list[Json | None]:
-        return [raw_document_meta(hit.get("_source") or {}, field) for field in self._meta_fields]
-
-    def _is_current(self, number: int, text: str, hit: Json, meta: Json | None) -> bool:
-        """Whether the hit has the vector that the text would get now."""
-        has_vector = str(number) in hit.get("matched_queries", [])
-        return has_vector and is_vector_current(meta, text, self._targets[number].meta.fingerprint)
 
     def stale_in(self, hits: Iterable[Json]) -> Iterator[Document]:
         """The documents of a page that lack a current vector; only these are counted as read.
@@ -221,12 +198,13 @@ class IndexReader:
         """
         for hit in hits:
             if not isinstance(self._examine(hit), DocumentOutcome):
-                self._outcomes.record_read()
-                self._record_missing_fields(hit)
-                yield from self._stale(hit)
+                yield from self._read(hit)
 
-    def _record_missing_fields(self, hit: Json) -> None:
+    def _read(self, hit: Json) -> Iterator[Document]:
+        """Count the document of a hit as read; see `_stale`."""
+        self._outcomes.record_read()
         self._outcomes.ledger.add_missing_fields(absent_fields(hit.get("_source") or {}, self._text_fields))
+        return self._stale(hit)
 
     def _stale(self, hit: Json) -> Iterator[Document]:
         """The document of a hit if it lacks a current vector; the outcome of any other is recorded."""
@@ -253,24 +231,12 @@ class IndexReader:
             texts = target_texts(hit.get("_source") or {}, self._targets)
         except TextFieldError as error:
             return error
-        metas, has_vector = self._metas(hit), hit.get("matched_queries", [])
-        stale = tuple(
-            number
-            for number, text in enumerate(texts)
-            if (str(number) in has_vector if not text else not self._is_current(number, text, hit, metas[number]))
-        )
+        compared = zip(self._targets, texts, stored_vectors(hit, self._targets), strict=True)
+        stale = tuple(number for number, each in enumerate(compared) if is_outdated(*each))
         if stale:
             version = (hit["_seq_no"], hit["_primary_term"])
-            return Document(
-                self._origin,
-                hit["_id"],
-                texts,
-                self._read_fields(hit),
-                None,
-                version,
-                stale=stale,
-                routing=hit.get("_routing"),
-            )
+            fields, routing = self._read_fields(hit), hit.get("_routing")
+            return Document(self._origin, hit["_id"], texts, fields, None, version, stale=stale, routing=routing)
         return DocumentOutcome.UNCHANGED if any(texts) else DocumentOutcome.EMPTY
 
     def _read_fields(self, hit: Json) -> bytes:
@@ -296,7 +262,6 @@ class IndexWatcher:
         self._index = context.index.name
         self._name = context.plan.settings.index  # an alias may have a filter
         self._backing = self._backing_indices()
-        self._query: Json = scan_query(context.targets)
         self._seen = self._checkpoints()
         self._latest = dict(self._seen)
 
@@ -351,16 +316,10 @@ class IndexWatcher:
         return {shard: number.global_checkpoint for shard, number in enumerate(numbers)}
 
     def _shard_documents(self, shard: int, up_to: int) -> Iterator[Document]:
-        while self._seen.get(shard, -1) < up_to and not self._context.control.stop.is_set():
-            hits = self._context.retrying(
-                self._context.engine.read_changes,
-                self._name,
-                shard,
-                self._seen.get(shard, -1),
-                up_to,
-                query=self._query,
-                source_includes=self._reader.includes,
-                page=SCAN_PAGE,
-            )
+        context = self._context
+        query, includes = scan_query(context.targets), self._reader.includes
+        read = partial(context.engine.read_changes, query=query, source_includes=includes, page=SCAN_PAGE)
+        while self._seen.get(shard, -1) < up_to and not context.control.stop.is_set():
+            hits = context.retrying(read, self._name, shard, self._seen.get(shard, -1), up_to)
             yield from self._reader.stale_in(hits)
             self._seen[shard] = hits[-1]["_seq_no"] if len(hits) == SCAN_PAGE else up_to

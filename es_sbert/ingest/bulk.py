@@ -10,10 +10,11 @@ from es_sbert.engines.error_mapping import privilege_remedy
 from es_sbert.engines.protocol import BulkItemResult, DocumentKey
 from es_sbert.engines.retry import Backoff, is_retryable, is_transient
 from es_sbert.errors import AccessDenied, EngineError, RequestFailed
-from es_sbert.ingest.documents import Document, DocumentAction, split_in_half
+from es_sbert.ingest.bulk_actions import DocumentAction, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck
+from es_sbert.ingest.read_documents import Document
 from es_sbert.messages import log_event
 
 # The request was rejected as a whole: split it until the offending document is alone.
@@ -55,24 +56,6 @@ def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> 
     return None
 
 
-class ConflictQueue:
-    """Updates of documents that were written between our reading and our writing. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._actions: dict[DocumentKey, DocumentAction] = {}
-
-    def add(self, action: DocumentAction) -> None:
-        with self._lock:
-            self._actions[action.document.id, action.document.routing] = action
-
-    def take_all(self) -> dict[DocumentKey, DocumentAction]:
-        """Empty the queue; its actions by id and routing."""
-        with self._lock:
-            actions, self._actions = self._actions, {}
-        return actions
-
-
 @dataclass
 class _Attempt:
     """The result of one bulk request.
@@ -105,18 +88,18 @@ class BulkWriter:
     Args:
         context: The load. Actions go to the index itself: an alias may be moved to another model's index during the
             load, which would mix the vectors of both.
+
+    Attributes:
         read_back: Compares what the engine stores with what was sent.
-        conflicts: Takes the updates of documents that were written since they were read; None if every document is
-            sent as a whole, without a version.
     """
 
-    def __init__(self, context: LoadContext, read_back: ReadBackCheck, conflicts: ConflictQueue | None = None) -> None:
+    def __init__(self, context: LoadContext) -> None:
+        self.read_back = ReadBackCheck(context)
         self._context = context
         self._index = context.index.name
         self._control = context.control
         self._outcomes = context.outcomes
-        self._read_back = read_back
-        self._conflicts = conflicts
+        self._conflicts: dict[DocumentKey, DocumentAction] = {}
         self._given_up = threading.Event()
 
     def send(self, actions: list[DocumentAction]) -> None:
@@ -127,6 +110,14 @@ class BulkWriter:
         while groups:
             groups.extend(reversed(self._send_group(groups.pop(), backoff)))
 
+    def take_conflicts(self) -> dict[DocumentKey, DocumentAction]:
+        """Updates of documents that other writers changed after they were read, each returned once.
+
+        Nothing may be sent at the same time.
+        """
+        conflicts, self._conflicts = self._conflicts, {}
+        return conflicts
+
     def _send_group(self, group: list[DocumentAction], backoff: Backoff) -> Sequence[list[DocumentAction]]:
         """Send one request; the groups that are to be sent next, in order."""
         throttle = self._context.throttle
@@ -135,7 +126,7 @@ class BulkWriter:
         if len(group) > 1 and sum(len(action.body) for action in group) > throttle.body_bytes:
             # The group was packed before the limit fell.
             return split_in_half(group)
-        with throttle.slot(), self._read_back.exclusive_first_request():
+        with throttle.slot(), self.read_back.exclusive_first_request():
             if self._left(group):  # the engine may have become unreachable while the group waited for its slot
                 return ()
             attempt = self._attempt(group, backoff.seconds_left)
@@ -200,7 +191,7 @@ class BulkWriter:
         except EngineError as error:
             return self._failed_request(group, len(body), error)
         acknowledged = [
-            (action, result)
+            (action, result.version)
             for action, result in zip(group, results, strict=True)
             if result.ok and misrouted_reason(action.document, result, self._index) is None
         ]
@@ -214,7 +205,8 @@ class BulkWriter:
                 attempt.server_errors &= result.status == _INTERNAL_SERVER_ERROR
             else:
                 self._record(action, result)
-        self._read_back.check_first_request(acknowledged)
+        written = [(action, version) for action, version in acknowledged if version is not None]
+        self.read_back.check_first_request(written)
         return attempt
 
     def _failed_request(self, group: list[DocumentAction], size: int, error: EngineError) -> _Attempt:
@@ -254,8 +246,7 @@ class BulkWriter:
             self._outcomes.add(DocumentOutcome.LEFT)
         elif document.version is not None and result.status == 409:
             self._uncount_embedded(action)
-            assert self._conflicts is not None, f"{document.id} has a version, but conflicts are not handled"
-            self._conflicts.add(action)
+            self._conflicts[document.id, document.routing] = action
         elif document.version is not None and reason.startswith("document_missing_exception"):
             self._uncount_embedded(action)
             self._outcomes.add(DocumentOutcome.DELETED)

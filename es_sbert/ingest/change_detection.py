@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.protocol import DocumentKey, Json
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     VectorFieldValue,
-    is_vector_current,
-    raw_document_meta,
     read_document_meta,
     stored_text,
     to_bulk_value,
 )
 from es_sbert.index.mapping import is_in_source, named_vectors_query
-from es_sbert.index.text_template import MISSING, find_field
-from es_sbert.ingest.documents import Document, DocumentAction, document_windows, index_action
+from es_sbert.index.vector_changes import StoredVector, VectorChange, stored_vectors, vector_change
+from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.read_documents import Document, document_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +69,6 @@ class Decision(Enum):
     EMPTY = auto()  # no text, and the index holds no vector of it
 
 
-class StoredVector(NamedTuple):
-    """What the index holds of a document for one vector field.
-
-    Attributes:
-        exists: Whether there is a vector. The metadata does not prove it: on Elasticsearch 9.2 and later `_source`
-            hides vectors, so an application that writes back what it has read drops them and keeps the metadata.
-        meta: The metadata of the vector as the index holds it, or its `META_MEMBERS`; None if there is none.
-        text_changed: Whether the text in the index is known to differ from the source's.
-    """
-
-    exists: bool = False
-    meta: Mapping[str, Any] | None = None
-    text_changed: bool = False
-
-    def is_current(self, text: str, fingerprint: str) -> bool:
-        """Whether it is the vector of this text by this model."""
-        return self.exists and is_vector_current(self.meta, text, fingerprint)
-
-    @property
-    def has_stored_data(self) -> bool:
-        """Whether there is a vector or metadata to remove."""
-        return self.exists or self.meta is not None
-
-
 # Members of a vector's metadata that change detection reads.
 META_MEMBERS = ("fingerprint", "text_hash", "document_hash", "embedded_at")
 
@@ -123,26 +99,19 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
     Args:
         stored: One per target.
     """
-    if _is_unchanged(document, stored, targets):
+    changes = [vector_change(*each) for each in zip(targets, document.texts, stored, strict=True)]
+    if _is_unchanged(document, stored, targets, changes):
         return _UNCHANGED
     if any(is_superseded(document, one.meta) for one in stored):
         return ChangeDecision(Decision.SUPERSEDED)
-    current = [
-        one.is_current(text, target.meta.fingerprint)
-        for one, text, target in zip(stored, document.texts, targets, strict=True)
-    ]
     numbers = range(len(targets))
-    filled = [number for number in numbers if targets[number].filled]
-    to_embed = tuple(number for number in filled if document.texts[number] and not current[number])
-    reused = tuple(number for number in numbers if current[number])
-    discarded = tuple(
-        number
-        for number in numbers
-        if not targets[number].filled and stored[number].has_stored_data and not current[number]
-    )
-    if any(document.texts[number] for number in filled):
+    to_embed = tuple(number for number in numbers if changes[number] is VectorChange.EMBED)
+    reused = tuple(number for number in numbers if changes[number] is VectorChange.KEEP)
+    removed = [number for number in numbers if changes[number] is VectorChange.REMOVE]
+    discarded = tuple(number for number in removed if not targets[number].filled)
+    if any(document.texts[number] for number in numbers if targets[number].filled):
         return ChangeDecision(Decision.WRITE, to_embed, reused, discarded)
-    if any(stored[number].has_stored_data for number in filled):
+    if len(removed) > len(discarded):
         return ChangeDecision(Decision.CLEAR, (), reused, discarded)
     return ChangeDecision(Decision.EMPTY)
 
@@ -151,21 +120,17 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
 _UNCHANGED = ChangeDecision(Decision.UNCHANGED)
 
 
-def _is_unchanged(document: Document, stored: Sequence[StoredVector], targets: EmbeddingTargets) -> bool:
+def _is_unchanged(
+    document: Document, stored: Sequence[StoredVector], targets: EmbeddingTargets, changes: Sequence[VectorChange]
+) -> bool:
     """Whether the index holds the document with current vectors, and no outdated ones that the load fills."""
-    is_known = False
-    for one, text, target in zip(stored, document.texts, targets, strict=True):
-        if one.text_changed:
-            return False
-        if not target.filled:
-            continue
-        if one.has_stored_data if not text else not one.is_current(text, target.meta.fingerprint):
-            return False
-        if one.meta is not None:
-            if one.meta.get("document_hash") != document.document_hash:
-                return False
-            is_known = True
-    return is_known
+    if any(one.text_changed for one in stored):
+        return False
+    filled = [(one.meta, change) for one, target, change in zip(stored, targets, changes, strict=True) if target.filled]
+    if any(change in (VectorChange.EMBED, VectorChange.REMOVE) for _, change in filled):
+        return False
+    metas = [meta for meta, _ in filled if meta is not None]
+    return bool(metas) and all(meta.get("document_hash") == document.document_hash for meta in metas)
 
 
 def is_superseded(document: Document, meta: Mapping[str, Any] | None) -> bool:
@@ -218,15 +183,8 @@ class ChangeDetection:
             LoadHalted: the load was halted before a lookup.
         """
         plan = WindowPlan()
-        if self._empty_index:
-            for document in documents:
-                filled = enumerate(zip(self._targets, document.texts, strict=True))
-                to_embed = tuple(number for number, (target, text) in filled if target.filled and text)
-                if to_embed:
-                    plan.embed.append(EmbeddingTask(document, to_embed))
-            self._outcomes.add(DocumentOutcome.EMPTY, len(documents) - len(plan.embed))
-            return plan
-        stored = self._look_up(documents)
+        nothing = [StoredVector()] * len(self._targets)
+        stored = [nothing] * len(documents) if self._empty_index else self._look_up(documents)
         decisions = [
             detect_changes(document, one, self._targets) for document, one in zip(documents, stored, strict=True)
         ]
@@ -252,34 +210,24 @@ class ChangeDetection:
         query = named_vectors_query((target.field, target.meta) for target in self._targets)
         texts = [field for target in self._targets for field in target.template.fields]
         metas = [f"{target.meta_field}.{member}" for target in self._targets for member in META_MEMBERS]
-        result_window = self._context.index.result_window
+        source = {"includes": list(dict.fromkeys([*texts, *metas]))}
+        window = self._context.index.result_window
+        look_up = partial(multi_get, query=query, source=source, result_window=window, hit_fields=_HIT_FIELDS)
         hits: dict[DocumentKey, Json] = {}
-        for group in document_windows(documents, max(1, min(_LOOKUP, result_window // 2)), _LOOKUP_BYTES):
+        for group in document_windows(documents, max(1, min(_LOOKUP, window // 2)), _LOOKUP_BYTES):
             self._context.control.check()
-            hits |= self._context.retrying(
-                multi_get,
-                self._engine,
-                self._index,
-                [document.id for document in group],
-                query=query,
-                source={"includes": list(dict.fromkeys([*texts, *metas]))},
-                result_window=result_window,
-                hit_fields=_HIT_FIELDS,
-            )
+            ids = [document.id for document in group]
+            hits |= self._context.retrying(look_up, self._engine, self._index, ids)
         return [self._stored_vectors(document, hits.get((document.id, document.routing))) for document in documents]
 
     def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:
         if hit is None:
             return [StoredVector()] * len(self._targets)
-        source, names = hit.get("_source") or {}, hit.get("matched_queries", [])
-        return [
-            StoredVector(
-                exists=str(number) in names and not self._untrusted,
-                meta=raw_document_meta(source, target.meta_field),
-                text_changed=self._comparable[number] and stored_text(source, target) != document.texts[number],
-            )
-            for number, target in enumerate(self._targets)
-        ]
+        source, stored = hit.get("_source") or {}, []
+        for number, (target, one) in enumerate(zip(self._targets, stored_vectors(hit, self._targets), strict=True)):
+            text_changed = self._comparable[number] and stored_text(source, target) != document.texts[number]
+            stored.append(StoredVector(one.exists and not self._untrusted, one.meta, text_changed))
+        return stored
 
     def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[str, Json]:
         """id → vector fields of the documents that keep one, and their metadata."""
@@ -306,12 +254,12 @@ class ChangeDetection:
         to_embed, reused = list(decision.to_embed), []
         for number in decision.reused:
             target = self._targets[number]
-            value, meta = find_field(source, target.field), read_document_meta(source, target.meta_field)
-            exists = value is not MISSING and value is not None
-            stored = StoredVector(exists, raw_document_meta(source, target.meta_field))
-            if meta is not None and stored.is_current(document.texts[number], target.meta.fingerprint):
+            meta = read_document_meta(source, target.meta_field)
+            change = vector_change(target, document.texts[number], StoredVector.of(source, target))
+            if meta is not None and change is VectorChange.KEEP:
                 renewed = meta.model_copy(update={"document_hash": document.document_hash})
-                reused.append(VectorFieldValue(target.field, to_bulk_value(self._engine.info, value), renewed))
+                value = to_bulk_value(self._engine.info, source[target.field])
+                reused.append(VectorFieldValue(target.field, value, renewed))
             elif target.filled:
                 to_embed.append(number)  # the document or its vector was removed since the first lookup
             else:
@@ -320,9 +268,7 @@ class ChangeDetection:
             plan.embed.append(EmbeddingTask(document, tuple(to_embed), tuple(reused)))
             return
         outcome = DocumentOutcome.UPDATED if decision.decision is Decision.WRITE else DocumentOutcome.EMPTY
-        embedded_at = max((field.meta.embedded_at for field in reused), default="")
-        body = index_action(document, reused)
-        plan.actions.append(DocumentAction(document, body, outcome, 0, embedded_at, tuple(reused)))
+        plan.actions.append(DocumentAction(document, bulk_lines(document, reused), outcome, tuple(reused)))
 
     def _record_unwritten(self, documents: list[Document], decisions: list[ChangeDecision]) -> None:
         pairs = zip(documents, decisions, strict=True)

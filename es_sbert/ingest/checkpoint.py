@@ -53,8 +53,6 @@ class SeenRecord(NamedTuple):
     origin: Origin
 
 
-# The cache of the operating system holds the rest of the file.
-_CACHE_KIB = 8 * 1024
 # Rows per statement: other threads run while SQLite executes it. SQLite allows at least 999 parameters. Every statement
 # has the same number, padded with NULL, and so is compiled once.
 _ROWS = 128
@@ -66,116 +64,6 @@ _ACKNOWLEDGE = f"UPDATE records SET acknowledged = 1 WHERE id IN ({_KEYS})"
 
 # key, number of the record, content, source, line, acknowledged
 _Row = tuple[bytes, int, bytes, int, int, int]
-
-
-class SeenRecordTable:
-    """Not thread-safe.
-
-    Args:
-        path: The file; an existing one is overwritten.
-        rereads: Whether a part of a source may be read twice, because the worker that read it was lost: a record from
-            the same place is then not a duplicate.
-
-    Raises:
-        sqlite3.Error, OSError: the file cannot be written. So do all methods.
-    """
-
-    def __init__(self, path: Path, *, rereads: bool) -> None:
-        self._path = path
-        self._rereads = rereads
-        self._records_seen = 0
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
-        path.unlink(missing_ok=True)
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
-        for pragma in (
-            "locking_mode = EXCLUSIVE",
-            "journal_mode = OFF",
-            "synchronous = OFF",
-            f"cache_size = -{_CACHE_KIB}",
-        ):
-            self._db.execute(f"PRAGMA {pragma}")
-        self._db.execute(
-            "CREATE TABLE records (id BLOB PRIMARY KEY, meeting INTEGER, content BLOB, source INTEGER, line INTEGER, "
-            "acknowledged INTEGER) WITHOUT ROWID"
-        )
-        # A single transaction: without a journal it costs nothing to keep it open.
-        self._db.execute("BEGIN")
-
-    def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
-        """See `LoadCheckpoint.record_seen`."""
-        first_number = self._records_seen
-        self._records_seen += len(records)
-        rows = [
-            (_key(record.id), number, bytes.fromhex(record.content), *self._place(record.origin))
-            for number, record in enumerate(records, first_number)
-        ]
-        # In key order, so that neighbours in the table are inserted together; of one key, the first record wins.
-        rows.sort()
-        statuses = [(SeenStatus.NEW, record.origin) for record in records]
-        for some in batched(rows, _ROWS):
-            padding = [None] * (len(some[0]) * (_ROWS - len(some)))
-            if self._db.execute(_INSERT, [*chain.from_iterable(some), *padding]).rowcount == len(some):
-                continue  # all of them are new
-            found = self._find([key for key, *_ in some])
-            for key, number, content, *_ in some:
-                if found[key][1] != number:
-                    place = number - first_number
-                    statuses[place] = self._seen_before(found[key], content, records[place].origin)
-        return statuses
-
-    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
-        """See `LoadCheckpoint.record_acknowledged`."""
-        for keys in batched(sorted(map(_key, document_ids)), _ROWS):
-            self._db.execute(_ACKNOWLEDGE, _padded(keys))
-
-    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
-        """See `LoadCheckpoint.seen_ids`."""
-        seen = self._find([_key(document_id) for document_id in document_ids])
-        return {document_id for document_id in document_ids if _key(document_id) in seen}
-
-    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
-        """See `LoadCheckpoint.count_acknowledged`."""
-        if documents is None:
-            [(count,)] = self._db.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
-            return int(count)
-        seen = self._find([_key(document_id) for document_id, _ in documents])
-        rows = ((seen.get(_key(document_id)), content) for document_id, content in documents)
-        return sum(
-            row is not None and bool(row[5]) and (content is None or bytes.fromhex(content) == row[2])
-            for row, content in rows
-        )
-
-    def forget_acknowledged(self) -> None:
-        """No record counts as acknowledged any more."""
-        self._db.execute("UPDATE records SET acknowledged = 0")
-
-    def close(self) -> None:
-        """Remove the table; does nothing the second time."""
-        self._db.close()
-        self._path.unlink(missing_ok=True)
-
-    def _find(self, keys: Sequence[bytes]) -> dict[bytes, _Row]:
-        """Rows by their keys."""
-        found: dict[bytes, _Row] = {}
-        for some in batched(keys, _ROWS):
-            found |= {row[0]: row for row in self._db.execute(_FIND, _padded(some))}
-        return found
-
-    def _seen_before(self, row: _Row, content: bytes, origin: Origin) -> tuple[SeenStatus, Origin]:
-        _, _, known, source, line, acknowledged = row
-        first = Origin(self._names[source], line)
-        if self._rereads and known == content and (first == origin or not acknowledged):
-            # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
-            return (SeenStatus.ACKNOWLEDGED if acknowledged else SeenStatus.NEW), origin
-        return (SeenStatus.REPEATED if known == content else SeenStatus.CONTRADICTED), first
-
-    def _place(self, origin: Origin) -> tuple[int, int]:
-        """Number of the source in this table, and line."""
-        if origin.source not in self._numbers:
-            self._numbers[origin.source] = len(self._names)
-            self._names.append(origin.source)
-        return self._numbers[origin.source], origin.line
 
 
 def _padded(keys: Sequence[bytes]) -> list[bytes | None]:
@@ -320,6 +208,12 @@ class CheckpointFile:
         """
         self.path = path
         self.note: str | None = None
+        self._seen_path = path.with_name(f"{path.name}{_SEEN}")
+        self._rereads = rereads
+        self._records_seen = 0
+        # The table holds numbers of sources.
+        self._source_names: list[str] = []
+        self._source_numbers: dict[str, int] = {}
         self._lock = threading.Lock()
         self._finished = False
         with self._explained():
@@ -331,7 +225,7 @@ class CheckpointFile:
             self._commit()
             try:
                 # The lock is held: no other process has this file open.
-                self._records = SeenRecordTable(self.path.with_name(f"{self.path.name}{_SEEN}"), rereads=rereads)
+                self._seen = _create_seen_table(self._seen_path)
             except BaseException:
                 self._db.close()
                 raise
@@ -363,26 +257,76 @@ class CheckpointFile:
 
     def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
         with self._explained():
-            return self._records.record_seen(records)
+            first_number = self._records_seen
+            self._records_seen += len(records)
+            rows = [
+                (_key(record.id), number, bytes.fromhex(record.content), *self._place(record.origin))
+                for number, record in enumerate(records, first_number)
+            ]
+            # In key order, so that neighbours in the table are inserted together; of one key, the first record wins.
+            rows.sort()
+            statuses = [(SeenStatus.NEW, record.origin) for record in records]
+            for some in batched(rows, _ROWS):
+                padding = [None] * (len(some[0]) * (_ROWS - len(some)))
+                if self._seen.execute(_INSERT, [*chain.from_iterable(some), *padding]).rowcount == len(some):
+                    continue  # all of them are new
+                found = self._find([key for key, *_ in some])
+                for key, number, content, *_ in some:
+                    if found[key][1] != number:
+                        place = number - first_number
+                        statuses[place] = self._seen_before(found[key], content, records[place].origin)
+            return statuses
+
+    def _seen_before(self, row: _Row, content: bytes, origin: Origin) -> tuple[SeenStatus, Origin]:
+        _, _, known, source, line, acknowledged = row
+        first = Origin(self._source_names[source], line)
+        if self._rereads and known == content and (first == origin or not acknowledged):
+            # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
+            return (SeenStatus.ACKNOWLEDGED if acknowledged else SeenStatus.NEW), origin
+        return (SeenStatus.REPEATED if known == content else SeenStatus.CONTRADICTED), first
+
+    def _place(self, origin: Origin) -> tuple[int, int]:
+        """Number of the source in the table, and line."""
+        if origin.source not in self._source_numbers:
+            self._source_numbers[origin.source] = len(self._source_names)
+            self._source_names.append(origin.source)
+        return self._source_numbers[origin.source], origin.line
+
+    def _find(self, keys: Sequence[bytes]) -> dict[bytes, _Row]:
+        """Rows of the table by their keys."""
+        found: dict[bytes, _Row] = {}
+        for some in batched(keys, _ROWS):
+            found |= {row[0]: row for row in self._seen.execute(_FIND, _padded(some))}
+        return found
 
     def record_acknowledged(self, document_ids: Sequence[str]) -> None:
         with self._explained():
-            self._records.record_acknowledged(document_ids)
+            for keys in batched(sorted(map(_key, document_ids)), _ROWS):
+                self._seen.execute(_ACKNOWLEDGE, _padded(keys))
 
     def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
         with self._explained():
-            return self._records.seen_ids(document_ids)
+            seen = self._find([_key(document_id) for document_id in document_ids])
+            return {document_id for document_id in document_ids if _key(document_id) in seen}
 
     def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
         with self._explained():
-            return self._records.count_acknowledged(documents)
+            if documents is None:
+                [(count,)] = self._seen.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
+                return int(count)
+            seen = self._find([_key(document_id) for document_id, _ in documents])
+            rows = ((seen.get(_key(document_id)), content) for document_id, content in documents)
+            return sum(
+                row is not None and bool(row[5]) and (content is None or bytes.fromhex(content) == row[2])
+                for row, content in rows
+            )
 
     def mark_untrusted(self) -> None:
         with self._explained():
             # Stored in the file, for the process that resumes this load.
             self._db.execute("PRAGMA user_version = 1")
             self._commit()
-            self._records.forget_acknowledged()
+            self._seen.execute("UPDATE records SET acknowledged = 0")
 
     def is_untrusted(self) -> bool:
         return self._untrusted
@@ -399,7 +343,7 @@ class CheckpointFile:
     def close(self) -> None:
         with self._explained():
             if not self._finished:
-                self._records.close()
+                self._close_seen_table()
                 if self._db.in_transaction:  # a full disk ends it
                     self._db.execute("COMMIT")
                 self._db.close()
@@ -407,7 +351,7 @@ class CheckpointFile:
     def finish(self) -> None:
         with self._explained():
             self._finished = True
-            self._records.close()
+            self._close_seen_table()
             if os.name == "nt":
                 # Windows cannot remove an open file. If another load has opened it by now, it is kept.
                 self._db.close()
@@ -416,6 +360,10 @@ class CheckpointFile:
             else:
                 self._remove()  # while it is locked: afterwards another load may use it
                 self._db.close()
+
+    def _close_seen_table(self) -> None:
+        self._seen.close()
+        self._seen_path.unlink(missing_ok=True)
 
     def _remove(self) -> None:
         for suffix in reversed(_SUFFIXES):  # the database itself last
@@ -442,6 +390,22 @@ class CheckpointFile:
                     "Free space or name another file with --state, then run the same command again: it resumes "
                     "the load.",
                 ) from error
+
+
+def _create_seen_table(path: Path) -> sqlite3.Connection:
+    """The scratch table of the records that were read; an existing file is overwritten."""
+    path.unlink(missing_ok=True)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+    # The size is in KiB: the cache of the operating system holds the rest of the file.
+    for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = OFF", "synchronous = OFF", "cache_size = -8192"):
+        db.execute(f"PRAGMA {pragma}")
+    db.execute(
+        "CREATE TABLE records (id BLOB PRIMARY KEY, number INTEGER, content BLOB, source INTEGER, line INTEGER, "
+        "acknowledged INTEGER) WITHOUT ROWID"
+    )
+    # A single transaction: without a journal it costs nothing to keep it open.
+    db.execute("BEGIN")
+    return db
 
 
 def _connect(path: Path) -> sqlite3.Connection:

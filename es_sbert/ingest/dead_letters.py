@@ -77,13 +77,8 @@ def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
 
     Truncated lines, and lines that are not dead letters, are skipped.
     """
-    if not path.is_file():
-        return
-    with open(path, "rb") as file:
-        for line in file:
-            letter = _parse_dead_letter(line)
-            if letter is not None and letter.get("run") == run:
-                yield dead_letter_key(letter)
+    if path.is_file():
+        yield from (dead_letter_key(letter) for _, letter in _read_dead_letters(path) if letter.get("run") == run)
 
 
 def last_dead_letter_time(path: Path) -> str | None:
@@ -175,14 +170,8 @@ class DeadLetters:
                     self._file = _open_to_append(self.path)
                     # It may be the first of many: the user can still stop the load and fix the cause.
                     message = f"{origin} cannot be loaded: {reason} (this one and others: {self.path})"
-                    log_event(
-                        "first_dead_letter",
-                        message,
-                        logging.WARNING,
-                        file=str(self.path),
-                        source=str(origin),
-                        reason=reason,
-                    )
+                    facts = {"file": str(self.path), "source": str(origin), "reason": reason}
+                    log_event("first_dead_letter", message, logging.WARNING, **facts)
                 while not self._append(self._file, line):
                     moved, self._file = self._file, _open_to_append(self.path)
                     moved.close()
@@ -259,10 +248,16 @@ def pending_dead_letters(file: Path) -> DeadLetterFile:
     Raises:
         SourceError: there are none.
     """
-    for path in (quarantine_path(file), file):
-        if path.is_file():
-            return DeadLetterFile(LocalFile(str(file), path, path.stat().st_size))
-    raise SourceError(f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load.")
+    path = _pending_path(file)
+    if path is None:
+        raise SourceError(
+            f"there are no dead letters in {file}", "Give --retry the dead-letter file of an earlier load."
+        )
+    return DeadLetterFile(LocalFile(str(file), path, path.stat().st_size))
+
+
+def _pending_path(file: Path) -> Path | None:
+    return next((path for path in (quarantine_path(file), file) if path.is_file()), None)
 
 
 def find_dead_letters(file: Path) -> DeadLetterFile:
@@ -280,11 +275,10 @@ def check_dead_letter_index(file: Path, names: Collection[str]) -> None:
         UsageError: a dead letter names another index.
         SourceError: the file cannot be read.
     """
-    path = next((path for path in (quarantine_path(file), file) if path.is_file()), file)
+    path = _pending_path(file) or file
     try:
-        with open(path, "rb") as lines:
-            indices = ((_parse_dead_letter(line) or {}).get("index") for line in lines)
-            other = next((index for index in indices if isinstance(index, str) and index not in names), None)
+        indices = (letter.get("index") for _, letter in _read_dead_letters(path))
+        other = next((index for index in indices if isinstance(index, str) and index not in names), None)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check the path and its permissions.") from error
     if other is not None:
@@ -368,17 +362,24 @@ def _last_lines(path: Path) -> dict[bytes, int]:
 
     Takes some hundred bytes of memory per dead letter.
     """
-    last_lines: dict[bytes, int] = {}
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            letter = _parse_dead_letter(line)
-            if letter is not None and isinstance(letter.get("id"), str) and "document" in letter:
-                last_lines[_id_digest(letter["id"])] = number
-    return last_lines
+    return {
+        _id_digest(letter["id"]): number
+        for number, letter in _read_dead_letters(path)
+        if isinstance(letter.get("id"), str) and "document" in letter
+    }
 
 
 def _id_digest(document_id: str) -> bytes:
     return hashlib.blake2b(document_id.encode(), digest_size=16).digest()
+
+
+def _read_dead_letters(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The dead letters of a file, with their lines, from 1."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            letter = _parse_dead_letter(line)
+            if letter is not None:
+                yield number, letter
 
 
 def _parse_dead_letter(line: bytes) -> dict[str, Any] | None:

@@ -23,14 +23,14 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import index_body
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.index.vector_field import FieldRequest, plan_field_change
+from es_sbert.index.vector_field import plan_field_change
 from es_sbert.ingest.change_detection import EmbeddingTask
 from es_sbert.ingest.dead_letters import pending_dead_letters
-from es_sbert.ingest.documents import Document, RecordStream, to_document
 from es_sbert.ingest.first_records import check_first_records, planned_document_rules, sample_hits
 from es_sbert.ingest.load_pipeline import DocumentChunker
-from es_sbert.ingest.load_plan import LoadPlan
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_plan import LoadPlan, ModelIdentity
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.read_documents import Document, RecordStream, to_document
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.io.text_formats import dump_object
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines
@@ -151,13 +151,13 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
     """
     control, info = LoadControl(), encoder.info
     stream = check_first_records(engine, plan, control)
-    try:
-        documents = (
-            _first_of_sources(plan, control, stream, count) if plan.sources else _sample_of_index(engine, plan, count)
-        )
-    finally:
-        if stream is not None:
-            stream.close()
+    if plan.settings.retry is not None:
+        stream = RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)
+    if stream is None:
+        documents = _sample_of_index(engine, plan, count)
+    else:
+        with closing(stream):
+            documents = _first_of_sources(plan, stream, count)
     targets, body = _mapping(engine, encoder, plan)
     return DryRun(
         index=plan.settings.index,
@@ -176,17 +176,13 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
 _Previewed = list[tuple[Document | RejectedRecord, Json]]
 
 
-def _first_of_sources(plan: LoadPlan, control: LoadControl, stream: RecordStream | None, count: int) -> _Previewed:
+def _first_of_sources(plan: LoadPlan, stream: RecordStream, count: int) -> _Previewed:
     """The first documents of the sources, those that cannot be loaded among them."""
-    if stream is None:
-        assert plan.settings.retry is not None, "only letters have no stream"
-        stream = RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)
     rules = planned_document_rules(plan)
-    with closing(stream):
-        return [
-            (record, {}) if isinstance(record, RejectedRecord) else (to_document(record, rules), record.fields)
-            for record in islice(stream, count)
-        ]
+    return [
+        (record, {}) if isinstance(record, RejectedRecord) else (to_document(record, rules), record.fields)
+        for record in islice(stream, count)
+    ]
 
 
 def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
@@ -198,40 +194,29 @@ def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
         fields = hit.get("_source") or {}
         try:
             texts = target_texts(fields, targets)
+            documents.append((Document(origin, hit["_id"], texts, dump_object(fields), None), fields))
         except TextFieldError as error:
             documents.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
-            continue
-        documents.append((Document(origin, hit["_id"], texts, dump_object(fields), None), fields))
     return documents
 
 
 def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[EmbeddingTargets, Json | None]:
     """The vector fields as they would be, and the body that makes them."""
-    settings, info, state = plan.settings, encoder.info, plan.state
+    info, state = encoder.info, plan.state
     targets: list[EmbeddingTarget] = []
     created: Json | None = None
     addition: Json = {}
-    for field in plan.fields:
+    requests = plan.field_requests(ModelIdentity(info.model, info.fingerprint, info.dimensions))
+    for field, request in zip(plan.fields, requests, strict=True):
         if field.passages is not None:
             encoder.splitter(field.passages.tokens, field.passages.overlap, "document")
-        request = FieldRequest(
-            field.field,
-            info.fingerprint,
-            info.model,
-            info.dimensions,
-            index_type=settings.index_type,
-            text=field.template.template,
-            passages=field.passages,
-            text_options=field.text_options,
-            replace_text=settings.replace_text_template,
-        )
         if state is None:
             meta = request.new_meta(engine)
             created = index_body(engine.info.engine_type, field.field, meta)
-            state = _as_created(settings.index, created)
+            state = _as_created(plan.settings.index, created)
             targets.append(EmbeddingTarget(field.field, field.template, meta))
             continue
-        planned, body = plan_field_change(engine, state, request, name=settings.index)
+        planned, body = plan_field_change(engine, state, request, name=plan.settings.index)
         targets.append(EmbeddingTarget(field.field, field.template, planned.meta))
         if body is not None:
             addition = _merge_mapping(addition, body)
@@ -258,17 +243,19 @@ def _previews(encoder: Encoder, targets: EmbeddingTargets, documents: _Previewed
     chunker = DocumentChunker(encoder, targets)
     for document, fields in documents:
         missing = tuple(absent_fields(fields, target_text_fields(targets))) if fields else ()
-        origin = str(document.origin)
-        if isinstance(document, RejectedRecord):
-            yield DocumentPreview(
-                id=document.id, origin=origin, texts=(), missing_fields=missing, problem=document.reason
-            )
-            continue
-        # The targets that the load fills come first.
-        to_embed = tuple(number for number in range(len(targets)) if document.texts[number])
-        [chunks] = chunker.chunk([EmbeddingTask(document, to_embed)])
-        texts = tuple(text for chunk in chunks for text in _texts(encoder, chunk))
-        yield DocumentPreview(id=document.id, origin=origin, texts=texts, missing_fields=missing, problem=None)
+        texts: tuple[TextPreview, ...] = ()
+        if isinstance(document, Document):
+            # The targets that the load fills come first.
+            to_embed = tuple(number for number in range(len(targets)) if document.texts[number])
+            [chunks] = chunker.chunk([EmbeddingTask(document, to_embed)])
+            texts = tuple(text for chunk in chunks for text in _texts(encoder, chunk))
+        yield DocumentPreview(
+            id=document.id,
+            origin=str(document.origin),
+            texts=texts,
+            missing_fields=missing,
+            problem=document.reason if isinstance(document, RejectedRecord) else None,
+        )
 
 
 def _texts(encoder: Encoder, chunk: ChunkedText) -> Iterator[TextPreview]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -16,23 +16,22 @@ from typing import Any
 from es_sbert.engines.protocol import Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
-from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, target_texts
+from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets
 from es_sbert.index.load_checks import check_strict_mapping
 from es_sbert.index.mapping import VectorFieldMeta, has_vector_query, vector_fields
 from es_sbert.index.text_template import (
     MISSING,
-    TextFieldError,
     document_field_names,
     fields_hint,
     find_field,
     mapping_field_names,
 )
 from es_sbert.ingest.dead_letters import pending_dead_letters
-from es_sbert.ingest.documents import Document, DocumentRules, RecordStream, to_document
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
-from es_sbert.ingest.pipeline import LoadControl
-from es_sbert.ingest.records import Record, RejectedRecord
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.read_documents import Document, DocumentRules, RecordStream, to_document
+from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource
 from es_sbert.io.text_formats import json_type_name
 
@@ -85,12 +84,8 @@ class FirstRecords:
     @property
     def has_text(self) -> bool:
         """Whether one of the documents has a text to embed."""
-        return any(
-            text
-            for document in self.documents
-            for text, target in zip(document.texts, self.rules.targets, strict=True)
-            if target.filled
-        )
+        filled = [number for number, target in enumerate(self.rules.targets) if target.filled]
+        return any(document.texts[number] for document in self.documents for number in filled)
 
     def documents_as_json(self) -> Iterator[dict[str, Any]]:
         """The fields of the records that are objects."""
@@ -117,32 +112,30 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
 
     These formats are rejected even if some of their lines could be loaded.
     """
-    record = first.records[0] if first.records else None
-    if record is None:
+    if not first.records:
         return None
-    name = _shell_name(record)
+    record = first.records[0]
+    source, name = record.origin.source, _shell_name(record)
     if isinstance(record, RejectedRecord):
         # Files are checked for this before they are read; pipes are not.
         if record.raw.lstrip().startswith(b"[") and _is_json(record):
-            return f"{record.origin.source} holds a JSON array, not one object a line", f"Use: jq -c '.[]' {name}"
+            return f"{source} holds a JSON array, not one object a line", f"Use: jq -c '.[]' {name}"
         return None
-    if is_bulk_action(record.fields):
-        actions = {action for fields in first.documents_as_json() if is_bulk_action(fields) for action in fields}
-        # An action alone may be a strange document; followed by another line it is a bulk body.
-        if len(first.records) > 1:
-            return (
-                f"{record.origin.source} looks like a _bulk body: each document comes after a line with its action",
-                (_bulk_body_remedy(record.fields, actions, name)),
-            )
-    if _is_response(record.fields):
+    fields = record.fields
+    # An action alone may be a strange document; followed by another line it is a bulk body.
+    if is_bulk_action(fields) and len(first.records) > 1:
+        problem = f"{source} looks like a _bulk body: each document comes after a line with its action"
+        return problem, _bulk_body_remedy(first, fields, name)
+    hits = fields.get("hits")
+    if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
         return (
-            f"{record.origin.source} looks like the response to a search, not like one document a line",
+            f"{source} looks like the response to a search, not like one document a line",
             f"Write its documents one a line: jq -c '.hits.hits[] | ._source + {{id: ._id}}' {name}, and load them "
             "with --id-field id.",
         )
-    if _is_hit(record.fields):
+    if isinstance(fields.get("_source"), dict) and "_id" in fields and "_index" in fields:
         return (
-            f"{record.origin.source} holds the hits of a search: the documents are in _source",
+            f"{source} holds the hits of a search: the documents are in _source",
             f"Write them one a line: jq -c '._source + {{id: ._id}}' {name}, and load them with --id-field id.",
         )
     return None
@@ -154,68 +147,67 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
     Args:
         first: At least one record, and none with a text.
     """
-    source = _shell_name(first.records[0])
-    shown = first.records[0].origin.source
-    names = first.field_names()
+    source, name = first.records[0].origin.source, _shell_name(first.records[0])
+    problem = f"{source}: none of the first {len(first.records):,} records can be loaded"
     objects = list(first.documents_as_json())
-    first_raw = next((reject.raw for reject in first.rejects if reject.raw), b"")
     if not objects:
-        return _no_objects(first, shown, source, first_raw)
-    count = f"{shown}: none of the first {len(first.records):,} records can be loaded"
-    taken = [name for name in first.rules.reserved if all(name in fields for fields in objects)]
+        return _diagnose_lines(first, source, name) or (
+            f"{problem}: {_frequent_reasons(first)}",
+            "Check that the file holds what its name or --format says.",
+        )
+    names, texts = first.field_names(), first.rules.text_fields
+    have = fields_hint([], names, _HAVE)
+    taken = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
     if taken:
-        filtered = ", ".join(f".{name}" for name in taken)
+        filtered = ", ".join(f".{field}" for field in taken)
         return (
-            f"{count}, since the documents already have the field {taken[0]}, into which this load would write",
-            f"Give --vector-field another name, or leave the fields out: jq -c 'del({filtered})' {source}",
+            f"{problem}, since the documents already have the field {taken[0]}, into which this load would write",
+            f"Give --vector-field another name, or leave the fields out: jq -c 'del({filtered})' {name}",
         )
     id_field = first.rules.id_field
     if id_field is not None and all(find_field(fields, id_field) is MISSING for fields in objects):
-        return f"{count}, since no document has the id field {id_field}", (
-            f"{fields_hint([id_field], names, _HAVE)} Correct --id-field, or leave it out: ids are then "
-            "hashes of the content."
+        hint = fields_hint([id_field], names, _HAVE)
+        return (
+            f"{problem}, since no document has the id field {id_field}",
+            f"{hint} Correct --id-field, or leave it out: ids are then hashes of the content.",
         )
-    texts = first.rules.text_fields
-    for name in texts:
-        types = {
-            json_type_name(value) for fields in objects if (value := find_field(fields, name)) not in (MISSING, None)
-        }
+    for text in texts:
+        values = [find_field(fields, text) for fields in objects]
+        types = {json_type_name(value) for value in values if value not in (MISSING, None)}
         if types and "string" not in types:
-            return f"{count}, since the text field {name} is a JSON {' or '.join(sorted(types))}, not a string", (
-                f"{fields_hint([], names, _HAVE)} Name a field of text with --text-field or --text-template."
+            return (
+                f"{problem}, since the text field {text} is a JSON {' or '.join(sorted(types))}, not a string",
+                f"{have} Name a field of text with --text-field or --text-template.",
             )
     if first.rejects and not first.documents:
-        return f"{count}: {_frequent_reasons(first)}", "Correct the source and run the command again."
+        return f"{problem}: {_frequent_reasons(first)}", "Correct the source and run the command again."
+    remedy = "Name the fields of the text with --text-field or --text-template."
     if first.missing == list(texts):
-        return f"{count}, since no document has the text field {' or '.join(texts)}", (
-            f"{fields_hint(texts, names, _HAVE)} Name the fields of the text with --text-field or --text-template."
-        )
-    return f"{count}, since the text field {' and '.join(texts)} is empty in all of them", (
-        f"{fields_hint([], names, _HAVE)} Name the fields of the text with --text-field or --text-template."
-    )
+        hint = fields_hint(texts, names, _HAVE)
+        return f"{problem}, since no document has the text field {' or '.join(texts)}", f"{hint} {remedy}"
+    return f"{problem}, since the text field {' and '.join(texts)} is empty in all of them", f"{have} {remedy}"
 
 
-def _no_objects(first: FirstRecords, shown: str, file: str, first_raw: bytes) -> tuple[str, str]:
+def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, str] | None:
+    """The problem and the remedy if the lines, none of which is an object, have a known format."""
     lines = [reject.raw.strip() for reject in first.rejects if reject.raw.strip()]
-    all_json = all(map(_is_json, first.rejects))
-    if all_json and first_raw.strip() == b"{":
+    if not lines or not all(map(_is_json, first.rejects)):
+        return None
+    if lines[0] == b"{":
         text = b"\n".join(lines)
         picked = ".hits.hits[] | ._source + {id: ._id}" if b'"hits"' in text and b'"_source"' in text else "."
         return (
-            f"{shown} holds a JSON object over several lines, not one object a line",
-            f"Write one document a line: jq -c '{picked}' {file}",
+            f"{source} holds a JSON object over several lines, not one object a line",
+            f"Write one document a line: jq -c '{picked}' {name}",
         )
-    delimiter = _delimiter(lines) if all_json else None
-    if delimiter is not None:
-        kind = "csv" if delimiter == b"," else "tsv"
-        return (
-            f"{shown} looks like {kind.upper()}, not like JSON Lines: its first line is "
-            f"{lines[0][:200].decode(errors='replace')!r}",
-            f"Add --format {kind}, or name the file .{kind}.",
-        )
+    delimiter = _delimiter(lines)
+    if delimiter is None:
+        return None
+    kind = "csv" if delimiter == b"," else "tsv"
+    first_line = lines[0][:200].decode(errors="replace")
     return (
-        f"{shown}: none of the first {len(first.records):,} records can be loaded: {_frequent_reasons(first)}",
-        "Check that the file holds what its name or --format says.",
+        f"{source} looks like {kind.upper()}, not like JSON Lines: its first line is {first_line!r}",
+        f"Add --format {kind}, or name the file .{kind}.",
     )
 
 
@@ -241,22 +233,14 @@ def _frequent_reasons(first: FirstRecords) -> str:
     return "; ".join(reason for _, reason in reasons.most_frequent())
 
 
-def _is_response(fields: Mapping[str, Any]) -> bool:
-    hits = fields.get("hits")
-    return isinstance(hits, dict) and isinstance(hits.get("hits"), list)
-
-
-def _is_hit(fields: Mapping[str, Any]) -> bool:
-    return isinstance(fields.get("_source"), dict) and "_id" in fields and "_index" in fields
-
-
-def _bulk_body_remedy(first: Mapping[str, Any], actions: set[str], file: str) -> str:
+def _bulk_body_remedy(first: FirstRecords, action: Mapping[str, Any], file: str) -> str:
+    actions = {name for fields in first.documents_as_json() if is_bulk_action(fields) for name in fields}
     if not actions <= {"index", "create"}:
         return (
             "Send it to the _bulk API of the engine, then embed the documents in place: "
             "`es-sbert ingest --index INDEX --text-field FIELD`."
         )
-    if any("_id" in parameters for parameters in first.values()):
+    if any("_id" in parameters for parameters in action.values()):
         keep = f"jq -nc 'inputs as $action | input + {{id: ($action | first(.[])._id)}}' {file}"
         return f"Keep its documents, each with its id: {keep}, and load them with --id-field id."
     return f"Keep its documents: awk 'NR % 2 == 0' {file}"
@@ -328,13 +312,13 @@ def planned_document_rules(plan: LoadPlan) -> DocumentRules:
     if state is not None:
         kept = kept_targets(vector_fields(state.mappings, state.name), [target.field for target in own])
     routing = None if state is None else state.alias_routing(settings.index)
-    return DocumentRules.of(own + kept, settings.id_field, routing)
+    return DocumentRules(own + kept, settings.id_field, routing)
 
 
 def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
-    if field.stored is not None:
-        return field.stored
-    return VectorFieldMeta(fingerprint="", model="", dimensions=0, index_type="", passages=field.passages)
+    return field.stored or VectorFieldMeta(
+        fingerprint="", model="", dimensions=0, index_type="", passages=field.passages
+    )
 
 
 def read_first_records(
@@ -373,13 +357,9 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
         _raise_unknown_fields(engine, plan, first.missing, first.field_names(), first)
         raise SourceError(*diagnose_unloadable(first))
     if first.missing:
-        further = {
-            name
-            for fields in _further_documents(plan)
-            for name in first.missing
-            if find_field(fields, name) is not MISSING
-        }
-        missing = [name for name in first.missing if name not in further]
+        missing = set(first.missing)
+        for fields in _further_documents(plan):
+            missing = {name for name in missing if find_field(fields, name) is MISSING}
         _raise_unknown_fields(engine, plan, missing, first.field_names(), first)
 
 
@@ -393,7 +373,7 @@ def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bo
 
 
 def _raise_unknown_fields(
-    engine: Engine, plan: LoadPlan, missing: Sequence[str], names: Sequence[str], first: FirstRecords | None = None
+    engine: Engine, plan: LoadPlan, missing: Collection[str], names: Sequence[str], first: FirstRecords | None = None
 ) -> None:
     """Reject fields of the text that neither the documents nor the mapping have.
 
@@ -412,14 +392,9 @@ def _raise_unknown_fields(
         mapping = "" if plan.state is None else f", and the mapping of {plan.state.name} lacks it"
         text = planned.text_options or f"the text {planned.template.template!r}"
         hint = fields_hint(unknown, names, _HAVE)
-        later = (
-            ""
-            if first is None
-            else " A field that only later documents have must be in the mapping before the load begins."
-        )
-        raise SourceError(
-            f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} ({text})", f"{hint}{later}"
-        )
+        if first is not None:
+            hint += " A field that only later documents have must be in the mapping before the load begins."
+        raise SourceError(f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} ({text})", hint)
 
 
 def _has_vectors_of_text(engine: Engine, state: IndexState | None, field: PlannedField) -> bool:
@@ -458,37 +433,22 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     fields = [field for field in plan.fields if not _has_vectors_of_text(engine, state, field)]
     if not fields:
         return
-    rules = planned_document_rules(replace(plan, fields=tuple(fields)))
-    texts = list(dict.fromkeys(name for field in fields for name in field.template.fields))
-    documents = [hit.get("_source") or {} for hit in sample_hits(engine, plan, _SAMPLE, texts)]
-    if not documents:
+    first = FirstRecords(planned_document_rules(replace(plan, fields=tuple(fields))))
+    name, texts = plan.settings.index, first.rules.text_fields
+    for hit in sample_hits(engine, plan, _SAMPLE, texts):
+        first.add(Record(Origin(f"index {name}"), hit.get("_source") or {}, b"", hit["_id"]))
+    if not first.records:
         return
     names = _index_names(engine, plan)
-    missing = [name for name in texts if all(find_field(document, name) is MISSING for document in documents)]
-    _raise_unknown_fields(engine, plan, missing, names)
-    _check_sample_has_text(engine, plan, rules, documents, names)
-
-
-def _check_sample_has_text(
-    engine: Engine, plan: LoadPlan, rules: DocumentRules, documents: Sequence[dict[str, Any]], names: Sequence[str]
-) -> None:
-    reasons: list[str] = []
-    for document in documents:
-        try:
-            texts = target_texts(document, rules.targets)
-        except TextFieldError as error:
-            reasons.append(str(error))
-            continue
-        if any(texts):
-            return
+    _raise_unknown_fields(engine, plan, first.missing, names)
+    if first.has_text:
+        return
     hint = f"{fields_hint([], names, _HAVE)} Name a field of text with --text-field or --text-template."
-    name = plan.settings.index
-    if len(reasons) == len(documents):
-        raise SourceError(f"no document of {name} can be embedded: {reasons[0]}", hint)
-    fields = rules.text_fields
-    some = {"bool": {"should": [{"exists": {"field": field}} for field in fields], "minimum_should_match": 1}}
+    if not first.documents:
+        raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
+    some = {"bool": {"should": [{"exists": {"field": field}} for field in texts], "minimum_should_match": 1}}
     if not engine.count(name, some):
-        raise SourceError(f"no document of {name} has the text field {' or '.join(fields)}", hint)
+        raise SourceError(f"no document of {name} has the text field {' or '.join(texts)}", hint)
 
 
 def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:
@@ -517,5 +477,4 @@ def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[s
         if plan.settings.dry_run is None:
             raise
     body = {"query": {"match_all": {}}, "size": count, "_source": source}
-    hits: list[dict[str, Any]] = engine.search(name, body)["hits"]["hits"]
-    return hits
+    return list(engine.search(name, body)["hits"]["hits"])

@@ -86,11 +86,10 @@ class ErrorReasons:
                 self._counts[kind] += 1
 
     def most_frequent(self) -> list[tuple[int, str]]:
-        """The most frequent kinds of reasons: how often each was met, and the first of its kind."""
+        """The most frequent kinds of reasons: how often each occurred, and the first of its kind."""
         with self._lock:
-            return [
-                (count, _shortened(self._first[kind])) for kind, count in self._counts.most_common(_REPORTED_REASONS)
-            ]
+            kinds = self._counts.most_common(_REPORTED_REASONS)
+            return [(count, _shortened(self._first[kind])) for kind, count in kinds]
 
 
 class ErrorMonitor:
@@ -109,17 +108,16 @@ class ErrorMonitor:
         self._reasons = ErrorReasons()
         self._stopped = threading.Event()
 
-    def add(self, reason: str) -> None:
-        """A document could not be loaded."""
-        self._reasons.add(reason)
-
-    def check(self, read: int, failed: int) -> None:
+    def check(self, read: int, failed: int, reasons: Iterable[str] = ()) -> None:
         """Stop the load if too much of it has failed.
 
         Args:
             read: Records read so far.
             failed: Documents of them that could not be loaded.
+            reasons: Why further ones could not be loaded.
         """
+        for reason in reasons:
+            self._reasons.add(reason)
         if self._stopped.is_set() or not self._limit.is_exceeded(read, failed):
             return
         self._stopped.set()
@@ -273,25 +271,21 @@ class OutcomeRecorder:
     """Ledger, checkpoint and dead letters in one, so that none is written without the others. Thread-safe.
 
     Args:
-        ledger: The counts.
         dead_letters: Takes the documents that cannot be loaded.
         checkpoint: Remembers what the index holds; None if the index itself is the source.
         errors: Stops the load when too many documents fail; None for no limit.
 
     Attributes:
+        ledger: The counts.
         rejected: Records that are not documents; their ids are unknown, so pruning is unsafe.
         dropped: Vector field → documents that lost their vector there, because their text changed and this load does
             not fill the field.
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        dead_letters: DeadLetterSink,
-        checkpoint: LoadCheckpoint | None = None,
-        errors: ErrorMonitor | None = None,
+        self, dead_letters: DeadLetterSink, checkpoint: LoadCheckpoint | None = None, errors: ErrorMonitor | None = None
     ) -> None:
-        self.ledger = ledger
+        self.ledger = Ledger()
         self.dead_letters = dead_letters
         self._checkpoint = checkpoint
         self._errors = errors
@@ -315,9 +309,7 @@ class OutcomeRecorder:
             reasons: Why further ones have failed.
         """
         if self._errors is not None:
-            for reason in reasons:
-                self._errors.add(reason)
-            self._errors.check(self.ledger.read, self.ledger.dead)
+            self._errors.check(self.ledger.read, self.ledger.dead, reasons)
 
     def record_acknowledged(self, document_ids: Sequence[str]) -> None:
         """The index holds these documents as the source has them."""

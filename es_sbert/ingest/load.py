@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from es_sbert.index.load_settings import (
 )
 from es_sbert.index.mapping import ChunkRules, vector_fields
 from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
-from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field
+from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import (
@@ -36,26 +35,17 @@ from es_sbert.ingest.dead_letters import (
     quarantine,
     quarantine_path,
 )
-from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.first_records import check_first_records
-from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, Ledger, OutcomeRecorder
+from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, OutcomeRecorder
 from es_sbert.ingest.load_context import LoadContext, index_uuid
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
-from es_sbert.ingest.load_plan import BulkLoadSettings, LoadPlan
+from es_sbert.ingest.load_plan import BulkLoadSettings, LoadPlan, ModelIdentity
 from es_sbert.ingest.load_report import LoadReport, record_end, record_start, record_watch
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracker, fraction_processed
+from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.reconcile import ConfirmPrune, prune_index, read_primary_terms, report_concurrent_changes
 from es_sbert.messages import log_event
-
-
-@dataclass(frozen=True)
-class ModelIdentity:
-    """What an index stores about a model."""
-
-    name: str
-    fingerprint: str
-    dimensions: int
 
 
 class LoadRunner(Protocol):
@@ -144,11 +134,10 @@ class _Load:
             fields = self._wait(self._ensure_fields)
             self._started = time.monotonic()
             stack.enter_context(closing(meter))
-            context = self._open(fields, stream, meter, observer, stack)
             created = any(field.outcome is FieldOutcome.CREATED for field in fields)
-            change_settings = self._settings.load_settings is BulkLoadSettings.FAST or (
-                self._settings.load_settings is BulkLoadSettings.AUTO and created
-            )
+            context = self._open(fields, created, stream, meter, observer, stack)
+            mode = self._settings.load_settings
+            change_settings = mode is BulkLoadSettings.FAST or (mode is BulkLoadSettings.AUTO and created)
             restore_settings = change_settings or unrestored_settings(context.index) is not None
             if restore_settings:
                 self._control.exit_warning = f"{self._unrestored_note()}."  # before the settings are changed
@@ -180,30 +169,15 @@ class _Load:
             if planned.passages is not None:
                 # Before an index is created with rules that do not fit the model.
                 self._runner.check_passages(planned.passages)
-        settings, model = self._settings, self._runner.model
         return [
-            ensure_vector_field(
-                self._engine,
-                settings.index,
-                FieldRequest(
-                    name=planned.field,
-                    fingerprint=model.fingerprint,
-                    model_name=model.name,
-                    dimensions=model.dimensions,
-                    index_type=settings.index_type,
-                    text=planned.template.template,
-                    passages=planned.passages,
-                    text_options=planned.text_options,
-                    replace_text=settings.replace_text_template,
-                ),
-                create=bool(self._plan.sources),
-            )
-            for planned in self._plan.fields
+            ensure_vector_field(self._engine, self._settings.index, request, create=bool(self._plan.sources))
+            for request in self._plan.field_requests(self._runner.model)
         ]
 
     def _open(
         self,
         fields: list[VectorField],
+        created: bool,
         stream: RecordStream | None,
         meter: ProgressMeter,
         observer: LoadObserver,
@@ -213,7 +187,7 @@ class _Load:
         plan, settings = self._plan, self._settings
         index = self._wait(self._require_index)
         targets = _load_targets(plan, fields, index)
-        if any(field.outcome is FieldOutcome.CREATED for field in fields):
+        if created:
             first = [] if stream is None else stream.peeked
             meta_fields = [target.meta_field for target in targets]
             check_created_index(self._engine, index, settings.index, meta_fields, first)
@@ -232,7 +206,7 @@ class _Load:
             index,
             targets,
             self._control,
-            OutcomeRecorder(Ledger(), dead_letters, checkpoint, errors),
+            OutcomeRecorder(dead_letters, checkpoint, errors),
             Throttle(settings.bulk_bytes, WRITERS),
             checkpoint,
             clock,
@@ -299,10 +273,10 @@ class _Load:
         # After an interrupt the next run does the rest: a refresh may have to build a graph first.
         if self._control.unreachable_reason is None and not self._interrupted():
             context.refresh_index()
-            changes = report_concurrent_changes(context, context.check_index_unchanged(), started, terms)
-            self._notes += changes.notes
-            self._missing = changes.missing
-            if self._settings.prune and not changes.missing and not self._control.stop.is_set():
+            index = context.check_index_unchanged()
+            self._missing, notes = report_concurrent_changes(context, index, started, terms)
+            self._notes += notes
+            if self._settings.prune and not self._missing and not self._control.stop.is_set():
                 context.meter.close()
                 self._pruned, notes = prune_index(context, confirm)
                 self._notes += notes
@@ -359,11 +333,9 @@ class _Load:
         reason = reason or ("interrupted" if self._interrupted() else None)
         if reason is None:
             return None
-        where = (
-            f" where it stopped ({checkpoint.path})"
-            if checkpoint is not None
-            else ", skipping documents that have a vector"
-        )
+        where = ", skipping documents that have a vector"
+        if checkpoint is not None:
+            where = f" where it stopped ({checkpoint.path})"
         return f"{reason}; the same command resumes{where}"
 
 

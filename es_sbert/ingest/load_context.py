@@ -12,11 +12,11 @@ from es_sbert.engines.retry import RetryPolicy, Throttle, with_retries
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.checkpoint import LoadCheckpoint
-from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.ledger import OutcomeRecorder
 from es_sbert.ingest.load_plan import LoadPlan
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
+from es_sbert.ingest.read_documents import RecordStream
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.reconcile import delete_hits
 from es_sbert.ingest.records import Origin, Record, RejectedRecord

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -27,34 +27,19 @@ _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):)?(?P<port>\
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
-@dataclass(frozen=True)
-class ObservedLoad:
-    """What a scrape reads."""
-
-    labels: dict[str, str]
-    ledger: Ledger
-    throttle: Throttle
-
-
 class LoadMetrics(LoadObserver, Collector):
     """A `LoadObserver` that Prometheus can read. Thread-safe."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._load: ObservedLoad | None = None
+        self._load: tuple[dict[str, str], Ledger, Throttle] | None = None
         self._snapshot: ProgressSnapshot | None = None
+        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         self._sent = Counter(
             "es_sbert_bulk_bytes", "Bytes of bulk requests, sent again or not.", registry=self.registry
         )
-        self._bulk = Histogram(
-            "es_sbert_bulk_request_seconds", "Time of one bulk request.", buckets=_SECONDS, registry=self.registry
-        )
-        self._embed = Histogram(
-            "es_sbert_embed_window_seconds",
-            "Time to embed one window of texts.",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
+        self._bulk = histogram("es_sbert_bulk_request_seconds", "Time of one bulk request.")
+        self._embed = histogram("es_sbert_embed_window_seconds", "Time to embed one window of texts.")
         # Memory, processor time and open files of this process.
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
@@ -67,7 +52,7 @@ class LoadMetrics(LoadObserver, Collector):
             "provider": encoder.provider, "device": encoder.device, "precision": encoder.precision,
             "version": __version__,
         }  # fmt: skip
-        self._load = ObservedLoad(labels, ledger, throttle)
+        self._load = labels, ledger, throttle
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         self._snapshot = snapshot
@@ -86,9 +71,12 @@ class LoadMetrics(LoadObserver, Collector):
     def collect(self) -> Iterator[Metric]:
         """What the load counts; nothing before it has started."""
         if self._load is not None:
-            yield InfoMetricFamily("es_sbert_load", "What is loaded where, and by what.", value=self._load.labels)
-            yield from _counts(self._load.ledger)
-            yield from _limits(self._load.throttle)
+            labels, ledger, throttle = self._load
+            yield InfoMetricFamily("es_sbert_load", "What is loaded where, and by what.", value=labels)
+            yield from _counts(ledger)
+            requests, bytes_limit = throttle.requests, throttle.body_bytes
+            yield _gauge("es_sbert_bulk_body_limit_bytes", "Largest bulk body that is sent now.", bytes_limit)
+            yield _gauge("es_sbert_bulk_requests_allowed", "Bulk requests that may be under way now.", requests)
         if self._snapshot is not None:
             yield from _progress(self._snapshot)
 
@@ -98,32 +86,26 @@ def _counts(ledger: Ledger) -> Iterator[Metric]:
     for outcome, count in ledger.counts().items():
         documents.add_metric([outcome.value], count)
     yield documents
-    yield CounterMetricFamily("es_sbert_documents_read", "Documents met in the source.", value=ledger.read)
-    yield CounterMetricFamily(
-        "es_sbert_documents_truncated",
-        "Documents written whose text is longer than the model reads.",
-        value=ledger.truncated,
-    )
-    yield CounterMetricFamily("es_sbert_tokens_lost", "Tokens cut off in them.", value=ledger.lost_tokens)
-    yield CounterMetricFamily("es_sbert_retries", "Requests and documents sent again.", value=ledger.retries)
-
-
-def _limits(throttle: Throttle) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "es_sbert_bulk_body_limit_bytes", "Largest bulk body that is sent now.", value=throttle.body_bytes
-    )
-    yield GaugeMetricFamily(
-        "es_sbert_bulk_requests_allowed", "Bulk requests that may be under way now.", value=throttle.requests
-    )
+    truncated = ledger.truncated
+    for name, description, count in (
+        ("es_sbert_documents_read", "Documents read from the source.", ledger.read),
+        ("es_sbert_documents_truncated", "Documents written whose text is longer than the model reads.", truncated),
+        ("es_sbert_tokens_lost", "Tokens cut off in them.", ledger.lost_tokens),
+        ("es_sbert_retries", "Requests and documents sent again.", ledger.retries),
+    ):
+        yield CounterMetricFamily(name, description, value=count)
 
 
 def _progress(snapshot: ProgressSnapshot) -> Iterator[Metric]:
-    yield GaugeMetricFamily("es_sbert_load_seconds", "Time since the load began.", value=snapshot.seconds)
-    yield GaugeMetricFamily(
-        "es_sbert_waiting", "1 while requests are refused and tried again.", value=int(snapshot.waiting is not None)
-    )
+    waiting = int(snapshot.waiting is not None)
+    yield _gauge("es_sbert_load_seconds", "Time since the load began.", snapshot.seconds)
+    yield _gauge("es_sbert_waiting", "1 while requests are refused and tried again.", waiting)
     if snapshot.fraction is not None:
-        yield GaugeMetricFamily("es_sbert_fraction_done", "Part of the source that is done.", value=snapshot.fraction)
+        yield _gauge("es_sbert_fraction_done", "Part of the source that is done.", snapshot.fraction)
+
+
+def _gauge(name: str, description: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, description, value=value)
 
 
 def read_metrics_address(text: str) -> tuple[str, int]:

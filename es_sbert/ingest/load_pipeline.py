@@ -26,22 +26,19 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
 from es_sbert.ingest.bulk import BulkWriter
+from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
 from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
-from es_sbert.ingest.documents import (
+from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_threads import LoadHalted, StageThreads
+from es_sbert.ingest.read_documents import (
     Document,
-    DocumentAction,
     DocumentRules,
     RecordStream,
     cleared_fields,
     document_windows,
-    index_action,
     read_documents,
-    update_action,
 )
-from es_sbert.ingest.ledger import DocumentOutcome
-from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.pipeline import ClosableQueue, LoadHalted, Pipeline
-from es_sbert.ingest.read_back import ReadBackCheck
 
 # Writer threads; the throttle limits how many of them send at a time.
 WRITERS = 4
@@ -68,14 +65,13 @@ def load_sources(
     """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     settings = context.plan.settings
-    rules = DocumentRules.of(context.targets, settings.id_field, context.index.alias_routing(settings.index))
+    rules = DocumentRules(context.targets, settings.id_field, context.index.alias_routing(settings.index))
     documents = read_documents(stream, rules, context.checkpoint, context.outcomes)
     # If the index has other vector fields, another load may be filling them right now.
     detect = ChangeDetection(context, empty_index=empty_index and all(target.filled for target in context.targets))
-    read_back = ReadBackCheck(context)
-    pipeline = LoadPipeline(context, encoder, detect, BulkWriter(context, read_back))
-    pipeline.run(document_windows(documents, batch_window(context, encoder), WINDOW_BYTES), tick)
-    read_back.check_sample()
+    pipeline = LoadPipeline(context, encoder, detect)
+    pipeline.run(documents, tick)
+    pipeline.writer.read_back.check_sample()
 
 
 def batch_window(context: LoadContext, encoder: Encoder) -> int:
@@ -102,74 +98,62 @@ class _EmbeddedWindow:
 
 
 class LoadPipeline:
-    """Runs windows of documents through the pipeline.
+    """Runs documents through the pipeline.
 
     Args:
         detect: Change detection: plans a window, and records the outcome of documents that need no write.
+
+    Attributes:
+        writer: The last stage.
 
     Raises:
         UsageError: chunk rules that do not fit the model.
     """
 
-    def __init__(
-        self, context: LoadContext, encoder: Encoder, detect: Callable[[list[Document]], WindowPlan], writer: BulkWriter
-    ) -> None:
+    def __init__(self, context: LoadContext, encoder: Encoder, detect: Callable[[list[Document]], WindowPlan]) -> None:
+        self.writer = BulkWriter(context)
         self._context = context
         self._encoder = encoder
         self._detect = detect
-        self._writer = writer
         self._chunker = DocumentChunker(encoder, context.targets)
         self._nested_limit = nested_limit(context.index)
         self._control = context.control
         self._outcomes = context.outcomes
 
-    def run(self, windows: Iterable[list[Document]], tick: Callable[[], None]) -> None:
-        """Load all windows; returns when every document has an outcome.
+    def run(self, documents: Iterable[Document], tick: Callable[[], None]) -> None:
+        """Load documents; returns when each of them has an outcome.
 
         Raises:
             EsSbertError: a stage failed (never because of a single document).
         """
-        pipeline = Pipeline(self._control)
-        read: ClosableQueue[list[Document]] = pipeline.queue(2)
-        tokenized: ClosableQueue[_TokenizedWindow] = pipeline.queue(1)
-        embedded: ClosableQueue[_EmbeddedWindow] = pipeline.queue(1)
-        packed: ClosableQueue[list[DocumentAction]] = pipeline.queue(WRITERS)
-        pipeline.add_stage("read", lambda: self._read(windows, read), closes=read)
-        pipeline.add_stage("tokenise", lambda: self._tokenize(read, tokenized), closes=tokenized)
-        pipeline.add_stage("embed", lambda: self._embed(tokenized, embedded), closes=embedded)
-        pipeline.add_stage("pack", lambda: self._pack(embedded, packed), closes=packed)
-        for number in range(WRITERS):
-            pipeline.add_stage(f"write-{number}", lambda: self._write(packed))
-        pipeline.wait(tick)
-
-    def _read(self, windows: Iterable[list[Document]], output: ClosableQueue[list[Document]]) -> None:
+        windows = document_windows(documents, batch_window(self._context, self._encoder), WINDOW_BYTES)
+        threads = StageThreads(self._control)
         # The source itself checks `stop`: it knows which records have been counted as read.
+        read = threads.add_stage("read", windows, capacity=2)
+        tokenized = threads.add_stage("tokenise", self._tokenize(read), capacity=1)
+        embedded = threads.add_stage("embed", self._embed(tokenized), capacity=1)
+        packed = threads.add_stage("pack", self._pack(embedded), capacity=WRITERS)
+        for number in range(WRITERS):
+            threads.start(f"write-{number}", lambda: self._write(packed))
+        threads.wait(tick)
+
+    def _tokenize(self, windows: Iterable[list[Document]]) -> Iterator[_TokenizedWindow]:
         for window in windows:
-            output.put(window)
-
-    def _tokenize(self, source: Iterable[list[Document]], output: ClosableQueue[_TokenizedWindow]) -> None:
-        for window in source:
-            plan = self._plan(window)
-            if plan is None:
-                self._outcomes.add(DocumentOutcome.LEFT, len(window))
-                continue
+            left = len(window)
             try:
-                output.put(self._tokenize_window(plan))
+                self._control.check()
+                plan = self._detect(window)
+                left = plan.size
+                tokenized = self._tokenize_window(plan)
             except LoadHalted:
-                self._outcomes.add(DocumentOutcome.LEFT, plan.size)
-
-    def _plan(self, window: list[Document]) -> WindowPlan | None:
-        """A window after change detection; None if it is left for the next run."""
-        try:
-            self._control.check()
-            return self._detect(window)
-        except LoadHalted:
-            return None
-        except EngineError as error:
-            if not self._control.halted.is_set():
-                # The lookup has retries of its own: the engine is unreachable.
-                self._control.mark_unreachable(error.message)
-            return None
+                self._outcomes.add(DocumentOutcome.LEFT, left)
+            except EngineError as error:
+                if not self._control.halted.is_set():
+                    # The lookup has retries of its own: the engine is unreachable.
+                    self._control.mark_unreachable(error.message)
+                self._outcomes.add(DocumentOutcome.LEFT, left)
+            else:
+                yield tokenized
 
     def _tokenize_window(self, plan: WindowPlan) -> _TokenizedWindow:
         """Chunk and tokenize the texts of a window, in groups: a window may take a minute.
@@ -200,9 +184,9 @@ class LoadPipeline:
         tokenized = TokenizedTexts.joined(parts, self._encoder.info.max_tokens)
         return _TokenizedWindow(WindowPlan(tasks, plan.actions), chunks, tokenized)
 
-    def _embed(self, source: Iterable[_TokenizedWindow], output: ClosableQueue[_EmbeddedWindow]) -> None:
+    def _embed(self, windows: Iterable[_TokenizedWindow]) -> Iterator[_EmbeddedWindow]:
         ledger = self._outcomes.ledger
-        for window in source:
+        for window in windows:
             if self._control.unreachable_reason is not None:
                 self._outcomes.add(DocumentOutcome.LEFT, window.plan.size)
                 continue
@@ -214,16 +198,15 @@ class LoadPipeline:
                     self._control.halted,
                     lambda part, documents=documents: ledger.add_embedded(part * documents),  # type: ignore[misc]
                 )
-            output.put(_EmbeddedWindow(window, vectors, embedded))
+            yield _EmbeddedWindow(window, vectors, embedded)
 
-    def _pack(self, source: Iterable[_EmbeddedWindow], output: ClosableQueue[list[DocumentAction]]) -> None:
-        for window in source:
-            for group in bulk_bodies(self._actions(window), self._context.throttle.body_bytes):
-                output.put(group)
+    def _pack(self, windows: Iterable[_EmbeddedWindow]) -> Iterator[list[DocumentAction]]:
+        for window in windows:
+            yield from bulk_bodies(self._actions(window), self._context.throttle.body_bytes)
 
-    def _write(self, source: Iterable[list[DocumentAction]]) -> None:
-        for group in source:
-            self._writer.send(group)
+    def _write(self, groups: Iterable[list[DocumentAction]]) -> None:
+        for group in groups:
+            self.writer.send(group)
 
     def _actions(self, result: _EmbeddedWindow) -> Iterator[DocumentAction]:
         """The bulk actions of a window, with its vectors."""
@@ -244,20 +227,9 @@ class LoadPipeline:
                 vectors = result.vectors[rows]  # (texts of the chunk, dimensions)
                 fields.append(build_field_value(self._context.engine.info, chunk, vectors, tokens, limit, provenance))
                 lost_tokens += sum(max(0, count - limit) for count in tokens)
-            yield DocumentAction(
-                task.document,
-                self._body(task.document, fields),
-                DocumentOutcome.INDEXED,
-                lost_tokens,
-                embedded_at,
-                tuple(fields),
-                passages=sum(len(chunk.spans) for chunk in chunks if chunk.spans is not None),
-            )
-
-    def _body(self, document: Document, fields: Sequence[VectorFieldValue]) -> bytes:
-        if document.version is None:
-            return index_action(document, fields)
-        return update_action(document, fields, cleared_fields(document, self._context.targets))
+            body = bulk_lines(task.document, fields, cleared_fields(task.document, self._context.targets))
+            passages = sum(len(chunk.spans) for chunk in chunks if chunk.spans is not None)
+            yield DocumentAction(task.document, body, DocumentOutcome.INDEXED, tuple(fields), lost_tokens, passages)
 
 
 class DocumentChunker:
@@ -269,30 +241,25 @@ class DocumentChunker:
 
     def __init__(self, encoder: Encoder, targets: EmbeddingTargets) -> None:
         self._targets = targets
-        self._splitters: list[Chunker | None] = [
-            encoder.splitter(target.meta.passages.tokens, target.meta.passages.overlap, "document")
-            if target.filled and target.meta.passages is not None
-            else None
-            for target in targets
-        ]
+        self._splitters: list[Chunker | None] = []
+        for target in targets:
+            rules = target.meta.passages if target.filled else None
+            splitter = None if rules is None else encoder.splitter(rules.tokens, rules.overlap, "document")
+            self._splitters.append(splitter)
 
     def chunk(self, tasks: Sequence[EmbeddingTask]) -> list[list[ChunkedText]]:
         """The chunks of each document: one `ChunkedText` per target that gets a vector."""
         chunked: dict[tuple[int, int], ChunkedText] = {}
         for number, splitter in enumerate(self._splitters):
             rows = [row for row, task in enumerate(tasks) if number in task.to_embed]
+            target, texts = self._targets[number], [tasks[row].document.texts[number] for row in rows]
+            chunks = [ChunkedText(target, text) for text in texts]
             if splitter is not None and rows:
                 # All at once: the library spreads them over the CPU cores.
-                texts = [tasks[row].document.texts[number] for row in rows]
-                for row, text, spans in zip(rows, texts, splitter(texts), strict=True):
-                    chunked[row, number] = ChunkedText.cut(self._targets[number], text, spans)
-        return [
-            [
-                chunked.get((row, number)) or ChunkedText(self._targets[number], task.document.texts[number])
-                for number in task.to_embed
-            ]
-            for row, task in enumerate(tasks)
-        ]
+                cuts = zip(texts, splitter(texts), strict=True)
+                chunks = [ChunkedText.cut(target, text, spans) for text, spans in cuts]
+            chunked |= {(row, number): chunk for row, chunk in zip(rows, chunks, strict=True)}
+        return [[chunked[row, number] for number in task.to_embed] for row, task in enumerate(tasks)]
 
 
 def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFieldValue], limit: int) -> str | None:

@@ -27,7 +27,7 @@ from es_sbert.index.text_template import (
     format_text_options,
     parse_text_options,
 )
-from es_sbert.index.vector_field import index_not_found
+from es_sbert.index.vector_field import FieldRequest, index_not_found
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.dead_letters import (
     check_dead_letter_index,
@@ -60,17 +60,17 @@ class IngestSettings(BaseModel):
         files: Files, patterns, addresses or `-`; none of them, and no query, embeds what the index holds already.
         format: Format of all files; None tells it from their names.
         text_fields: Fields whose texts are joined with line feeds; empty takes the index's template, or `text`.
-        text_template: Template in their place.
+        text_template: Template of the text instead of `text_fields`.
         id_field: Field of the id; None takes the hash of the content.
         vector_field: Field that takes the vector.
-        vectors: In place of it and of the text: several fields, each `NAME={field} …`, or `NAME` alone where the
+        vectors: Instead of these, several vector fields, each `NAME={field} …`, or `NAME` alone if the
             index knows its text.
         passages: Cut texts into passages: `TOKENS` for every vector field, or `NAME=TOKENS`.
         passage_overlap: Tokens that neighbouring passages share; None takes an eighth of a passage.
         index_type: Index type of a field that does not exist yet.
         batch_window: Texts that are sorted by length and embedded together; by default what suits the device.
         bulk_bytes: Largest body of a bulk request.
-        retry_seconds: How long an engine that refuses or does not answer is waited for.
+        retry_seconds: How long transient failures of the engine are retried.
         max_document_bytes: Longest document.
         dead_letters: File of documents that cannot be loaded; None names it after the index.
         load_settings: Whether to switch refreshes and replicas off while loading.
@@ -78,7 +78,7 @@ class IngestSettings(BaseModel):
         retry: Dead-letter file whose documents are loaded again, instead of `files`.
         watch_seconds: With no files: go on with what other writers add or change, looking every so many seconds.
         sql: Query whose rows are loaded, instead of `files`.
-        database: Address of the database that is asked; may hold a password.
+        database: Address of the database; may hold a password.
         only_lacking: Of documents of the index, read those alone that lack a vector; the vectors of all others are
             known to be current.
         only_ids: Of documents of the index, read those alone that have one of these ids; None reads all. At most 8,000.
@@ -161,54 +161,46 @@ def plan_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta])
     Raises:
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
     """
-    texts = _texts(settings, stored)
+    given = _given_texts(settings)
+    texts = {
+        field: template or _stored_text(settings, field, stored.get(field)) for field, (template, _) in given.items()
+    }
     check_name_conflicts(texts, () if settings.id_field is None else (settings.id_field,))
     passages = _passage_rules(settings, list(texts))
     return tuple(
-        PlannedField(field, template, passages.get(field), stored.get(field), _text_options(settings, field))
+        PlannedField(field, template, passages.get(field), stored.get(field), given[field][1])
         for field, template in texts.items()
     )
 
 
-def _text_options(settings: IngestSettings, field: str) -> str | None:
-    """The options by which a field's text was given, as `ingest` and `index migrate` take them for this field alone."""
-    for given in settings.vectors:
-        name, _, template = given.partition("=")
-        if name == field and template:
-            return format_text_options(field, (), template)
-    return format_text_options(field, settings.text_fields, settings.text_template)
-
-
-def _texts(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> dict[str, TextTemplate]:
+def _given_texts(settings: IngestSettings) -> dict[str, tuple[TextTemplate | None, str | None]]:
+    """Vector field → the text that the options give, and these options as `ingest` takes them for this field alone."""
+    text_fields, text_template = settings.text_fields, settings.text_template
     if not settings.vectors:
         field = settings.vector_field
-        return {field: _template(settings, stored.get(field))}
-    if settings.text_fields or settings.text_template is not None:
+        options = format_text_options(field, text_fields, text_template)
+        return {field: (parse_text_options(text_fields, text_template), options)}
+    if text_fields or text_template is not None:
         raise UsageError(
             "--vector includes the text of its vector field", "Leave --text-field and --text-template out."
         )
-    texts: dict[str, TextTemplate] = {}
-    for given in settings.vectors:
-        field, equals, template = given.partition("=")
+    given: dict[str, tuple[TextTemplate | None, str | None]] = {}
+    for option in settings.vectors:
+        field, equals, template = option.partition("=")
         check_field_name(field)
-        known = stored.get(field)
-        if field in texts:
+        if field in given:
             raise UsageError(f"the vector field {field} is named twice", "Name each --vector once.")
-        if equals:
-            texts[field] = TextTemplate.parse(template)
-        elif known is not None and known.text is not None:
-            texts[field] = TextTemplate.parse(known.text)
-        else:
-            raise UsageError(f"the mapping does not name the text of {field}", f"Write --vector '{field}={{FIELD}}'.")
-    return texts
+        parsed = TextTemplate.parse(template) if equals else None
+        given[field] = parsed, format_text_options(field, (), template if equals else None)
+    return given
 
 
-def _template(settings: IngestSettings, stored: VectorFieldMeta | None) -> TextTemplate:
-    given = parse_text_options(settings.text_fields, settings.text_template)
-    if given is not None:
-        return given
+def _stored_text(settings: IngestSettings, field: str, stored: VectorFieldMeta | None) -> TextTemplate:
+    """The text of a field for which no option gives one."""
     if stored is not None and stored.text is not None:
         return TextTemplate.parse(stored.text)
+    if settings.vectors:
+        raise UsageError(f"the mapping does not name the text of {field}", f"Write --vector '{field}={{FIELD}}'.")
     return TextTemplate.from_fields([DEFAULT_TEXT_FIELD])
 
 
@@ -230,6 +222,15 @@ def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, Chu
         for name in [field] if field else fields:
             rules[name] = ChunkRules.of(int(number), settings.passage_overlap)
     return rules
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What an index stores about a model."""
+
+    name: str
+    fingerprint: str
+    dimensions: int
 
 
 @dataclass(frozen=True)
@@ -272,6 +273,23 @@ class LoadPlan:
             retry_seconds=settings.retry_seconds,
         )
 
+    def field_requests(self, model: ModelIdentity) -> list[FieldRequest]:
+        """What the index needs to have for vectors of a model, one for each field."""
+        return [
+            FieldRequest(
+                planned.field,
+                model.fingerprint,
+                model.name,
+                model.dimensions,
+                index_type=self.settings.index_type,
+                text=planned.template.template,
+                passages=planned.passages,
+                text_options=planned.text_options,
+                replace_text=self.settings.replace_text_template,
+            )
+            for planned in self.fields
+        ]
+
     @property
     def source(self) -> str:
         """`files`, `sql` or `index`: where the documents come from."""
@@ -311,7 +329,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if not sources and settings.id_field is not None:
         raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
     if settings.replace_text_template:
-        check_replace_text_options(settings, sources)
+        _check_replace_text_options(settings, sources)
     dead_letters = settings.dead_letters or default_dead_letters_path(settings.index)
     if settings.dry_run is None:
         check_dead_letters_writable(dead_letters)
@@ -341,16 +359,14 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
 
 
 def _require_privileges(engine: Engine, settings: IngestSettings, state: IndexState | None) -> None:
-    if state is None:
-        if settings.dry_run is None:
-            require_privileges(engine, settings.index, CREATE)
-    elif settings.dry_run is not None:
-        require_privileges(engine, state.name, SEARCH)
-    else:
-        require_privileges(engine, state.name, PRUNE if settings.prune else LOAD)
+    if state is None and settings.dry_run is None:
+        require_privileges(engine, settings.index, CREATE)
+    elif state is not None:
+        needed = PRUNE if settings.prune else LOAD
+        require_privileges(engine, state.name, needed if settings.dry_run is None else SEARCH)
 
 
-def check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
+def _check_replace_text_options(settings: IngestSettings, sources: Sequence[DocumentSource]) -> None:
     """Check the options of --replace-text-template.
 
     Raises:

@@ -144,16 +144,16 @@ class LoadReport(BaseModel):
 
     def lines(self) -> list[str]:
         """The summary for people, one fact per line."""
-        went_on = " (went on where another run ended)" if self.resumed else ""
-        lines = [f"{self.index} on {self.engine}: {self.read:,} documents read{went_on}"]
+        resumed = " (resumed)" if self.resumed else ""
+        lines = [f"{self.index} on {self.engine}: {self.read:,} documents read{resumed}"]
         facts = (
             (self.indexed, f"embedded and indexed{passages_suffix(self.passages)}"),
             (self.updated, "updated, text unchanged"),
             (self.unchanged, "unchanged"),
             (self.skipped.empty, "skipped: no text"),
-            (self.skipped.duplicate, "skipped: met before in this load"),
+            (self.skipped.duplicate, "skipped: duplicate in this load"),
             (self.skipped.superseded, "skipped: the index holds a later version"),
-            (self.skipped.deleted, "skipped: deleted from the index meanwhile"),
+            (self.skipped.deleted, "skipped: deleted from the index during the load"),
             (self.dead, f"not loaded: see {self.dead_letters}"),
             (self.left, "left for the next run"),
             (self.missing, "acknowledged by the engine, but missing from the index"),
@@ -219,11 +219,8 @@ def report_document(summary: LoadReport, at: datetime) -> Json:
     """
     known = read_body(_MAPPING)["mappings"]["properties"]
     facts = summary.model_dump(mode="json", include=set(known), exclude_none=True)
-    return {
-        "@timestamp": at.astimezone(UTC).isoformat(timespec="milliseconds"),
-        "exit_code": summary.exit_code,
-        **facts,
-    }
+    timestamp = at.astimezone(UTC).isoformat(timespec="milliseconds")
+    return {"@timestamp": timestamp, "exit_code": summary.exit_code, **facts}
 
 
 def write_report(engine: Engine, name: str, summary: LoadReport) -> None:
@@ -276,14 +273,9 @@ def record_end(summary: LoadReport, *, shown: bool = True) -> None:
         shown: Whether a terminal shows it.
     """
     if summary.dead:
-        log_event(
-            "dead_letters",
-            f"{summary.dead:,} documents could not be loaded: see {summary.dead_letters}",
-            logging.WARNING,
-            text="",
-            documents=summary.dead,
-            file=summary.dead_letters,
-        )
+        message = f"{summary.dead:,} documents could not be loaded: see {summary.dead_letters}"
+        facts = {"documents": summary.dead, "file": summary.dead_letters}
+        log_event("dead_letters", message, logging.WARNING, text="", **facts)
     level = logging.INFO if summary.exit_code == 0 else logging.WARNING
     lines = summary.lines()
     text = "\n".join(map(escape_unprintable, lines)) if shown else ""

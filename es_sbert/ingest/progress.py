@@ -7,8 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Protocol, TextIO
+from dataclasses import asdict, dataclass
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
@@ -118,23 +118,21 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class ProgressMeter(Protocol):
-    """Shows snapshots; called several times a second from one thread."""
+class ProgressMeter:
+    """Shows snapshots; called several times a second from one thread. Subclasses say how."""
 
-    def show(self, snapshot: ProgressSnapshot) -> None: ...
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        """Show the progress."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Remove what is shown."""
 
 
-class SilentMeter:
+class SilentMeter(ProgressMeter):
     """Shows nothing."""
 
-    def show(self, snapshot: ProgressSnapshot) -> None: ...
 
-    def close(self) -> None: ...
-
-
-class LineMeter:
+class LineMeter(ProgressMeter):
     """A line every few seconds, for logs."""
 
     def __init__(self, stream: TextIO, timer: Callable[[], float] = time.monotonic) -> None:
@@ -150,8 +148,6 @@ class LineMeter:
     def _write(self, snapshot: ProgressSnapshot) -> None:
         print(progress_line(snapshot), file=self._stream, flush=True)
 
-    def close(self) -> None: ...
-
 
 class EventMeter(LineMeter):
     """An event every few seconds, for machines."""
@@ -161,18 +157,12 @@ class EventMeter(LineMeter):
 
     def _write(self, snapshot: ProgressSnapshot) -> None:
         left = snapshot.seconds_left
-        log_event(
-            "progress",
-            progress_line(snapshot),
-            read=snapshot.read,
-            processed=snapshot.processed,
-            fraction=snapshot.fraction,
-            seconds=round(snapshot.seconds, 3),
-            documents_per_second=round(snapshot.rate, 1),
-            seconds_left=None if left is None else round(left, 1),
-            waiting=snapshot.waiting,
-            watching=snapshot.watching,
-        )
+        facts = asdict(snapshot) | {
+            "seconds": round(snapshot.seconds, 3),
+            "seconds_left": None if left is None else round(left, 1),
+            "documents_per_second": round(snapshot.rate, 1),
+        }
+        log_event("progress", progress_line(snapshot), **facts)
 
 
 def progress_line(snapshot: ProgressSnapshot) -> str:
@@ -189,7 +179,7 @@ def progress_line(snapshot: ProgressSnapshot) -> str:
     return escape_unprintable(" · ".join(parts))
 
 
-class BarMeter:
+class BarMeter(ProgressMeter):
     """A bar with rate and time left, in one line."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -201,13 +191,8 @@ class BarMeter:
 
     def show(self, snapshot: ProgressSnapshot) -> None:
         total = None if snapshot.fraction is None else 1.0
-        self._progress.update(
-            self._task,
-            total=total,
-            completed=snapshot.fraction or 0.0,
-            line=progress_line(snapshot),
-            elapsed=format_duration(snapshot.seconds),
-        )
+        line, elapsed = progress_line(snapshot), format_duration(snapshot.seconds)
+        self._progress.update(self._task, total=total, completed=snapshot.fraction or 0.0, line=line, elapsed=elapsed)
         # Starting hides the cursor, so it is not done before there is something to show.
         self._progress.start()
 

@@ -29,14 +29,14 @@ from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceErr
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus
-from es_sbert.ingest.documents import RecordStream
 from es_sbert.ingest.ledger import Ledger, OutcomeRecorder
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
 from es_sbert.ingest.load_plan import LoadPlan
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import fraction_processed
 from es_sbert.ingest.ray_cluster import get_result
+from es_sbert.ingest.read_documents import RecordStream
 from es_sbert.ingest.records import Origin, RejectedRecord
 from es_sbert.ingest.sources.document_source import DocumentSource
 from es_sbert.messages import log_event
@@ -316,7 +316,7 @@ class PartitionLoader:
         if partition.source is not None:
             opened = (job.plan.dead_letters, "", False, None)
             checkpoint = remote_checkpoint(job.coordinator, opened, control.interrupt)
-        outcomes = OutcomeRecorder(Ledger(), dead_letters, checkpoint)
+        outcomes = OutcomeRecorder(dead_letters, checkpoint)
         plan = replace(job.plan, sources=[] if partition.source is None else [partition.source])
         throttle, clock = Throttle(plan.settings.bulk_bytes, WRITERS), Clock()
         clock.observe(job.started_at)

@@ -24,8 +24,8 @@ from es_sbert.engines.protocol import PointInTimeSlice
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
-from es_sbert.ingest.load import ModelIdentity
 from es_sbert.ingest.load_context import LoadContext
+from es_sbert.ingest.load_plan import ModelIdentity
 from es_sbert.ingest.load_report import record_start
 from es_sbert.ingest.progress import ProgressTracker
 from es_sbert.ingest.ray_actors import (

@@ -19,7 +19,7 @@ import orjson
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.protocol import BulkItemResult, IndexState, Json
+from es_sbert.engines.protocol import IndexState, Json
 from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
 from es_sbert.index.document_vectors import (
     DocumentMeta,
@@ -27,14 +27,15 @@ from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     read_document_meta,
     read_stored_vectors,
+    row_cosines,
     stored_text,
     vector_members,
 )
 from es_sbert.index.mapping import is_in_source, vector_path
 from es_sbert.index.text_template import MISSING, find_field
-from es_sbert.ingest.documents import DocumentAction
+from es_sbert.ingest.bulk_actions import DocumentAction
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.pipeline import LoadAborted
+from es_sbert.ingest.load_threads import LoadAborted
 from es_sbert.messages import log_event
 
 # Documents read back after the first bulk request, and at the end of a load.
@@ -46,6 +47,10 @@ _MOST_BYTES = 64 << 10
 _LEAST_COSINE = 0.999
 
 PIPELINE_SETTINGS = ("index.default_pipeline", "index.final_pipeline")
+
+
+# An action that the engine has acknowledged, with `_seq_no` and `_primary_term` of the write.
+WrittenAction = tuple[DocumentAction, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -113,27 +118,25 @@ class ReadBackCheck:
                 raise LoadAborted
             yield
 
-    def check_first_request(self, taken: Sequence[tuple[DocumentAction, BulkItemResult]]) -> None:
+    def check_first_request(self, taken: Sequence[WrittenAction]) -> None:
         """Read back some documents of the first request of which the engine takes any.
 
         Where they differ, the vectors of all documents of the request are removed: they count as not embedded.
 
         Args:
-            taken: Actions that the engine acknowledged; later ones are candidates for the sample.
+            taken: Actions that the engine acknowledged; those of later requests are candidates for the sample.
 
         Raises:
             DocumentsAltered: a document differs from what was sent.
         """
-        if self._first_checked:
-            self._add_to_sample(taken)
-            return
-        fit = _small_documents([pair for pair in taken if pair[1].version is not None])
-        if not fit:
-            return
         self._add_to_sample(taken)
+        if self._first_checked or not taken:
+            return
+        fit = [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES]
+        fit = fit or [min(taken, key=lambda pair: len(pair[0].body))]
         chosen = fit[:: max(1, len(fit) // FIRST_REQUEST_DOCUMENTS)][:FIRST_REQUEST_DOCUMENTS]
         try:
-            self._check([self._sent(action, result.version) for action, result in chosen if result.version])
+            self._check([SentDocument.of(*pair, self._context.targets) for pair in chosen])
         except DocumentsAltered:
             self._failed = True
             self._remove_vectors(taken)
@@ -155,21 +158,17 @@ class ReadBackCheck:
         except EngineError as error:
             self._context.control.truncate(f"written documents could not be read back: {error.message}")
 
-    def _sent(self, action: DocumentAction, version: tuple[int, int]) -> SentDocument:
-        return SentDocument.of(action, version, self._context.targets)
-
-    def _add_to_sample(self, taken: Sequence[tuple[DocumentAction, BulkItemResult]]) -> None:
+    def _add_to_sample(self, taken: Sequence[WrittenAction]) -> None:
         """Reservoir sampling: each document of the load has the same chance."""
-        for action, result in taken:
-            if result.version is None or len(action.body) > _MOST_BYTES:
+        for action, version in taken:
+            if len(action.body) > _MOST_BYTES:
                 continue
             with self._lock:
                 self._seen += 1
-                place = (
-                    len(self._sample) if len(self._sample) < SAMPLE_DOCUMENTS else self._chance.randrange(self._seen)
-                )
+                full = len(self._sample) == SAMPLE_DOCUMENTS
+                place = self._chance.randrange(self._seen) if full else len(self._sample)
                 if place < SAMPLE_DOCUMENTS:
-                    self._sample[place : place + 1] = [self._sent(action, result.version)]
+                    self._sample[place : place + 1] = [SentDocument.of(action, version, self._context.targets)]
 
     def _check(self, sent: Sequence[SentDocument]) -> None:
         try:
@@ -181,7 +180,9 @@ class ReadBackCheck:
     def _compare(self, sent: Sequence[SentDocument]) -> None:
         context = self._context
         name, mappings = context.index.name, context.index.mappings
-        names = [name for target in context.targets for name in _source_fields(target)]
+        names = [
+            name for target in context.targets for name in (*target.template.fields, target.field, target.meta_field)
+        ]
         keys = [(document.id, document.routing) for document in sent]
         stored = context.engine.mget(name, keys, source_includes=list(dict.fromkeys(names)))
         missing = [document for document, found in zip(sent, stored, strict=True) if found is None]
@@ -230,12 +231,11 @@ class ReadBackCheck:
             f"Look at `GET _cat/plugins` and `GET {name}/_settings`. Once the cause is removed, {again}.",
         )
 
-    def _remove_vectors(self, taken: Sequence[tuple[DocumentAction, BulkItemResult]]) -> None:
+    def _remove_vectors(self, taken: Sequence[WrittenAction]) -> None:
         """Leave no vector in the index that may differ from what was sent. Pipelines do not see partial updates."""
         lines = []
-        for action, result in taken:
-            if result.version is not None and action.fields:
-                sequence, term = result.version
+        for action, (sequence, term) in taken:
+            if action.fields:
                 head: Json = {"_id": action.document.id, "if_seq_no": sequence, "if_primary_term": term}
                 if action.document.routing is not None:
                     head["routing"] = action.document.routing
@@ -248,42 +248,28 @@ class ReadBackCheck:
             log_event("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
 
 
-def _small_documents(
-    taken: Sequence[tuple[DocumentAction, BulkItemResult]],
-) -> Sequence[tuple[DocumentAction, BulkItemResult]]:
-    """Those that are not large, or else the smallest one."""
-    return [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES] or sorted(
-        taken, key=lambda pair: len(pair[0].body)
-    )[:1]
-
-
 def _pipelines(index: IndexState) -> dict[str, str]:
     """Setting → name of the ingest pipeline that every written document goes through."""
     names = ((setting, index.settings.get(setting, "_none")) for setting in PIPELINE_SETTINGS)
     return {setting: name for setting, name in names if name != "_none"}
 
 
-def _source_fields(target: EmbeddingTarget) -> tuple[str, ...]:
-    return (*target.template.fields, target.field, target.meta_field)
-
-
 def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> list[str]:
     """How a stored document differs from what was sent."""
     source: Json = found.get("_source") or {}
-    told = []
+    differences = []
     if found.get("_routing") != sent.routing:
-        told.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
+        differences.append(f"the routing is {found.get('_routing')!r} and not {sent.routing!r}")
     for target, text in zip(targets, sent.texts, strict=True):
         if all(is_in_source(name, mappings) for name in target.template.fields) and stored_text(source, target) != text:
-            told.append(f"the text {target.template.template!r} is another one")
+            differences.append(f"the text {target.template.template!r} is another one")
         if is_in_source(vector_path(target.field, target.meta), mappings):
-            told += _vector_differences(sent, source, target)
+            differences += _vector_differences(sent, source, target)
         wanted = sent.fields.get(target.field)
-        if wanted is not None and is_in_source(target.meta_field, mappings):
-            told += (
-                [] if read_document_meta(source, target.meta_field) == wanted[1] else [f"{target.meta_field} differs"]
-            )
-    return told
+        meta_is_kept = is_in_source(target.meta_field, mappings)
+        if wanted is not None and meta_is_kept and read_document_meta(source, target.meta_field) != wanted[1]:
+            differences.append(f"{target.meta_field} differs")
+    return differences
 
 
 def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarget) -> list[str]:
@@ -298,13 +284,7 @@ def _vector_differences(sent: SentDocument, source: Json, target: EmbeddingTarge
         stored = [vector for _, _, vector in read_stored_vectors(value, 0)]
         if len(stored) != len(wanted[0]):
             return [f"{field} has {len(stored)} passages and not {len(wanted[0])}"]
-        cosine = min(_cosine(one, two) for one, two in zip(stored, wanted[0], strict=True))
+        cosine = float(row_cosines(np.stack(stored), np.stack(wanted[0])).min())
     except (ValueError, TypeError, KeyError):
         return [f"{field} does not have a vector of the form that was sent"]
     return [] if cosine >= _LEAST_COSINE else [f"the vector in {field} has the cosine {cosine:.3f} with the one sent"]
-
-
-def _cosine(one: Vectors, two: Vectors) -> float:
-    """Cosine of two vectors of shape ``(dimensions,)``; minus infinity where one of them is zero."""
-    norms = float(np.linalg.norm(one)) * float(np.linalg.norm(two))
-    return float(np.dot(one, two)) / norms if norms else float("-inf")

@@ -16,33 +16,19 @@ from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, with_retr
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
-    is_vector_current,
-    raw_document_meta,
     read_document_meta,
     target_texts,
     targets_to_fill,
 )
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.text_template import TextFieldError
+from es_sbert.index.vector_changes import is_outdated, stored_vectors
 from es_sbert.ingest.backfill import SCAN_PAGE, IndexReader, scan_query
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.messages import log_event
 
 PrimaryTerms = Mapping[int, int] | None
-
-
-@dataclass(frozen=True)
-class ConcurrentChanges:
-    """Changes of the index during a load, by other processes or a failure of the engine.
-
-    Attributes:
-        notes: Notes for the report.
-        missing: Documents that the engine has acknowledged and that the index does not hold as they were written.
-    """
-
-    notes: tuple[str, ...] = ()
-    missing: int = 0
 
 
 def read_primary_terms(context: LoadContext) -> PrimaryTerms:
@@ -56,23 +42,29 @@ def read_primary_terms(context: LoadContext) -> PrimaryTerms:
 
 def report_concurrent_changes(
     context: LoadContext, index: IndexState, began: str, terms: PrimaryTerms
-) -> ConcurrentChanges:
-    """Restore what can be restored, and report the rest.
+) -> tuple[int, list[str]]:
+    """Restore what other processes, or a failure of the engine, have changed in the index, and report the rest.
 
     Args:
         index: As it is now, refreshed.
         began: A time before the first vector of this load.
         terms: Primary terms at that time.
 
+    Returns:
+        How many documents the engine has acknowledged without holding them as they were written, and notes for the
+        report.
+
     Raises:
         EngineError: the engine failed.
     """
     _restore_meta_entries(context, index)
     if context.control.stop.is_set() or context.plan.settings.watch_seconds is not None:
-        return ConcurrentChanges()
+        return 0, []
     missing = _count_missing_documents(context, began, terms)
     notes = _added_field_notes(context, index)
-    return ConcurrentChanges((*notes, *([_missing_documents_note(context, missing)] if missing else [])), missing)
+    if missing:
+        notes.append(_missing_documents_note(context, missing))
+    return missing, notes
 
 
 def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
@@ -133,17 +125,11 @@ def _may_have_lost_writes(context: LoadContext, terms: PrimaryTerms) -> bool:
 
 
 def _count_embedded_since(context: LoadContext, began: str) -> int:
-    own = [
-        {
-            "bool": {
-                "filter": [
-                    {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}},
-                    {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}},
-                ]
-            }
-        }
-        for target in targets_to_fill(context.targets)
-    ]
+    own = []
+    for target in targets_to_fill(context.targets):
+        by_model = {"term": {f"{target.meta_field}.fingerprint": target.meta.fingerprint}}
+        since = {"range": {f"{target.meta_field}.embedded_at": {"gte": began}}}
+        own.append({"bool": {"filter": [by_model, since]}})
     return context.engine.count(context.index.name, {"bool": {"should": own, "minimum_should_match": 1}})
 
 
@@ -154,9 +140,8 @@ def _count_confirmed(context: LoadContext, began: str) -> int:
     names = [name for target in targets for name in (*target.template.fields, target.meta_field)]
     routing = context.index.alias_routing(context.plan.settings.index)
     confirmed = 0
-    for page in context.engine.scan(
-        context.index.name, query=scan_query(targets), source_includes=names, page=SCAN_PAGE
-    ):
+    query = scan_query(targets)
+    for page in context.engine.scan(context.index.name, query=query, source_includes=names, page=SCAN_PAGE):
         own = (hit for hit in page if hit.get("_routing") == routing)
         consistent = [written for hit in own if (written := _matching_document(hit, targets, began)) is not None]
         confirmed += context.checkpoint.count_acknowledged(consistent)
@@ -169,19 +154,14 @@ def _matching_document(hit: Json, targets: EmbeddingTargets, began: str) -> tupl
     The hash is None if it does not matter: the document has no text, or was embedded since the load started.
     """
     source: Json = hit.get("_source") or {}
-    has_vector = hit.get("matched_queries", [])
     try:
         texts = target_texts(source, targets)
     except TextFieldError:
         return None
-    written = []
-    for number, (target, text) in enumerate(zip(targets, texts, strict=True)):
-        current = is_vector_current(raw_document_meta(source, target.meta_field), text, target.meta.fingerprint)
-        if (str(number) in has_vector) != bool(text) or (text and not current):
-            return None
-        meta = read_document_meta(source, target.meta_field)
-        if meta is not None and text:
-            written.append(meta)
+    if any(is_outdated(*each) for each in zip(targets, texts, stored_vectors(hit, targets), strict=True)):
+        return None
+    metas = [read_document_meta(source, target.meta_field) for target, text in zip(targets, texts, strict=True) if text]
+    written = [meta for meta in metas if meta is not None]
     if any(meta.embedded_at >= began for meta in written) or not written:
         return hit["_id"], None
     contents = {meta.document_hash for meta in written}
@@ -257,18 +237,12 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
         return 0, [f"{kept}, since {broken}: it is unknown which documents they are"]
     if not confirm(candidates):
         return 0, [kept]
-    removed = 0
+    removed, control = 0, context.control
+    index, on_retry = context.plan.settings.index, context.outcomes.ledger.add_retries
     for _, hits in _unseen_documents(context):
-        if context.control.stop.is_set():
+        if control.stop.is_set():
             break
-        removed += delete_hits(
-            context.engine,
-            context.plan.settings.index,
-            hits,
-            context.retry_policy,
-            context.control.stop_retrying,
-            context.outcomes.ledger.add_retries,
-        )
+        removed += delete_hits(context.engine, index, hits, context.retry_policy, control.stop_retrying, on_retry)
     context.refresh_index()
     return removed, []
 
@@ -317,16 +291,16 @@ def delete_hits(
     Raises:
         EngineError: the engine failed, or refused to delete a document.
     """
+
+    def count_retry(error: EngineError) -> None:
+        on_retry(len(hits))
+
     removed = 0
     backoff = Backoff(policy, stop_retrying)
     while hits:
         body = b"".join(_delete_action(hit) for hit in hits)
-        send, number = partial(engine.bulk, index, body, timeout=backoff.seconds_left), len(hits)
-
-        def count(error: EngineError, number: int = number) -> None:
-            on_retry(number)
-
-        results = with_retries(send, policy, stop_retrying, count)
+        send = partial(engine.bulk, index, body, timeout=backoff.seconds_left)
+        results = with_retries(send, policy, stop_retrying, count_retry)
         again, conflicts = [], []
         for hit, result in zip(hits, results, strict=True):
             if result.ok or (result.status == _NOT_FOUND and not result.reason):
@@ -345,9 +319,8 @@ def delete_hits(
                 )
         if conflicts:
             # If a response was lost, the retry finds documents that are already deleted.
-            existing = with_retries(
-                partial(_existing_documents, engine, index, conflicts), policy, stop_retrying, count
-            )
+            find = partial(_existing_documents, engine, index, conflicts)
+            existing = with_retries(find, policy, stop_retrying, count_retry)
             removed += sum(document_key(hit) not in existing for hit in conflicts)
         if again and not backoff.wait():
             raise RequestFailed(

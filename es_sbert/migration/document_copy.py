@@ -29,7 +29,7 @@ from es_sbert.index.document_vectors import action_metadata, if_unchanged, read_
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.io.text_formats import dump_object
 from es_sbert.migration.migration_state import MigrationStateStore, vector_field_names
 

@@ -19,7 +19,7 @@ from es_sbert.index.versioned_updates import VersionedUpdates
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
 from es_sbert.ingest.load_report import passages_suffix, truncation_lines
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.migration.alias_swap import (
     WriteBlock,

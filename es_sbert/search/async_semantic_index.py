@@ -166,7 +166,7 @@ class AsyncSemanticIndex:
     async def _load(
         self, documents: Iterable[Mapping[str, Any]] | None, more: dict[str, Any], options: AddOptions
     ) -> LoadReport:
-        from es_sbert.ingest.pipeline import LoadControl
+        from es_sbert.ingest.load_threads import LoadControl
 
         control = LoadControl()
         try:

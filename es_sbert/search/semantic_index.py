@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from es_sbert.ingest.load_report import LoadReport
-    from es_sbert.ingest.pipeline import LoadControl
+    from es_sbert.ingest.load_threads import LoadControl
 
     EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | None
 

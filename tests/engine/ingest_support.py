@@ -25,7 +25,7 @@ from es_sbert.index.document_vectors import read_vector
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, SilentMeter
 from es_sbert.ingest.reconcile import ConfirmPrune
 from tests.tiny import write_tiny_bert

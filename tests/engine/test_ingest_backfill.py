@@ -14,7 +14,7 @@ from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMissing, RequestFailed, VectorIndexError
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.engine.ingest_support import (
     Interposed,

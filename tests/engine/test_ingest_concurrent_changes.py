@@ -18,7 +18,7 @@ from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_report import LoadReport
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.sources.find_sources import find_sources
 from tests.engine.ingest_support import Interposed, load, sentences, wait_until, write_jsonl

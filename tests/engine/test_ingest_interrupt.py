@@ -15,7 +15,7 @@ import es_sbert.encoder.encoder as encoder_module
 from es_sbert.encoder.batching import ModelInputs, Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.onnx_session import run_session
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, sentences, vector_of, write_jsonl
 from tests.faulty_proxy import FaultyProxy, answer

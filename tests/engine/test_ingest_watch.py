@@ -16,7 +16,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
 from es_sbert.ingest.load_report import LoadReport
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from tests.engine.ingest_support import (
     contents,
     letters,

@@ -16,7 +16,7 @@ from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.vector_field import change_index_type, read_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from tests.engine.migration.support import Place, expect_no_stragglers, text_of, two_encoders
 

@@ -13,7 +13,7 @@ import pytest
 from es_sbert.cli.logs import configure_logging, is_json_logging, log_error, log_errors_only
 from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import EventMeter, ProgressSnapshot, choose_meter
 from es_sbert.messages import log_event, log_message, logger
 

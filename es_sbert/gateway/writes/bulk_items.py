@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -58,18 +58,25 @@ class BulkItem:
         """All its bytes."""
         return self.head + self.source + self.tail
 
-    def with_source(self, source: bytes) -> BulkItem:
-        """The same action with another document."""
-        return replace(self, source=source)
+    @classmethod
+    def of(
+        cls, operation: OpType, index: str, id: str | None, routing: str | None, document: bytes, head: bytes = b""
+    ) -> BulkItem:
+        """The action of these bytes.
+
+        Args:
+            document: Its document, perhaps in whitespace. The body of a request to a document API is nothing else.
+            head: The line of the action, in a bulk request.
+        """
+        source = document.strip(JSON_SPACE)
+        if not source:
+            return cls(operation, index, id, routing, head, b"", document)
+        start = document.index(source)
+        return cls(operation, index, id, routing, head + document[:start], source, document[start + len(source) :])
 
 
 class _InvalidBulkLine(ValueError):
     """A line that is not an action; the engine rejects the request."""
-
-
-def document_item(operation: OpType, index: str, id: str | None, routing: str | None, source: bytes) -> BulkItem:
-    """The action of a request to a document API, whose body is the document."""
-    return _make_item(operation, index, id, routing, b"", source)
 
 
 @dataclass(frozen=True)
@@ -100,11 +107,6 @@ class BulkWindow:
     items: list[BulkItem]
     rest: bytes
     end: int
-
-    @property
-    def body(self) -> bytes:
-        """All bytes."""
-        return b"".join([*(item.body for item in self.items), self.rest])
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,8 @@ class BulkBody:
         cuts, in_part = [0], 0
         step_end = _STEP_BYTES
         try:
-            for begin, document, end, _, said in _scan_actions(body, 0):
-                name = _name_or_none(said.get("_index")) or index
+            for begin, document, end, _, parameters in _scan_actions(body, 0):
+                name = _name_or_none(parameters.get("_index")) or index
                 if not name:
                     return None
                 # Skip bodies that are not JSON objects; the engine rejects them.
@@ -174,12 +176,12 @@ class BulkBody:
         """
         items: list[BulkItem] = []
         size = 0
-        for begin, document, end, operation, said in _scan_actions(self.body, start):
-            name = self._index(said)
+        for begin, document, end, operation, parameters in _scan_actions(self.body, start):
+            name = self._index(parameters)
             size += limits.weight(name, end - begin)
             if items and (len(items) == limits.items or size > limits.bytes):
                 return BulkWindow(items, b"", begin)
-            items.append(self._read(operation, name, said, self.body[begin:document], self.body[document:end]))
+            items.append(self._read(operation, parameters, self.body[begin:document], self.body[document:end]))
             start = end
         return BulkWindow(items, self.body[start:], len(self.body))
 
@@ -187,27 +189,18 @@ class BulkBody:
         """The actions between two cuts."""
         part = self.body[start:end]
         return [
-            self._read(operation, self._index(said), said, part[begin:document], part[document:stop])
-            for begin, document, stop, operation, said in _scan_actions(part, 0)
+            self._read(operation, parameters, part[begin:document], part[document:stop])
+            for begin, document, stop, operation, parameters in _scan_actions(part, 0)
         ]
 
-    def _index(self, said: dict[str, Any]) -> str:
-        return _name_or_none(said.get("_index")) or self.index
+    def _index(self, parameters: dict[str, Any]) -> str:
+        return _name_or_none(parameters.get("_index")) or self.index
 
-    def _read(self, operation: OpType, index: str, said: dict[str, Any], head: bytes, document: bytes) -> BulkItem:
-        own = said.get("routing", said.get("_routing"))
-        routing = self.routing if own is None else _name_or_none(own)
-        return _make_item(operation, index, _name_or_none(said.get("_id")), routing, head, document)
-
-
-def _make_item(
-    operation: OpType, index: str, id: str | None, routing: str | None, head: bytes, document: bytes
-) -> BulkItem:
-    source = document.strip(JSON_SPACE)
-    if not source:
-        return BulkItem(operation, index, id, routing, head, b"", document)
-    start = document.index(source)
-    return BulkItem(operation, index, id, routing, head + document[:start], source, document[start + len(source) :])
+    def _read(self, operation: OpType, parameters: dict[str, Any], head: bytes, document: bytes) -> BulkItem:
+        index, id = self._index(parameters), _name_or_none(parameters.get("_id"))
+        routing = parameters.get("routing", parameters.get("_routing"))
+        routing = self.routing if routing is None else _name_or_none(routing)
+        return BulkItem.of(operation, index, id, routing, document, head)
 
 
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:
@@ -217,7 +210,7 @@ def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpTy
     document's strings contain. Engines pass over a last action whose document is missing, too.
 
     Raises:
-        _NotABulk: a line that is not an action.
+        _InvalidBulkLine: a line that is not an action.
     """
     begin = start
     while start < len(body):
@@ -226,12 +219,12 @@ def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpTy
         start = end
         if not line.strip(JSON_SPACE):
             continue
-        operation, said = _parse_action_line(line)
+        operation, parameters = _parse_action_line(line)
         if operation is not OpType.DELETE:
             if end == len(body):
                 return
             end = body.index(b"\n", end) + 1
-        yield begin, start, end, operation, said
+        yield begin, start, end, operation, parameters
         begin = start = end
 
 
@@ -258,17 +251,17 @@ def _parse_action_line(line: bytes) -> tuple[OpType, dict[str, Any]]:
     """An action's line.
 
     Raises:
-        _NotABulk: it is none.
+        _InvalidBulkLine: it is none.
     """
     try:
         action = orjson.loads(line)
-        [(name, said)] = action.items()
+        [(name, parameters)] = action.items()
         operation = OpType(name)
     except (AttributeError, ValueError) as error:
         raise _InvalidBulkLine from error
-    if not isinstance(said, dict):
+    if not isinstance(parameters, dict):
         raise _InvalidBulkLine
-    return operation, said
+    return operation, parameters
 
 
 def _name_or_none(value: object) -> str | None:

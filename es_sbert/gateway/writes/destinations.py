@@ -61,10 +61,8 @@ class Destination:
 
     def vector_bytes(self, source_bytes: int) -> int:
         """An estimate of the memory for the vectors of a document of this size."""
-        return (
-            sum(_vector_count(target.meta, source_bytes) * target.meta.dimensions for target in self.targets)
-            * _BYTES_PER_NUMBER
-        )
+        numbers = sum(_vector_count(target.meta, source_bytes) * target.meta.dimensions for target in self.targets)
+        return numbers * _BYTES_PER_NUMBER
 
 
 class DestinationResolver:
@@ -105,14 +103,14 @@ class DestinationResolver:
             EngineUnreachable, RequestFailed: the lookup failed.
         """
         try:
-            found = await self._ask(name, headers)
+            found = await self._look_up(name, headers)
         except AccessDenied as error:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
             found = Destination(name)
         self._known[self._keys.key(headers, name)] = found
         return found
 
-    async def _ask(self, name: str, headers: Headers) -> Destination:
+    async def _look_up(self, name: str, headers: Headers) -> Destination:
         searched = await self._indices.get_for_write(name, headers)
         if searched is None:
             return Destination(name)  # the engine rejects the write
@@ -131,11 +129,11 @@ class DestinationResolver:
             for stream in resolved.get("data_streams", ()):
                 if stream["name"] == name:
                     return str(stream["backing_indices"][-1]), False
-            behind = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
-            if behind is None:
+            indices = next((alias["indices"] for alias in resolved.get("aliases", ()) if alias["name"] == name), None)
+            if indices is None:
                 # A name with date math.
-                behind = [index["name"] for index in resolved.get("indices", ())]
-            names = [behind] if isinstance(behind, str) else behind
+                indices = [index["name"] for index in resolved.get("indices", ())]
+            names = [indices] if isinstance(indices, str) else indices
             if len(names) == 1:
                 return names[0], True
         aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -21,12 +21,13 @@ from es_sbert.index.document_vectors import (
     VectorFieldValue,
     append_members,
     document_hash,
-    is_vector_current,
     raw_document_meta,
     read_document_meta,
+    stored_text,
     vector_members,
 )
-from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
+from es_sbert.index.text_template import MISSING, find_field
+from es_sbert.index.vector_changes import StoredVector, VectorChange, vector_change
 from es_sbert.io.text_formats import depth_problem, parse_json_line
 
 _WHITESPACE = " \t\r\n"
@@ -125,19 +126,39 @@ class WriteItem:
     Attributes:
         item: The item.
         targets: The vector fields.
-        fields: Its JSON object; None if it cannot be parsed, or the engine rejects it.
         without_text: Names of the vector fields whose text is not known.
+        number: Its position in the request.
+        fields: Its JSON object; None if it cannot be parsed, or the engine rejects it.
+        whole: The complete document that it may write, by its member; "" is the item's whole object. None if a script
+            makes it.
+        doc: The partial document of an update; None for an update by a script.
+        creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
     """
 
     item: BulkItem
     targets: EmbeddingTargets
-    fields: Json | None
-    without_text: tuple[str, ...] = ()
+    without_text: tuple[str, ...]
+    number: int
+    fields: Json | None = None
+    whole: Mapping[str, Json] = field(default_factory=dict)
+    doc: Json | None = None
+    creates: bool = False
 
     @classmethod
-    def of(cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = ()) -> WriteItem:
+    def of(
+        cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = (), number: int = 0
+    ) -> WriteItem:
         """Read an item's object."""
-        return cls(item, targets, _parse_document(item.source) if item.source else None, without_text)
+        fields = _parse_document(item.source) if item.source else None
+        if fields is None or item.operation is OpType.DELETE:
+            return cls(item, targets, without_text, number)
+        if item.operation is not OpType.UPDATE:
+            return cls(item, targets, without_text, number, fields, {"": fields})
+        doc = None if "script" in fields else _object_member(fields, "doc")
+        upsert = None if fields.get("scripted_upsert") in _TRUE_VALUES else _object_member(fields, "upsert")
+        whole = {} if upsert is None else {"upsert": upsert}
+        creates = doc is not None and fields.get("doc_as_upsert") in _TRUE_VALUES
+        return cls(item, targets, without_text, number, fields, whole, doc, creates)
 
     @property
     def key(self) -> WriteKey | None:
@@ -145,33 +166,10 @@ class WriteItem:
         return None if self.item.id is None else (self.item.index, self.item.id)
 
     @property
-    def doc(self) -> Json | None:
-        """The partial document of an update; None for an update by a script."""
-        if self.item.operation is not OpType.UPDATE or self.fields is None or "script" in self.fields:
-            return None
-        return _object_member(self.fields, "doc")
-
-    @property
-    def upsert(self) -> Json | None:
-        """The document that an update creates if there is none; None if a script creates it."""
-        if self.item.operation is not OpType.UPDATE or self.fields is None:
-            return None
-        return None if self.fields.get("scripted_upsert") in _TRUE_VALUES else _object_member(self.fields, "upsert")
-
-    @property
-    def creates(self) -> bool:
-        """Whether an update creates the document from the partial one if there is none (`doc_as_upsert`)."""
-        return self.fields is not None and self.fields.get("doc_as_upsert") in _TRUE_VALUES
-
-    @property
     def complete_documents(self) -> list[Json]:
         """The complete documents that the item may create."""
-        if self.fields is None or self.item.operation is OpType.DELETE:
-            return []
-        if self.item.operation is not OpType.UPDATE:
-            return [self.fields]
-        doc = self.doc if self.creates else None
-        return [document for document in (doc, self.upsert) if document is not None]
+        documents = list(self.whole.values())
+        return documents if self.doc is None or not self.creates else [self.doc, *documents]
 
     @property
     def lacks_vector(self) -> bool:
@@ -188,28 +186,19 @@ class WriteItem:
         """Fields of the previous document that must be known."""
         return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
 
-    def changes(self, standing: PreviousDocument) -> dict[str, VectorChange]:
+    def changes(self, previous: PreviousDocument) -> dict[str, DocumentChange]:
         """Changes of vectors by the member of the item that is a document; "" is the item's whole object.
 
         Args:
-            standing: The previous document; used only if `needed` is not empty.
+            previous: The previous document; used only if `needed` is not empty.
         """
-        if self.fields is None:
-            return {}
-        if self.item.operation is not OpType.UPDATE:
-            found = {"": whole_document_change(self.fields, self.targets)}
-        else:
-            doc, upsert = self.doc, self.upsert
-            found = {
-                "doc": NO_CHANGE
-                if doc is None
-                else partial_document_change(doc, standing, self.targets, creates=self.creates),
-                "upsert": NO_CHANGE if upsert is None else whole_document_change(upsert, self.targets),
-            }
+        found = {member: whole_document_change(document, self.targets) for member, document in self.whole.items()}
+        if self.doc is not None:
+            found["doc"] = partial_document_change(self.doc, previous, self.targets, creates=self.creates)
         return {member: change for member, change in found.items() if change}
 
     def with_vectors(
-        self, changes: Mapping[str, VectorChange], filled: Mapping[str, Sequence[VectorFieldValue]]
+        self, changes: Mapping[str, DocumentChange], filled: Mapping[str, Sequence[VectorFieldValue]]
     ) -> BulkItem:
         """The item with vectors in its documents.
 
@@ -219,16 +208,11 @@ class WriteItem:
             filled: Vector fields of each member.
         """
         source = self.item.source
-        values = {
-            member: _apply_change(
-                member_value(source, member) if member else source,
-                change,
-                filled.get(member, ()),
-                partial=member == "doc",
-            )
-            for member, change in changes.items()
-        }
-        return self.item.with_source(values[""] if "" in values else replace_values(source, values))
+        values: dict[str, bytes] = {}
+        for member, change in changes.items():
+            document = member_value(source, member) if member else source
+            values[member] = _apply_change(document, change, filled.get(member, ()), partial=member == "doc")
+        return replace(self.item, source=values[""] if "" in values else replace_values(source, values))
 
     def after(self, before: PreviousDocument) -> PreviousDocument:
         """The document after the item, if the engine accepts it."""
@@ -242,12 +226,10 @@ class WriteItem:
         if operation is not OpType.UPDATE:
             return self.fields
         if before is NoPreviousDocument.MISSING:
-            doc = self.doc if self.creates else None
-            return next((found for found in (doc, self.upsert) if found is not None), before)
-        doc = self.doc
-        if doc is None or not isinstance(before, dict):
+            return next(iter(self.complete_documents), before)
+        if self.doc is None or not isinstance(before, dict):
             return NoPreviousDocument.UNKNOWN
-        return merge_partial_document(before, doc)
+        return merge_partial_document(before, self.doc)
 
 
 def previous_documents(
@@ -268,7 +250,7 @@ def previous_documents(
     return result
 
 
-def _apply_change(source: bytes, change: VectorChange, filled: Sequence[VectorFieldValue], *, partial: bool) -> bytes:
+def _apply_change(source: bytes, change: DocumentChange, filled: Sequence[VectorFieldValue], *, partial: bool) -> bytes:
     if change.removed:
         source = remove_members(source, change.removed)
     got = {field.field for field in filled}
@@ -305,7 +287,7 @@ PreviousDocument = Json | NoPreviousDocument
 
 
 @dataclass(frozen=True)
-class VectorChange:
+class DocumentChange:
     """The change of vectors in a written object.
 
     Attributes:
@@ -324,10 +306,10 @@ class VectorChange:
         return bool(self.wanted or self.removed or self.cleared)
 
 
-NO_CHANGE = VectorChange()
+NO_CHANGE = DocumentChange()
 
 
-def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> VectorChange:
+def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> DocumentChange:
     """The change of a complete document: a vector for each of its texts.
 
     A vector from the client is kept, unless its metadata says that it is of another text or model: then it is a copy of
@@ -336,65 +318,67 @@ def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> V
     wanted: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
     for target in targets:
-        text = _text(fields, target.template)
+        text = stored_text(fields, target)
         if not _keeps_client_vector(fields, target, text):
             removed |= _replaced_members(fields, target, bool(text))
             wanted += [(target, text)] if text else []
     if not wanted and not removed:
         return NO_CHANGE
     content = {name: value for name, value in fields.items() if name not in removed}
-    return VectorChange(tuple(wanted), frozenset(removed), (), document_hash(content))
+    return DocumentChange(tuple(wanted), frozenset(removed), (), document_hash(content))
 
 
 def partial_document_change(
-    doc: Json, standing: PreviousDocument, targets: Sequence[EmbeddingTarget], *, creates: bool
-) -> VectorChange:
+    doc: Json, previous: PreviousDocument, targets: Sequence[EmbeddingTarget], *, creates: bool
+) -> DocumentChange:
     """The change of a partial document: vectors for the texts that it changes.
 
     Args:
-        standing: The previous document.
+        previous: The previous document.
         creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
     """
     wanted: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
     cleared: list[str] = []
     for target in targets:
-        if not _is_touched(doc, target.template):
+        sets = [_sets_field(doc, field) for field in target.template.fields]
+        if not any(sets):
             continue
-        if _is_complete(doc, target.template) or (standing is NoPreviousDocument.MISSING and creates):
-            text: str | None = _text(doc, target.template)
-        elif isinstance(standing, dict):
-            text = _text(merge_partial_document(standing, doc), target.template)
-            if is_vector_current(raw_document_meta(standing, target.meta_field), text, target.meta.fingerprint):
+        if all(sets) or (previous is NoPreviousDocument.MISSING and creates):
+            text = stored_text(doc, target)
+        elif isinstance(previous, dict):
+            text = stored_text(merge_partial_document(previous, doc), target)
+            # Only the metadata of the vector was read.
+            stored = StoredVector(True, raw_document_meta(previous, target.meta_field))
+            if vector_change(target, text, stored) is VectorChange.KEEP:
                 continue
-        elif standing is NoPreviousDocument.UNKNOWN:
+        elif previous is NoPreviousDocument.UNKNOWN:
             text = None
         else:
             continue  # the engine rejects the update
-        if _keeps_client_vector(doc, target, text or ""):
+        if _keeps_client_vector(doc, target, text):
             continue
         removed |= _replaced_members(doc, target, True)
         if text:
             wanted.append((target, text))
         else:
             cleared.append(target.field)
-    return VectorChange(tuple(wanted), frozenset(removed), tuple(cleared))
+    return DocumentChange(tuple(wanted), frozenset(removed), tuple(cleared))
 
 
 def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tuple[str, ...]:
     """Fields of the previous document that are part of the texts that a partial document changes."""
-    needed = [
-        name
-        for target in targets
-        if _is_touched(doc, target.template) and not _is_complete(doc, target.template)
-        for name in (*target.template.fields, target.meta_field)
-    ]
-    return tuple(dict.fromkeys(needed))
+    needed: dict[str, None] = {}
+    for target in targets:
+        sets = [_sets_field(doc, field) for field in target.template.fields]
+        if any(sets) and not all(sets):
+            needed |= dict.fromkeys((*target.template.fields, target.meta_field))
+    return tuple(needed)
 
 
-def merge_partial_document(standing: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
+def merge_partial_document(previous: Mapping[str, Any], doc: Mapping[str, Any]) -> Json:
     """A document after a partial update: engines merge objects and replace all other values."""
-    result = dict(standing)
+    result = dict(previous)
     for name, value in doc.items():
         before = result.get(name)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
@@ -402,36 +386,18 @@ def merge_partial_document(standing: Mapping[str, Any], doc: Mapping[str, Any]) 
     return result
 
 
-def _text(fields: Json, template: TextTemplate) -> str:
-    """The text to embed; empty if there is none or it is blank."""
-    try:
-        text = "" if template.is_missing(fields) else template.render(fields)
-    except TextFieldError:
-        return ""
-    return text if text.strip() else ""
-
-
-def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str) -> bool:
+def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None) -> bool:
     """Whether the object has a vector that is kept."""
-    if fields.get(target.field) is None:
-        return False
-    if read_document_meta(fields, target.meta_field) is None:
+    stored = StoredVector.of(fields, target)
+    if stored.exists and read_document_meta(fields, target.meta_field) is None:
         return True
-    return is_vector_current(raw_document_meta(fields, target.meta_field), text, target.meta.fingerprint)
+    return vector_change(target, text, stored) is VectorChange.KEEP
 
 
 def _replaced_members(fields: Json, target: EmbeddingTarget, replaced: bool) -> set[str]:
     """Members to remove. A null is removed only if a new value replaces it."""
     names = (target.field, target.meta_field)
     return {name for name in names if name in fields and (replaced or fields[name] is not None)}
-
-
-def _is_touched(doc: Json, template: TextTemplate) -> bool:
-    return any(_sets_field(doc, field) for field in template.fields)
-
-
-def _is_complete(doc: Json, template: TextTemplate) -> bool:
-    return all(_sets_field(doc, field) for field in template.fields)
 
 
 def _sets_field(doc: Json, field: str) -> bool:

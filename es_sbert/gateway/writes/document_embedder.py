@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import Chunker, Span
+from es_sbert.engines.multi_get import batched
 from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder
@@ -27,6 +29,8 @@ from es_sbert.index.document_vectors import (
 )
 from es_sbert.index.mapping import ChunkRules
 
+K = TypeVar("K", bound=Hashable)
+
 _PROMPT_KIND: PromptKind = "document"
 # Share of the queue that one request may occupy.
 _QUEUE_SHARE = 1 / 16
@@ -39,20 +43,20 @@ class EmbeddedText:
     """A text, split into chunks if the field holds passages, and its vectors.
 
     Attributes:
-        piece: The chunked text.
+        chunked: The text.
         vectors: *Shape:* ``(chunks, dimensions)`` float32.
         tokens: Tokens of each chunk, before truncation.
         max_tokens: Maximum tokens of the model.
     """
 
-    piece: ChunkedText
+    chunked: ChunkedText
     vectors: Vectors
     tokens: list[int]
     max_tokens: int
 
-    def field(self, info: EngineInfo, origins: EmbeddingProvenance) -> VectorFieldValue:
+    def field(self, info: EngineInfo, provenance: EmbeddingProvenance) -> VectorFieldValue:
         """The value of the vector field."""
-        return build_field_value(info, self.piece, self.vectors, self.tokens, self.max_tokens, origins)
+        return build_field_value(info, self.chunked, self.vectors, self.tokens, self.max_tokens, provenance)
 
 
 class DocumentEmbedder:
@@ -72,72 +76,70 @@ class DocumentEmbedder:
 
     async def __call__(self, wanted: Sequence[tuple[EmbeddingTarget, str]]) -> list[EmbeddedText | EsSbertError]:
         """Embed texts, each for a vector field. Returns the error for a text that cannot be embedded."""
-        found: list[EmbeddedText | EsSbertError | None] = [None] * len(wanted)
-        rows: dict[tuple[str, str], list[int]] = {}
-        for row, (target, _) in enumerate(wanted):
-            rows.setdefault((target.meta.model, target.meta.fingerprint), []).append(row)
-        for (model, fingerprint), own in rows.items():
-            made = await self._of_model(model, fingerprint, [wanted[row] for row in own])
-            for row, one in zip(own, made, strict=True):
-                found[row] = one
-        return [one for one in found if one is not None]
+        results: list[EmbeddedText | EsSbertError | None] = [None] * len(wanted)
+        rows_by_model = _group_rows((target.meta.model, target.meta.fingerprint) for target, _ in wanted)
+        for (model, fingerprint), rows in rows_by_model.items():
+            embedded = await self._of_model(model, fingerprint, [wanted[row] for row in rows])
+            for row, result in zip(rows, embedded, strict=True):
+                results[row] = result
+        return [result for result in results if result is not None]
 
     async def _of_model(
         self, model: str, fingerprint: str, wanted: Sequence[tuple[EmbeddingTarget, str]]
     ) -> Sequence[EmbeddedText | EsSbertError]:
         try:
             embedder = await self._models.get(model, fingerprint)
-            pieces = await self._pieces(embedder, wanted)
+            chunked = await self._chunk(embedder, wanted)
         except EsSbertError as error:
             return [public_model_error(error)] * len(wanted)
-        texts = [text for piece in pieces for text in piece.texts]
+        texts = [text for each in chunked for text in each.texts]
         vectors = np.empty((len(texts), embedder.info.dimensions), np.float32)  # (texts, dimensions)
-        tokens = [0] * len(texts)
+        tokens = np.zeros(len(texts), np.int64)  # (texts,)
         problems: dict[int, EsSbertError] = {}  # by the row of a text
         # Texts of similar length are embedded together: a batch is padded to its longest text.
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        for start in range(0, len(order), self._batch):
-            rows = order[start : start + self._batch]
+        for rows in batched(sorted(range(len(texts)), key=lambda row: len(texts[row])), self._batch):
             try:
                 encoded = await embedder.embed([texts[row] for row in rows], _PROMPT_KIND)
             except EsSbertError as error:
                 problems |= dict.fromkeys(rows, public_model_error(error))
                 continue
-            vectors[rows] = encoded.vectors
-            for row, count in zip(rows, encoded.tokens.tolist(), strict=True):
-                tokens[row] = count
-        result: list[EmbeddedText | EsSbertError] = []
+            vectors[rows], tokens[rows] = encoded.vectors, encoded.tokens
+        results: list[EmbeddedText | EsSbertError] = []
         first = 0
-        for piece in pieces:
-            end = first + len(piece.texts)
-            problem = next((problems[row] for row in range(first, end) if row in problems), None)
-            embedded = EmbeddedText(piece, vectors[first:end], tokens[first:end], embedder.info.max_tokens)
-            result.append(embedded if problem is None else problem)
-            first = end
-        return result
+        for each in chunked:
+            start, first = first, first + len(each.texts)
+            problem = next((problems[row] for row in range(start, first) if row in problems), None)
+            own_tokens = tokens[start:first].tolist()
+            results.append(problem or EmbeddedText(each, vectors[start:first], own_tokens, embedder.info.max_tokens))
+        return results
 
-    async def _pieces(
+    async def _chunk(
         self, embedder: BatchingEmbedder, wanted: Sequence[tuple[EmbeddingTarget, str]]
     ) -> list[ChunkedText]:
-        cut: dict[int, ChunkedText] = {}
-        rows: dict[ChunkRules, list[int]] = {}
-        for row, (target, _) in enumerate(wanted):
-            if target.meta.passages is not None:
-                rows.setdefault(target.meta.passages, []).append(row)
-        for rules, own in rows.items():
-            passages = await self._passages(embedder, rules, [wanted[row][1] for row in own])
-            cut |= {row: ChunkedText.cut(*wanted[row], spans) for row, spans in zip(own, passages, strict=True)}
-        return [cut.get(row) or ChunkedText(target, text) for row, (target, text) in enumerate(wanted)]
+        chunked = [ChunkedText(target, text) for target, text in wanted]
+        for rules, rows in _group_rows(target.meta.passages for target, _ in wanted).items():
+            if rules is not None:
+                passages = await self._passages(embedder, rules, [wanted[row][1] for row in rows])
+                for row, spans in zip(rows, passages, strict=True):
+                    chunked[row] = ChunkedText.cut(*wanted[row], spans)
+        return chunked
 
     async def _passages(self, embedder: BatchingEmbedder, rules: ChunkRules, texts: Sequence[str]) -> list[list[Span]]:
         known = self._splitters.setdefault(embedder, {})
         if rules not in known:
             known[rules] = await embedder.run_in_thread(partial(_make_splitter, rules))
         passages: list[list[Span]] = []
-        for start in range(0, len(texts), _SPLIT_BATCH):
-            part = texts[start : start + _SPLIT_BATCH]
+        for part in batched(texts, _SPLIT_BATCH):
             passages += await embedder.run_in_thread(partial(_split, known[rules], part))
         return passages
+
+
+def _group_rows(keys: Iterable[K]) -> dict[K, list[int]]:
+    """Key → the numbers of its rows."""
+    rows: dict[K, list[int]] = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
+    return rows
 
 
 def _make_splitter(rules: ChunkRules, encoder: Encoder) -> Chunker:

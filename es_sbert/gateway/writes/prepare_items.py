@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -23,9 +24,9 @@ from es_sbert.gateway.settings import OnEmbeddingFailure
 from es_sbert.gateway.writes.bulk_items import BulkItem
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_changes import (
+    DocumentChange,
     NoPreviousDocument,
     PreviousDocument,
-    VectorChange,
     WriteItem,
     WriteKey,
     previous_documents,
@@ -122,28 +123,26 @@ class ItemPreparer:
         return replace(prepared, errors={**errors, **prepared.errors})
 
     async def _detect_changes(
-        self, written: Mapping[int, WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
+        self, written: Sequence[WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
     ) -> tuple[list[ChangedItem], dict[int, EsSbertError]]:
         """The items whose vectors change; and the number of each item whose changes are unknown, with the reason."""
         indices = {name: destination.index for name, destination in destinations.items()}
-        documents, lookup_errors = await read_previous_documents(self._upstream, written.values(), indices, headers)
+        documents, lookup_errors = await read_previous_documents(self._upstream, written, indices, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
-        errors: dict[int, EsSbertError] = {
-            number: UnknownTextError() for number, item in written.items() if item.lacks_vector
-        }
+        errors: dict[int, EsSbertError] = {item.number: UnknownTextError() for item in written if item.lacks_vector}
         errors |= {
-            item.number: lookup_errors[item.written.key]
+            item.written.number: lookup_errors[item.written.key]
             for item in changed
             if item.written.key in lookup_errors and item.written.needed
         }
         if self._policy is OnEmbeddingFailure.FAIL:
             # These are not sent.
-            changed = [item for item in changed if item.number not in errors]
+            changed = [item for item in changed if item.written.number not in errors]
         return changed, errors
 
-    def _log_partial_documents(self, written: Mapping[int, WriteItem]) -> None:
+    def _log_partial_documents(self, written: Sequence[WriteItem]) -> None:
         """Log that partial updates of documents with an unknown text keep their vectors."""
-        for name in {item.item.index for item in written.values() if item.without_text and item.is_partial}:
+        for name in {item.item.index for item in written if item.without_text and item.is_partial}:
             message = "partial updates of documents in %s pass without a new vector: %s"
             self._log.warning(message, name, log_detail(UnknownTextError()))
 
@@ -228,14 +227,12 @@ class ChangedItem:
     """An item whose vectors change.
 
     Attributes:
-        number: Its position in the request.
         written: The parsed item.
         changes: Changes of vectors, by the member of the item that is a document.
     """
 
-    number: int
     written: WriteItem
-    changes: Mapping[str, VectorChange]
+    changes: Mapping[str, DocumentChange]
 
     @property
     def wanted(self) -> list[tuple[EmbeddingTarget, str]]:
@@ -258,33 +255,30 @@ class PreparedItems:
     embedded: int
 
 
-def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> dict[int, WriteItem]:
-    """The items for indices with vector fields, by their position in the request.
+def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> list[WriteItem]:
+    """The items for indices with vector fields.
 
     Args:
         destinations: Destination of each index name.
     """
-    numbered = ((number, item, destinations.get(item.index)) for number, item in enumerate(items))
-    return {
-        number: WriteItem.of(item, destination.targets, destination.without_text)
-        for number, item, destination in numbered
-        if destination is not None and destination.has_vectors
-    }
+    written = []
+    for number, item in enumerate(items):
+        destination = destinations.get(item.index)
+        if destination is not None and destination.has_vectors:
+            written.append(WriteItem.of(item, destination.targets, destination.without_text, number))
+    return written
 
 
 def detect_vector_changes(
-    written: Mapping[int, WriteItem], documents: Mapping[WriteKey, PreviousDocument]
+    written: Sequence[WriteItem], documents: Mapping[WriteKey, PreviousDocument]
 ) -> list[ChangedItem]:
     """The items whose vectors change.
 
     Args:
         documents: The documents before the request that partial updates depend on.
     """
-    before = previous_documents(list(written.values()), documents)
-    changed = [
-        ChangedItem(number, item, item.changes(previous))
-        for (number, item), previous in zip(written.items(), before, strict=True)
-    ]
+    before = previous_documents(written, documents)
+    changed = [ChangedItem(item, item.changes(previous)) for item, previous in zip(written, before, strict=True)]
     return [item for item in changed if item.changes]
 
 
@@ -302,31 +296,20 @@ def add_vectors(
         info: The engine, which determines the format of a vector.
         embedded_at: Time of the embedding.
     """
-    result = list(items)
+    prepared = list(items)
     errors: dict[int, EsSbertError] = {}
     count = 0
-    vectors = iter(embedded)
+    results = iter(embedded)
     for item in changed:
         filled: dict[str, list[VectorFieldValue]] = {}
         for member, change in item.changes.items():
-            origins = EmbeddingProvenance(change.document_hash, embedded_at)
-            filled[member] = list(_filled_fields(change, vectors, info, origins, item.number, errors))
-        count += any(filled.values()) and item.number not in errors
-        result[item.number] = item.written.with_vectors(item.changes, filled)
-    return PreparedItems(result, errors, count)
-
-
-def _filled_fields(
-    change: VectorChange,
-    vectors: Iterator[EmbeddedText | EsSbertError],
-    info: EngineInfo,
-    origins: EmbeddingProvenance,
-    number: int,
-    errors: dict[int, EsSbertError],
-) -> Iterator[VectorFieldValue]:
-    for _ in change.wanted:
-        embedded = next(vectors)
-        if isinstance(embedded, EsSbertError):
-            errors[number] = embedded
-        else:
-            yield embedded.field(info, origins)
+            provenance = EmbeddingProvenance(change.document_hash, embedded_at)
+            filled[member] = []
+            for result in islice(results, len(change.wanted)):
+                if isinstance(result, EsSbertError):
+                    errors[item.written.number] = result
+                else:
+                    filled[member].append(result.field(info, provenance))
+        count += any(filled.values()) and item.written.number not in errors
+        prepared[item.written.number] = item.written.with_vectors(item.changes, filled)
+    return PreparedItems(prepared, errors, count)

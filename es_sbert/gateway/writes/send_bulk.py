@@ -66,7 +66,7 @@ class BulkSender:
             rejected: Number of an item that is not sent → its error.
         """
         sent = [item for number, item in enumerate(items) if number not in rejected]
-        return await offload_if_large(_source_bytes(sent), _split_items, sent, self._max_bytes)
+        return await offload_if_large(_source_bytes(sent), lambda: list(bulk_bodies(sent, self._max_bytes)))
 
     async def send(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
         """Send the next items.
@@ -156,10 +156,6 @@ def _join_items(items: Sequence[BulkItem], rest: bytes) -> bytes:
     return b"".join([*(item.body for item in items), rest])
 
 
-def _split_items(items: Sequence[BulkItem], max_bytes: int) -> list[list[BulkItem]]:
-    return list(bulk_bodies(items, max_bytes))
-
-
 def _source_bytes(items: Sequence[BulkItem]) -> int:
     return sum(len(item.source) for item in items)
 
@@ -179,10 +175,8 @@ async def _part_response(part: Sequence[BulkItem], answer: BufferedResponse | En
     whole = await offload_if_large(len(answer.body), parse_bulk_response, answer.body)
     if answer.status == 200 and whole is not None:
         return whole
-    reason = {
-        "type": "es_sbert_part_refused",
-        "reason": f"the engine answered a part of the request with {answer.status}",
-    }
+    message = f"the engine answered a part of the request with {answer.status}"
+    reason = {"type": "es_sbert_part_refused", "reason": message}
     error = reason if whole is None else whole.get("error", reason)
     return failed_part_response(part, answer.status if answer.status >= 400 else 502, error)
 
@@ -194,18 +188,6 @@ _DURATIONS = ("took", "ingest_took")
 _ITEMS, _TAIL = b'"items":[', b"]}"
 
 
-@dataclass(frozen=True)
-class _CompressedResults:
-    """A compressed part of the response: results of a hundred thousand items take a hundred megabytes."""
-
-    compressed: bytes
-    length: int
-
-    @classmethod
-    def of(cls, text: bytes) -> _CompressedResults:
-        return cls(zlib.compress(text, _ZLIB_LEVEL), len(text))
-
-
 class JoinedBulkResponse:
     """The joined response to a bulk request, in the order of its items. Not thread-safe."""
 
@@ -213,7 +195,8 @@ class JoinedBulkResponse:
         self._members: Json | None = None
         self._durations: Counter[str] = Counter()
         self._errors = False
-        self._parts: list[_CompressedResults] = []
+        # Compressed, with their lengths: results of a hundred thousand items take a hundred megabytes.
+        self._results: list[tuple[bytes, int]] = []
 
     def add(self, answers: Sequence[Json], items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
         """Add the results of the next items.
@@ -227,14 +210,16 @@ class JoinedBulkResponse:
             self._add_members(answer)
         results = _merge_results(answers, items, rejected)
         self._errors |= any("error" in result for one in results for result in one.values())
-        if results:
-            self._parts.append(_CompressedResults.of(b",".join(map(write_object, results))))
+        self._add_results(b",".join(map(write_object, results)))
 
     def add_raw(self, answer: RawBulkResponse) -> None:
         """Add the results of the next items, all of which were sent."""
         self._add_members(answer.members)
-        if answer.results:
-            self._parts.append(_CompressedResults.of(answer.results))
+        self._add_results(answer.results)
+
+    def _add_results(self, results: bytes) -> None:
+        if results:
+            self._results.append((zlib.compress(results, _ZLIB_LEVEL), len(results)))
 
     def _add_members(self, members: Json) -> None:
         if self._members is None:
@@ -245,13 +230,14 @@ class JoinedBulkResponse:
     @property
     def length(self) -> int:
         """Bytes of the joined response."""
-        return len(self._head()) + sum(part.length + 1 for part in self._parts) - bool(self._parts) + len(_TAIL)
+        commas = max(0, len(self._results) - 1)
+        return len(self._head()) + sum(length for _, length in self._results) + commas + len(_TAIL)
 
     def body(self) -> Iterator[bytes]:
         """The joined response, in parts."""
         yield self._head()
-        for number, part in enumerate(self._parts):
-            yield (b"," if number else b"") + zlib.decompress(part.compressed)
+        for number, (compressed, _) in enumerate(self._results):
+            yield (b"," if number else b"") + zlib.decompress(compressed)
         yield _TAIL
 
     def _head(self) -> bytes:
@@ -285,11 +271,8 @@ class RawBulkResponse:
             members = orjson.loads(body[:start] + _TAIL)
         except orjson.JSONDecodeError:
             return None
-        if (
-            members.pop("items", None) != []
-            or not isinstance(members.get("errors"), bool)
-            or not _has_valid_durations(members)
-        ):
+        items, errors = members.pop("items", None), members.get("errors")
+        if items != [] or not isinstance(errors, bool) or not _has_valid_durations(members):
             return None
         return cls(members, body[start : -len(_TAIL)])
 
@@ -320,11 +303,6 @@ def _has_valid_durations(members: Json) -> bool:
     return all(isinstance(members.get(name, 0), int) for name in _DURATIONS)
 
 
-def rejected_item_result(item: BulkItem, error: EsSbertError) -> Json:
-    """The result of an item that was not sent, as the engine writes results."""
-    return _error_result(item, http_status(error), error_object(error))
-
-
 def failed_part_response(items: Sequence[BulkItem], status: int, error: object) -> Json:
     """What a part that the engine rejected as a whole adds to the answer."""
     return {"took": 0, "errors": True, "items": [_error_result(item, status, error) for item in items]}
@@ -338,7 +316,10 @@ def _merge_results(
     answers: Sequence[Json], items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]
 ) -> list[Json]:
     received = [result for answer in answers for result in answer.get("items", ())]
-    own = {number: rejected_item_result(items[number], error) for number, error in sorted(rejected.items())}
+    own = {
+        number: _error_result(items[number], http_status(error), error_object(error))
+        for number, error in sorted(rejected.items())
+    }
     if len(received) + len(own) != len(items):
         # `filter_path` removed results, so that the items of the remaining ones are unknown.
         return [*received, *own.values()]

@@ -23,7 +23,7 @@ from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import RewriteMode, decompress_offloaded, has_json_body, requested_mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
-from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits, document_item
+from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
 from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems
@@ -89,9 +89,6 @@ class WriteHandler:
             return await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))
         if route.api is EngineApi.BULK:
             return await self._answer_bulk(incoming, route, send)
-        return await self._answer_document(incoming, route, send)
-
-    async def _answer_document(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
         outgoing = await cancel_on_disconnect(incoming, self._prepare_document(incoming, route))
         return await forward(incoming, send, self._upstream, outgoing)
 
@@ -127,7 +124,9 @@ class WriteHandler:
             return OutgoingRequest.unchanged(incoming, raw)
         limits = await self._limits(body, incoming.headers)
         if limits is None:
-            if len(body.cuts) <= _MAX_UNSPLIT_PARTS + 1 or _waits_for_refresh(incoming):
+            # Each part would wait for the next refresh, up to a second.
+            waits_for_refresh = _parameter(incoming, "refresh") == "wait_for"
+            if len(body.cuts) <= _MAX_UNSPLIT_PARTS + 1 or waits_for_refresh:
                 return OutgoingRequest.unchanged(incoming, raw)
             del raw
             await self._send_parts(body, sender)
@@ -264,12 +263,7 @@ def _read_document_item(plain: bytes, incoming: IncomingRequest, route: EngineRo
     """The action of a request to a document API."""
     document = unquote(route.id) if route.id else None
     operation = _OP_TYPES[route.api]
-    return document_item(operation, unquote(route.index), document, _parameter(incoming, "routing"), to_utf8(plain))
-
-
-def _waits_for_refresh(incoming: IncomingRequest) -> bool:
-    """Whether the request waits for the next refresh, up to a second, which is too long for each part."""
-    return _parameter(incoming, "refresh") == "wait_for"
+    return BulkItem.of(operation, unquote(route.index), document, _parameter(incoming, "routing"), to_utf8(plain))
 
 
 def _parameter(incoming: IncomingRequest, name: str) -> str | None:

@@ -19,7 +19,7 @@ from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.migration.migrate import MigrationResult, migrate
 from es_sbert.migration.prepare_migration import MigrationRequest

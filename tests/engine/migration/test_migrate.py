@@ -17,7 +17,7 @@ from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.vector_field import read_vector_field
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import drop_old_index, roll_back
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
 from es_sbert.migration.prepare_migration import new_index_name

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.protocol import EngineInfo, EngineType
 from es_sbert.index.document_vectors import DocumentMeta, VectorFieldValue, bulk_bodies, chunk_values, vector_value
-from es_sbert.ingest.documents import Document, DocumentAction, index_action, split_in_half, update_action
+from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.read_documents import Document
 from es_sbert.ingest.records import Origin
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ingest"
@@ -40,12 +41,12 @@ FILLED = VectorFieldValue("embedding", VECTOR, META)
 @pytest.mark.parametrize(
     ("name", "body"),
     [
-        ("index-list.ndjson", index_action(DOCUMENT, [FILLED])),
-        ("index-base64.ndjson", index_action(DOCUMENT, [replace(FILLED, value=vector_value(ES9, VECTOR))])),
-        ("index-plain.ndjson", index_action(DOCUMENT, [])),
+        ("index-list.ndjson", bulk_lines(DOCUMENT, [FILLED])),
+        ("index-base64.ndjson", bulk_lines(DOCUMENT, [replace(FILLED, value=vector_value(ES9, VECTOR))])),
+        ("index-plain.ndjson", bulk_lines(DOCUMENT, [])),
         (
             "index-passages.ndjson",
-            index_action(
+            bulk_lines(
                 DOCUMENT,
                 [
                     VectorFieldValue(
@@ -57,11 +58,11 @@ FILLED = VectorFieldValue("embedding", VECTOR, META)
         ),
         (
             "update-list.ndjson",
-            update_action(
+            bulk_lines(
                 STORED, [VectorFieldValue("body_vector", VECTOR, META.model_copy(update={"document_hash": None}))], []
             ),
         ),
-        ("update-cleared.ndjson", update_action(STORED, [FILLED], ["title_vector", "body_vector"])),
+        ("update-cleared.ndjson", bulk_lines(STORED, [FILLED], ["title_vector", "body_vector"])),
     ],
 )
 def test_bodies_are_as_they_were_reviewed(name: str, body: bytes) -> None:
@@ -71,7 +72,7 @@ def test_bodies_are_as_they_were_reviewed(name: str, body: bytes) -> None:
 
 
 def test_each_line_is_json_and_float32_comes_back_exactly() -> None:
-    head, document, rest = index_action(DOCUMENT, [FILLED]).split(b"\n")
+    head, document, rest = bulk_lines(DOCUMENT, [FILLED]).split(b"\n")
     assert rest == b""
     assert orjson.loads(head) == {"index": {"_id": 'a"b'}}
     value = orjson.loads(document)
@@ -81,13 +82,8 @@ def test_each_line_is_json_and_float32_comes_back_exactly() -> None:
     assert document.startswith(SOURCE[:-1])
 
 
-def test_only_documents_of_an_index_are_updated() -> None:
-    with pytest.raises(ValueError, match="no version"):
-        update_action(DOCUMENT, [FILLED], [])
-
-
 def actions(sizes: list[int]) -> list[DocumentAction]:
-    return [DocumentAction(DOCUMENT, b"x" * size, DocumentOutcome.INDEXED, 0, "") for size in sizes]
+    return [DocumentAction(DOCUMENT, b"x" * size, DocumentOutcome.INDEXED) for size in sizes]
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 120))

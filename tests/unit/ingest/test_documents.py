@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from es_sbert.index.document_vectors import document_hash
 from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
-from es_sbert.ingest.documents import Document, DocumentRules, document_windows, read_documents
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError, OutcomeRecorder
+from es_sbert.ingest.read_documents import Document, DocumentRules, document_windows, read_documents
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from tests.unit.ingest.support import target
 
-RULES = DocumentRules((target(),), "id", ("embedding", "embedding_meta"))
+RULES = DocumentRules((target(),), "id")
 
 
 @pytest.fixture
 def outcomes(tmp_path: Path) -> Iterator[OutcomeRecorder]:
     letters = DeadLetters(tmp_path / "dead.jsonl", run="now")
     with closing(letters):
-        yield OutcomeRecorder(Ledger(), letters)
+        yield OutcomeRecorder(letters)
 
 
 def records(*objects: dict[str, Any]) -> list[Record]:
@@ -60,7 +60,7 @@ def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: OutcomeRecord
 
 
 def test_without_an_id_field_the_content_is_the_id(outcomes: OutcomeRecorder) -> None:
-    rules = DocumentRules(RULES.targets, None, RULES.reserved)
+    rules = DocumentRules(RULES.targets, None)
     documents = load(outcomes, {"a": 1, "text": "x"}, {"text": "x", "a": 1}, {"text": "x", "a": 2}, rules=rules)
     assert [document.id for document in documents] == [
         document_hash({"text": "x", "a": 1}),
@@ -77,7 +77,7 @@ def test_empty_texts_come_too_since_the_index_may_hold_them_with_one(outcomes: O
 
 
 def test_missing_null_and_blank_text_are_the_same(outcomes: OutcomeRecorder) -> None:
-    rules = DocumentRules.of((target(template="{title}. {body}"),), "id", None)
+    rules = DocumentRules((target(template="{title}. {body}"),), "id", None)
     none = [{"id": 1}, {"id": 2, "title": None}, {"id": 3, "title": " ", "body": "\n"}, {"id": 4, "body": ""}]
     documents = load(outcomes, *none, {"id": 5, "title": "x"}, rules=rules)
     assert [document.texts for document in documents] == [("",)] * 4 + [("x.",)]
@@ -130,7 +130,7 @@ def test_dead_letters(outcomes: OutcomeRecorder, fields: dict[str, Any], reason:
 )
 def test_everything_read_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, objects: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("dead")
-    outcomes = OutcomeRecorder(Ledger(), DeadLetters(folder / "dead.jsonl", run="now"))
+    outcomes = OutcomeRecorder(DeadLetters(folder / "dead.jsonl", run="now"))
     rejects = [RejectedRecord(Origin("f", 99), "broken", b"{", 1)]
     with closing(fresh_state(folder)) as state, closing(outcomes.dead_letters):
         documents = list(read_documents([*records(*objects), *rejects], RULES, state, outcomes))

@@ -53,11 +53,13 @@ def test_when_it_is_exceeded(limit: ErrorLimit, read: int, failed: int, exceeded
 def test_the_load_is_stopped_once_and_told_the_most_frequent_reasons() -> None:
     told: list[str] = []
     monitor = ErrorMonitor(ErrorLimit(count=6), told.append, "docs.dead-letters.jsonl")
-    for number in range(4):
-        monitor.add(f"refused by the engine (400): [1:{number}] failed to parse field [price] in document 'd{number}'")
-    for number in range(3):
-        monitor.add(f"the id d{number} was read before, in a.jsonl:{number}, with another content")
-    monitor.check(20, 6)
+    reasons = [
+        f"refused by the engine (400): [1:{number}] failed to parse field [price] in document 'd{number}'"
+        for number in range(4)
+    ]
+    monitor.check(20, 4, reasons)
+    reasons = [f"the id d{number} was read before, in a.jsonl:{number}, with another content" for number in range(3)]
+    monitor.check(20, 6, reasons)
     assert told == []
     for _ in range(2):
         monitor.check(20, 7)

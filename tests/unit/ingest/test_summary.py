@@ -112,13 +112,13 @@ def test_words() -> None:
         pruned=10,
     ).lines()
     assert lines == [
-        "docs on Elasticsearch 9.5.0: 1,242 documents read (went on where another run ended)",
+        "docs on Elasticsearch 9.5.0: 1,242 documents read (resumed)",
         "        1,200  embedded and indexed",
         "            3  updated, text unchanged",
         "            4  unchanged",
         "            5  skipped: no text",
-        "            6  skipped: met before in this load",
-        "            7  skipped: deleted from the index meanwhile",
+        "            6  skipped: duplicate in this load",
+        "            7  skipped: deleted from the index during the load",
         "            8  not loaded: see docs.dead",
         "            9  left for the next run",
         "           10  removed: no longer in the source",

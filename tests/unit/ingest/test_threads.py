@@ -1,15 +1,17 @@
-"""Channels and pipeline: order, bounds, errors, and that nothing hangs."""
+"""Queues and stages: order, bounds, errors, and that nothing hangs."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.ingest.pipeline import ClosableQueue, LoadAborted, LoadControl, Pipeline
+from es_sbert.ingest.load_threads import ClosableQueue, LoadAborted, LoadControl, StageThreads
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -17,15 +19,13 @@ pytestmark = pytest.mark.timeout(120)
 @given(st.integers(1, 4), st.integers(0, 60), st.integers(1, 3))
 @settings(deadline=None, max_examples=30)
 def test_stages_hand_everything_on(capacity: int, count: int, workers: int) -> None:
-    pipeline = Pipeline(LoadControl())
-    numbers: ClosableQueue[int] = pipeline.queue(capacity)
-    squares: ClosableQueue[int] = pipeline.queue(capacity)
+    threads = StageThreads(LoadControl())
     seen: list[int] = []
-    pipeline.add_stage("read", lambda: [numbers.put(number) for number in range(count)] and None, closes=numbers)
-    pipeline.add_stage("square", lambda: [squares.put(n * n) for n in numbers] and None, closes=squares)
+    numbers = threads.add_stage("read", range(count), capacity)
+    squares = threads.add_stage("square", (number * number for number in numbers), capacity)
     for worker in range(workers):
-        pipeline.add_stage(f"write-{worker}", lambda: seen.extend(squares))
-    pipeline.wait()
+        threads.start(f"write-{worker}", lambda: seen.extend(squares))
+    threads.wait()
     assert sorted(seen) == [number * number for number in range(count)]
 
 
@@ -54,44 +54,47 @@ def test_a_channel_holds_no_more_than_its_capacity() -> None:
 @pytest.mark.parametrize("failing", ["first", "middle", "last"])
 def test_the_first_error_ends_all_pipeline_and_comes_out(failing: str) -> None:
     control = LoadControl()
-    pipeline = Pipeline(control)
-    one: ClosableQueue[int] = pipeline.queue(1)
-    two: ClosableQueue[int] = pipeline.queue(1)
+    threads = StageThreads(control)
 
-    def fail(stage: str, number: int) -> None:
+    def fail(stage: str, number: int) -> int:
         if stage == failing and number == 5:
             raise ValueError(f"{stage} failed")
-
-    def first() -> None:
-        number = 0
-        while True:  # without an end: only the error can stop it
-            fail("first", number)
-            one.put(number)
-            number += 1
-
-    def middle() -> None:
-        for number in one:
-            fail("middle", number)
-            two.put(number)
+        return number
 
     def last() -> None:
         for number in two:
             fail("last", number)
 
-    pipeline.add_stage("first", first, closes=one)
-    pipeline.add_stage("middle", middle, closes=two)
-    pipeline.add_stage("last", last)
+    # The first stage has no end: only the error can stop it.
+    one = threads.add_stage("first", (fail("first", number) for number in itertools.count()), 1)
+    two = threads.add_stage("middle", (fail("middle", number) for number in one), 1)
+    threads.start("last", last)
     with pytest.raises(ValueError, match=f"{failing} failed"):
-        pipeline.wait()
+        threads.wait()
     assert control.aborted.is_set()
     assert control.stop.is_set()
 
 
+def test_a_stage_that_is_added_after_a_failure_ends_too() -> None:
+    control = LoadControl()
+    threads = StageThreads(control)
+    numbers = threads.add_stage("fail", map(int, ["failed"]), 1)
+    assert control.aborted.wait(60)
+    later = threads.add_stage("later", numbers, 1)
+    threads.start("last", lambda: list(later) and None)
+    with pytest.raises(ValueError, match="failed"):
+        threads.wait()
+
+
 def test_an_error_in_the_waiting_thread_ends_the_pipeline() -> None:
     control = LoadControl()
-    pipeline = Pipeline(control)
-    channel: ClosableQueue[int] = pipeline.queue(1)
+    threads = StageThreads(control)
     ended = threading.Event()
+    over = threading.Event()
+
+    def produce() -> Iterator[int]:
+        over.wait()
+        yield 1
 
     def consume() -> None:
         try:
@@ -103,10 +106,12 @@ def test_an_error_in_the_waiting_thread_ends_the_pipeline() -> None:
     def tick() -> None:
         raise KeyboardInterrupt
 
-    pipeline.add_stage("consume", consume)
+    channel = threads.add_stage("produce", produce(), 1)
+    threads.start("consume", consume)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.wait(tick)
+        threads.wait(tick)
     assert ended.wait(60)
+    over.set()
 
 
 def test_the_first_reason_for_a_loss_counts() -> None:
@@ -120,11 +125,11 @@ def test_the_first_reason_for_a_loss_counts() -> None:
 
 
 def test_the_end_is_shown_however_soon_it_comes() -> None:
-    pipeline = Pipeline(LoadControl())
+    threads = StageThreads(LoadControl())
     ended = threading.Event()
-    pipeline.add_stage("work", ended.set)
+    threads.start("work", ended.set)
     ended.wait()
     time.sleep(0.1)  # the thread is gone before anyone waits for it
     shown = []
-    pipeline.wait(lambda: shown.append(True))
+    threads.wait(lambda: shown.append(True))
     assert shown == [True]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from es_sbert.index.document_vectors import DocumentMeta, read_document_meta, text_hash
 from es_sbert.index.load_checks import fields_missing_from_source
-from es_sbert.ingest.change_detection import ChangeDecision, Decision, StoredVector, detect_changes, is_superseded
-from es_sbert.ingest.documents import Document
+from es_sbert.index.vector_changes import StoredVector
+from es_sbert.ingest.change_detection import ChangeDecision, Decision, detect_changes, is_superseded
+from es_sbert.ingest.read_documents import Document
 from es_sbert.ingest.records import Origin
 from tests.unit.ingest.support import target
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits, document_item
+from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
 from tests.unit.gateway.writes.reading import read_bulk
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
@@ -21,6 +22,10 @@ _DOCUMENTS = st.one_of(
     st.binary(max_size=20).map(lambda value: value.translate(None, b"\n\0")),
 )
 _SPACE = st.sampled_from([b"", b" ", b"\r", b" \t\r"])
+
+
+def window_bytes(window: BulkWindow) -> bytes:
+    return b"".join([*(item.body for item in window.items), window.rest])
 
 
 @st.composite
@@ -57,7 +62,7 @@ def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: 
     bulk = read_bulk(body, "docs")
     assert bulk is not None
     found = windows(bulk, items, size)
-    assert b"".join(window.body for window in found) == body
+    assert b"".join(map(window_bytes, found)) == body
     assert [item.body for window in found for item in window.items] == actions
     for window in found:
         assert len(window.items) <= items
@@ -96,7 +101,7 @@ def test_parts_hold_every_action_once_and_in_order(actions: list[bytes], end: by
 def test_whatever_comes_is_read_whole_or_left_to_the_engine(body: bytes) -> None:
     bulk = read_bulk(body, "docs")
     if bulk is not None and b"\0" not in body:
-        assert b"".join(window.body for window in windows(bulk, 2)) == body
+        assert b"".join(map(window_bytes, windows(bulk, 2))) == body
 
 
 def test_each_action_says_where_it_goes_or_the_request_does() -> None:
@@ -186,7 +191,7 @@ def test_what_the_engine_would_refuse_is_left_to_it(body: bytes) -> None:
 
 
 def test_the_body_of_a_document_api_is_its_document() -> None:
-    item = document_item(OpType.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
+    item = BulkItem.of(OpType.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
     assert (item.head, item.source, item.tail) == (b"\n ", b'{"a": 1}', b"\n")
-    assert item.with_source(b"{}").body == b"\n {}\n"
-    assert document_item(OpType.CREATE, "docs", "1", None, b" ").body == b" "
+    assert replace(item, source=b"{}").body == b"\n {}\n"
+    assert BulkItem.of(OpType.CREATE, "docs", "1", None, b" ").body == b" "

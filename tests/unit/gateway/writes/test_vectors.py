@@ -67,7 +67,7 @@ def run(scenario: Awaitable[None]) -> None:
 
 def assert_is(made: EmbeddedText | EsSbertError, encoder: TellingEncoder, *texts: str) -> None:
     assert isinstance(made, EmbeddedText)
-    assert made.piece.texts == texts
+    assert made.chunked.texts == texts
     np.testing.assert_array_equal(made.vectors, encoder.expected(texts, "document"))
     assert made.tokens == [len(text) + 1 for text in texts]
     assert made.max_tokens == 8

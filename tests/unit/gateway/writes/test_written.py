@@ -381,7 +381,7 @@ def test_objects_are_merged_and_all_else_is_replaced(one: dict[str, Any], two: d
 
 def test_documents_that_nobody_asked_for_are_unknown() -> None:
     body = b'{"index":{}}\n{}\n' + index({"text": "a"})
-    items = list(parse_items(read(body), {"docs": Destination("docs", PLAIN)}).values())
+    items = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
     assert previous_documents(items, {}) == [NoPreviousDocument.UNKNOWN, NoPreviousDocument.UNKNOWN]
 
 

@@ -1,4 +1,4 @@
-"""Documents of a load: made from the records of a source, and written as lines of a bulk request."""
+"""Read the documents of a load: the records of its sources, and what they are made into."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-import orjson
-
-from es_sbert.engines.protocol import Json
+from es_sbert.encoder.batching import slice_by_size
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
-    VectorFieldValue,
     absent_fields,
-    append_members,
     document_hash,
-    json_bytes,
     target_text_fields,
     target_texts,
-    vector_members,
 )
 from es_sbert.index.text_template import MISSING, TextFieldError, find_field
 from es_sbert.ingest.checkpoint import LoadCheckpoint, SeenRecord, SeenStatus
 from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
-from es_sbert.ingest.pipeline import LoadControl
+from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.records import InvalidId, Origin, Record, RejectedRecord, document_id
 from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, ReadSettings, read_records
 
@@ -115,13 +109,11 @@ class DocumentRules:
     Attributes:
         targets: The targets whose texts are read.
         id_field: Field of the id; None uses the hash of the content.
-        reserved: Fields that the load writes itself, and that records may not have.
         routing: The routing of all documents: that of the alias.
     """
 
     targets: EmbeddingTargets
     id_field: str | None
-    reserved: tuple[str, ...]
     routing: str | None = None
 
     @cached_property
@@ -129,11 +121,10 @@ class DocumentRules:
         """Fields of the texts that the load fills."""
         return target_text_fields(self.targets)
 
-    @classmethod
-    def of(cls, targets: EmbeddingTargets, id_field: str | None, routing: str | None) -> DocumentRules:
-        """Rules of a load with these targets."""
-        reserved = tuple(name for target in targets for name in (target.field, target.meta_field))
-        return cls(targets, id_field, reserved, routing)
+    @cached_property
+    def reserved(self) -> tuple[str, ...]:
+        """Fields that the load writes itself, and that records may not have."""
+        return tuple(name for target in self.targets for name in (target.field, target.meta_field))
 
 
 def to_document(record: Record, rules: DocumentRules) -> Document | RejectedRecord:
@@ -207,84 +198,9 @@ def _valid_documents(
 
 def document_windows(documents: Iterable[Document], count: int, max_bytes: int) -> Iterator[list[Document]]:
     """Groups of at most `count` documents and roughly at most `max_bytes` (a larger document goes alone)."""
-    group: list[Document] = []
-    size = 0
-    for document in documents:
-        if group and (len(group) == count or size + document.size > max_bytes):
-            yield group
-            group, size = [], 0
-        group.append(document)
-        size += document.size
-    if group:
-        yield group
+    return slice_by_size(documents, lambda document: document.size, max_bytes, count)
 
 
 def cleared_fields(document: Document, targets: EmbeddingTargets) -> list[str]:
     """Vector fields to remove from a document of the index, because it lost their text."""
     return [targets[number].field for number in document.stale if not document.texts[number]]
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentAction:
-    """One action of a bulk request.
-
-    Attributes:
-        document: The document that it writes.
-        body: The line of the action and the line of the document, each with a line feed.
-        outcome: The outcome of the document if the engine takes the action.
-        lost_tokens: Tokens of its text that the model does not read.
-        embedded_at: `embedded_at` of its vector; empty if it gets none.
-        fields: The vector fields that it writes.
-        passages: Passages among the new vectors.
-    """
-
-    document: Document
-    body: bytes
-    outcome: DocumentOutcome
-    lost_tokens: int
-    embedded_at: str
-    fields: tuple[VectorFieldValue, ...] = ()
-    passages: int = 0
-
-
-def index_action(document: Document, fields: Sequence[VectorFieldValue]) -> bytes:
-    """Index the whole document: its own bytes, with the vectors and their metadata appended."""
-    head = orjson.dumps({"index": _action_metadata(document)})
-    return b"".join((head, b"\n", append_members(document.source, vector_members(fields)), b"\n"))
-
-
-def update_action(document: Document, fields: Sequence[VectorFieldValue], cleared: Sequence[str]) -> bytes:
-    """Update the vectors of a document of the index, unless it was written since it was read.
-
-    Args:
-        cleared: Vector fields whose text the document has lost; they and their metadata are removed.
-
-    Raises:
-        ValueError: the document was not read from an index.
-    """
-    if document.version is None:
-        raise ValueError(f"{document.origin} has no version to update")
-    sequence, term = document.version
-    head = _action_metadata(document) | {"if_seq_no": sequence, "if_primary_term": term}
-    partial = json_bytes(vector_members(fields, cleared))
-    return b"".join((orjson.dumps({"update": head}), b'\n{"doc":', partial, b"}\n"))
-
-
-def _action_metadata(document: Document) -> Json:
-    head: Json = {"_id": document.id}
-    return head if document.routing is None else head | {"routing": document.routing}
-
-
-def split_in_half(actions: list[DocumentAction]) -> tuple[list[DocumentAction], list[DocumentAction]]:
-    """Two groups of about the same number of bytes, neither of them empty.
-
-    Args:
-        actions: At least two.
-    """
-    total = sum(len(action.body) for action in actions)
-    size = 0
-    for count, action in enumerate(actions[:-1], 1):
-        size += len(action.body)
-        if 2 * size >= total:
-            return actions[:count], actions[count:]
-    return actions[:-1], actions[-1:]

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from es_sbert.messages import log_event
@@ -29,6 +29,9 @@ class LoadControl:
         stop_retrying: Set: failed requests are not retried. (Ctrl-C, or a thread failed.)
         aborted: Set: every thread ends at once, because one of them failed.
         interrupted: Whether the user stopped the load.
+        unreachable_reason: Why the engine takes no more documents; None while it does.
+        truncated_reason: Why the source was not read to its end; the documents read until then are loaded.
+        backoff_reason: Why requests are being retried; None while they succeed.
         exit_warning: What the user must know if the process ends at once, as a sentence; empty for nothing.
     """
 
@@ -40,51 +43,36 @@ class LoadControl:
         self.aborted = threading.Event()
         self.interrupted = False
         self.exit_warning = ""
-        self._unreachable: str | None = None
-        self._truncated: str | None = None
-        self._backoff: str | None = None
+        self.unreachable_reason: str | None = None
+        self.truncated_reason: str | None = None
+        self.backoff_reason: str | None = None
         self._backoff_since = 0.0
         self._backoff_reported = False
         self._lock = threading.Lock()
 
-    @property
-    def unreachable_reason(self) -> str | None:
-        """Why the engine takes no more documents; None while it does."""
-        return self._unreachable
-
     def mark_unreachable(self, reason: str) -> None:
         """The engine takes no more documents: those not sent are left for the next run. The first reason counts."""
         with self._lock:
-            first = self._unreachable is None
-            self._unreachable = self._unreachable or reason
+            first = self.unreachable_reason is None
+            self.unreachable_reason = self.unreachable_reason or reason
         if first:
             log_event("engine_lost", reason, logging.ERROR, text="", reason=reason)
         self.halted.set()
         self.stop.set()
 
-    @property
-    def truncated_reason(self) -> str | None:
-        """Why the source was not read to its end; the documents read until then are loaded."""
-        return self._truncated
-
     def truncate(self, reason: str) -> None:
         """Stop reading: finish what is in flight. The first reason counts."""
         with self._lock:
-            self._truncated = self._truncated or reason
+            self.truncated_reason = self.truncated_reason or reason
         self.stop.set()
-
-    @property
-    def backoff_reason(self) -> str | None:
-        """Why requests are being retried; None while they succeed."""
-        return self._backoff
 
     def set_backoff(self, reason: str) -> None:
         """A request failed and will be retried."""
         now = self._timer()
         with self._lock:
-            if self._backoff is None:
+            if self.backoff_reason is None:
                 self._backoff_since = now
-            self._backoff = reason
+            self.backoff_reason = reason
             report = not self._backoff_reported and now - self._backoff_since >= REPORTED_WAIT_SECONDS
             self._backoff_reported |= report
         if report:
@@ -94,7 +82,7 @@ class LoadControl:
         """A request succeeded."""
         with self._lock:
             reported = self._backoff_reported
-            self._backoff, self._backoff_reported = None, False
+            self.backoff_reason, self._backoff_reported = None, False
             seconds = self._timer() - self._backoff_since
         if reported:
             message = f"the engine takes documents again after {seconds:,.1f} s"
@@ -197,15 +185,14 @@ _TICK_SECONDS = 0.2
 _SHUTDOWN_SECONDS = 1.0
 
 
-class Pipeline:
+class StageThreads:
     """Threads connected by queues.
 
     Usage:
-        pipeline = Pipeline(control)
-        lines: ClosableQueue[str] = pipeline.queue(8)
-        pipeline.add_stage("read", lambda: read_into(lines), closes=lines)
-        pipeline.add_stage("write", lambda: write_from(lines))
-        pipeline.wait()
+        threads = StageThreads(control)
+        lines = threads.add_stage("read", read_lines(), capacity=8)
+        threads.start("write", lambda: write_lines(lines))
+        threads.wait()
     """
 
     def __init__(self, control: LoadControl) -> None:
@@ -215,20 +202,33 @@ class Pipeline:
         self._error: BaseException | None = None
         self._lock = threading.Lock()
 
-    def queue(self, capacity: int) -> ClosableQueue[Any]:
-        """A queue that is aborted when a stage fails."""
-        queue: ClosableQueue[Any] = ClosableQueue(capacity)
+    def add_stage(self, name: str, results: Iterable[T], capacity: int) -> ClosableQueue[T]:
+        """Start a thread that iterates over the results of a stage.
+
+        Returns:
+            The queue of the results; it is aborted when a stage fails.
+        """
+        queue: ClosableQueue[T] = ClosableQueue(capacity)
         self._queues.append(queue)
+        if self._error is not None:  # an earlier stage has failed, perhaps before it could know of this queue
+            queue.abort()
+
+        def put_results() -> None:
+            for result in results:
+                queue.put(result)
+            queue.close()
+
+        self.start(name, put_results)
         return queue
 
-    def add_stage(self, name: str, work: Callable[[], None], closes: ClosableQueue[Any] | None = None) -> None:
-        """Start a thread that runs `work` and then closes its output queue."""
+    def start(self, name: str, work: Callable[[], None]) -> None:
+        """Start a thread."""
         # Daemons: a thread that hangs in a request must not keep a process alive that was told twice to end.
-        thread = threading.Thread(target=self._run, args=(work, closes), name=f"ingest-{name}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(work,), name=f"ingest-{name}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _run(self, work: Callable[[], None], closes: ClosableQueue[Any] | None) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
         except LoadAborted:
@@ -237,9 +237,6 @@ class Pipeline:
             with self._lock:
                 self._error = self._error or error
             self._abort()
-        else:
-            if closes is not None:
-                closes.close()
 
     def _abort(self) -> None:
         self._control.abort()

@@ -1,0 +1,73 @@
+"""Change detection of one vector field of one document: does it get a new vector, keep the one it has, or lose it?
+
+Loads and the gateway's writes share this rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from es_sbert.engines.protocol import Json
+from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, is_vector_current, raw_document_meta
+
+
+class StoredVector(NamedTuple):
+    """What a document has in one vector field.
+
+    Attributes:
+        exists: Whether there is a vector. The metadata does not prove it: on Elasticsearch 9.2 and later `_source`
+            hides vectors, so an application that writes back what it has read drops them and keeps the metadata.
+        meta: The metadata object next to the vector, or a part of it; None if there is none.
+        text_changed: Whether the text in the index is known to differ from the source's.
+    """
+
+    exists: bool = False
+    meta: Mapping[str, Any] | None = None
+    text_changed: bool = False
+
+    @classmethod
+    def of(cls, fields: Json, target: EmbeddingTarget) -> StoredVector:
+        """The vector in the fields of a document that was read or sent with its vectors."""
+        return cls(fields.get(target.field) is not None, raw_document_meta(fields, target.meta_field))
+
+
+def stored_vectors(hit: Json, targets: EmbeddingTargets) -> list[StoredVector]:
+    """The vectors of a document of the index, by a hit of `named_vectors_query` with their metadata in `_source`."""
+    source, names = hit.get("_source") or {}, hit.get("matched_queries", [])
+    return [
+        StoredVector(str(number) in names, raw_document_meta(source, target.meta_field))
+        for number, target in enumerate(targets)
+    ]
+
+
+class VectorChange(Enum):
+    """What happens to the vector of a document when the document is written."""
+
+    EMBED = auto()  # it is made from the document's text
+    KEEP = auto()  # it is the one that the text would get now
+    REMOVE = auto()  # it, or its metadata, is outdated, and no new one is made
+    NONE = auto()  # there is none, and none is made
+
+
+def vector_change(target: EmbeddingTarget, text: str | None, stored: StoredVector) -> VectorChange:
+    """The change for a document with this text.
+
+    Args:
+        text: Of the document after the write; empty or None if there is nothing to embed.
+    """
+    if stored.exists and text and is_vector_current(stored.meta, text, target.meta.fingerprint):
+        return VectorChange.KEEP
+    if text and target.filled:
+        return VectorChange.EMBED
+    return VectorChange.REMOVE if stored.exists or stored.meta is not None else VectorChange.NONE
+
+
+def is_outdated(target: EmbeddingTarget, text: str, stored: StoredVector) -> bool:
+    """Whether the index lacks the vector of a document's text, or holds one of a text that the document has lost.
+
+    Metadata that is left without a vector does no harm.
+    """
+    change = vector_change(target, text, stored)
+    return change is VectorChange.EMBED or (change is VectorChange.REMOVE and stored.exists)

@@ -1,0 +1,69 @@
+"""The bulk actions of a load: how a document and its vectors are written as lines of a bulk request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from es_sbert.engines.protocol import Json
+from es_sbert.index.document_vectors import VectorFieldValue, append_members, json_bytes, vector_members
+from es_sbert.ingest.ledger import DocumentOutcome
+from es_sbert.ingest.read_documents import Document
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentAction:
+    """One action of a bulk request.
+
+    Attributes:
+        document: The document that it writes.
+        body: The line of the action and the line of the document, each with a line feed.
+        outcome: The outcome of the document if the engine takes the action.
+        fields: The vector fields that it writes.
+        lost_tokens: Tokens of its text that the model does not read.
+        passages: Passages among the new vectors.
+    """
+
+    document: Document
+    body: bytes
+    outcome: DocumentOutcome
+    fields: tuple[VectorFieldValue, ...] = ()
+    lost_tokens: int = 0
+    passages: int = 0
+
+
+def bulk_lines(document: Document, fields: Sequence[VectorFieldValue], cleared: Sequence[str] = ()) -> bytes:
+    """The lines that write a document with its vectors.
+
+    A document of a source is indexed as a whole: its own bytes, with the vectors and their metadata appended. Of a
+    document of the index only the vectors are updated, unless it was written since it was read.
+
+    Args:
+        cleared: Vector fields whose text a document of the index has lost; they and their metadata are removed.
+    """
+    head: Json = {"_id": document.id}
+    if document.routing is not None:
+        head["routing"] = document.routing
+    if document.version is None:
+        source = append_members(document.source, vector_members(fields))
+        return b"".join((orjson.dumps({"index": head}), b"\n", source, b"\n"))
+    head["if_seq_no"], head["if_primary_term"] = document.version
+    partial = json_bytes(vector_members(fields, cleared))
+    return b"".join((orjson.dumps({"update": head}), b'\n{"doc":', partial, b"}\n"))
+
+
+def split_in_half(actions: list[DocumentAction]) -> tuple[list[DocumentAction], list[DocumentAction]]:
+    """Two groups of about the same number of bytes, neither of them empty.
+
+    Args:
+        actions: At least two.
+    """
+    total = sum(len(action.body) for action in actions)
+    size = 0
+    for count, action in enumerate(actions[:-1], 1):
+        size += len(action.body)
+        if 2 * size >= total:
+            return actions[:count], actions[count:]
+    return actions[:-1], actions[-1:]
