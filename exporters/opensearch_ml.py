@@ -160,19 +160,18 @@ def export_opensearch_ml(
             "Let the gateway make its vectors: es-sbert serve.",
         )
     say = on_progress or (lambda line: None)
-    source = choose_graph_source(model)
-    [spec] = source.choose_specs([Precision.FP32])
+    build, transformer = choose_graph_source(model)
     with staged_folder(output) as folder:
         graph = folder / "model.onnx"
         say(f"Building the graph of {model.name}, opset {ML_COMMONS_OPSET}")
-        save_graph(lower_opset(source.build(spec), ML_COMMONS_OPSET), graph)
+        save_graph(lower_opset(build(Precision.FP32), ML_COMMONS_OPSET), graph)
         if graph.with_name(f"{graph.name}.data").exists():
             raise UsageError(
                 f"the weights of {model.name} do not fit into one file, and ml-commons takes one",
                 "Let the gateway make its vectors: es-sbert serve.",
             )
         say("Comparing it with the reference")
-        report = ParityCheck(model, source.transformer, reference, None).run(graph, spec)
+        report = ParityCheck(model, transformer, reference, None).run(graph, Precision.FP32)
         if not report.passed:
             raise ParityFailed(
                 f"{model.name}: the graph of opset {ML_COMMONS_OPSET} fails the parity check: "

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,7 @@ from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, available_providers, run_session
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import EsSbertError, ModelError, SourceError
-from es_sbert.exporters.numpy_reference import ReferenceKind, choose_reference
-from es_sbert.exporters.sentence_graph import GraphSpec
-from es_sbert.exporters.transformer_layers import AttentionKind
+from es_sbert.exporters.numpy_reference import EncodeFunction, ReferenceKind, choose_reference
 from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
 
@@ -404,62 +402,42 @@ class ParityCheck:
 
     def _encode_by(self, kind: ReferenceKind) -> tuple[str, Floats, float | None]:
         name, encode = choose_reference(self._model, self._transformer, kind)
-        vectors = encode(self._sentences)
-        if self._gold is None:
-            return name, vectors, None
-        return name, vectors, sts_spearman(encode(self._gold.first), encode(self._gold.second), self._gold)
+        return name, *self._encode_texts(encode)
 
-    def run(self, path: Path, spec: GraphSpec) -> ParityReport:
+    def _encode_texts(self, encode: EncodeFunction) -> tuple[Floats, float | None]:
+        """Vectors of the parity sentences, and ρ × 100 on the gold pairs."""
+        vectors, gold = encode(self._sentences), self._gold
+        return vectors, None if gold is None else sts_spearman(encode(gold.first), encode(gold.second), gold)
+
+    def run(self, path: Path, precision: Precision) -> ParityReport:
         """Check one ONNX file.
 
         Raises:
             DeviceError: this machine lacks the device it is meant for, or it does not run there.
             BundleInvalid: onnxruntime does not take the file.
         """
-        device = choose_device(spec.device, available_providers(), cuda_devices())
+        device = choose_device(precision.device, available_providers(), cuda_devices())
         with closing(InferencePool(path, device, threads=1)) as pool:
-            variant = _VariantEncoder(pool, device, self._tokenizer, self._model.dimensions, spec)
             name, reference, sts_reference = self._reference
-            gold = self._gold
-            return compare_vectors(
-                spec.precision,
-                name,
-                reference,
-                variant.encode(self._sentences),
-                sts_reference=sts_reference,
-                sts_variant=None
-                if gold is None
-                else sts_spearman(variant.encode(gold.first), variant.encode(gold.second), gold),
-            )
+            vectors, sts = self._encode_texts(partial(self._encode, pool, device))
+        return compare_vectors(precision, name, reference, vectors, sts_reference=sts_reference, sts_variant=sts)
 
-
-class _VariantEncoder:
-    """Embeds texts with one exported graph."""
-
-    def __init__(
-        self, pool: InferencePool, device: Device, tokenizer: SentenceTokenizer, dimensions: int, spec: GraphSpec
-    ) -> None:
-        self._pool = pool
-        self._batch_tokens = _CHECK_BATCH_TOKENS[device.kind]
-        self._tokenizer = tokenizer
-        self._dimensions = dimensions
-        self._is_traced = spec.attention is AttentionKind.TRACED
-        with pool.session() as session:
-            self._inputs = InputBuilder(session)
-
-    def encode(self, texts: Sequence[str]) -> Floats:
-        """Sentence vectors, *shape* ``(texts, dimensions)``."""
+    def _encode(self, pool: InferencePool, device: Device, texts: Sequence[str]) -> Floats:
+        """Sentence vectors by an exported graph, *shape* ``(texts, dimensions)``."""
         rows = self._tokenizer(texts).ids
         lengths = np.array([len(row) for row in rows])  # (texts,)
         # A model's own code was not written for padding, so a traced graph has to show that padding changes nothing.
-        batches = max_padding_batches(lengths) if self._is_traced else plan_batches(lengths, self._batch_tokens)
-        vectors = np.empty((len(rows), self._dimensions), dtype=np.float32)
+        is_traced = self._transformer is None
+        batches = max_padding_batches(lengths) if is_traced else plan_batches(lengths, _CHECK_BATCH_TOKENS[device.kind])
+        vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
+        with pool.session() as session:
+            inputs = InputBuilder(session)
         for batch in batches:
-            output = np.empty((len(batch), self._dimensions), dtype=np.float32)
+            output = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
             # As in the encoder: short texts have an attention kernel of their own.
-            is_short = self._inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS
-            with self._pool.session(short=is_short) as session:
-                run_session(session, self._inputs([rows[number] for number in batch]), output)
+            is_short = inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS
+            with pool.session(short=is_short) as session:
+                run_session(session, inputs([rows[number] for number in batch]), output)
             vectors[batch] = output
         return vectors
 

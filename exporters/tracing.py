@@ -37,7 +37,7 @@ from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
 from es_sbert.exporters.parity import compare_scores, max_padding_batches, parity_pairs
 from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
 from es_sbert.exporters.quantization import graph_from_trace
-from es_sbert.exporters.sentence_graph import GraphSpec
+from es_sbert.exporters.sentence_graph import PADDED_INPUTS
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.networks.siamese_encoder import TokenTypes, takes_token_types
 
@@ -106,7 +106,6 @@ def _without_expected_warnings() -> Iterator[None]:
         yield
 
 
-_SENTENCE_INPUTS = ("input_ids", "attention_mask")
 _TOKEN_VECTOR_OUTPUT = "token_embeddings"
 
 
@@ -131,7 +130,7 @@ class TracedSentenceModel:
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
 
-    def build(self, spec: GraphSpec) -> onnx.ModelProto:
+    def build(self, precision: Precision) -> onnx.ModelProto:
         """A graph with the inputs and the output of `build_sentence_graph`.
 
         Raises:
@@ -139,15 +138,11 @@ class TracedSentenceModel:
                 torch cannot trace it, or nothing in it can be quantised.
         """
         model = self._model
-        graph = graph_from_trace(self._token_vectors, int8=spec.precision is Precision.INT8)
+        graph = graph_from_trace(self._token_vectors, int8=precision is Precision.INT8)
         graph.rename(
             add_sentence_vector(graph, model, padded_token_vectors(graph, _TOKEN_VECTOR_OUTPUT)), "sentence_embedding"
         )
-        return graph.model(
-            model.name,
-            [(name, INT64, ("batch", "tokens")) for name in _SENTENCE_INPUTS],
-            [("sentence_embedding", FLOAT, ("batch", model.dimensions))],
-        )
+        return graph.model(model.name, PADDED_INPUTS, [("sentence_embedding", FLOAT, ("batch", model.dimensions))])
 
     @cached_property
     def _token_vectors(self) -> onnx.ModelProto:
@@ -159,9 +154,8 @@ class TracedSentenceModel:
             types = TokenTypes.of(load_tokenizer(model.tokenizer_file))
         ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
         module = _TokenVectorModule(network, types)
-        return trace_module(
-            module, dict(zip(_SENTENCE_INPUTS, (ids, mask), strict=True)), _TOKEN_VECTOR_OUTPUT, name=model.name
-        )
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        return trace_module(module, inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)
 
 
 def _open_transformer(model: SentenceModel) -> nn.Module:

@@ -37,6 +37,11 @@ class Precision(StrEnum):
     INT8 = "int8"
     FP16 = "fp16"
 
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`: where variants of this precision are meant to run."""
+        return "cuda" if self is Precision.FP16 else "cpu"
+
 
 class Pooling(StrEnum):
     """How token vectors become one sentence vector (names as in sentence-transformers)."""
