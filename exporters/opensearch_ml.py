@@ -51,7 +51,7 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         nodes += _gelu_nodes(node) if node.op_type == "Gelu" and not node.domain else [node]
     current = next(entry.version for entry in graph.opset_import if not entry.domain)
     for node in nodes:
-        if not (_has_same_schema(node.op_type, current, opset) if not node.domain else _is_known_contrib(node)):
+        if not _runs_in(node, current, opset):
             raise UnsupportedArchitecture(
                 f"the graph of {graph.graph.name} uses {node.op_type}, which opset {opset} has not or has otherwise",
                 "Let the gateway make the vectors of this model: es-sbert serve.",
@@ -66,18 +66,15 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return graph
 
 
-def _is_known_contrib(node: onnx.NodeProto) -> bool:
-    return node.domain == CONTRIB and node.op_type in _CONTRIB_OPERATORS
-
-
-def _has_same_schema(operator: str, current: int, older: int) -> bool:
-    """Whether an operator is defined alike in both sets."""
+def _runs_in(node: onnx.NodeProto, current: int, older: int) -> bool:
+    """Whether a node means the same in an older operator set."""
+    if node.domain:
+        return node.domain == CONTRIB and node.op_type in _CONTRIB_OPERATORS
     try:
-        return bool(
-            onnx.defs.get_schema(operator, older).since_version == onnx.defs.get_schema(operator, current).since_version
-        )
+        versions = {onnx.defs.get_schema(node.op_type, opset).since_version for opset in (current, older)}
     except onnx.defs.SchemaError:
         return False
+    return len(versions) == 1
 
 
 _GELU_CONSTANTS = [

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +33,7 @@ from es_sbert.encoder.tokenizer import PairTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16, fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
+from es_sbert.exporters.numpy_reference import reference_batch_size
 from es_sbert.exporters.parity import compare_scores, max_padding_batches, parity_pairs
 from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
 from es_sbert.exporters.quantization import graph_from_trace
@@ -64,7 +64,9 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
     """
     axes = {0: "batch", 1: "tokens"}
     module.eval()
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), _without_expected_warnings():
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+        for message, category in _EXPECTED_WARNINGS:
+            warnings.filterwarnings("ignore", message=message, category=category)
         path = Path(folder) / "traced.onnx"
         arguments = tuple(inputs.values())
         try:
@@ -96,14 +98,6 @@ def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0)
     mask = torch.ones_like(ids)
     mask[1:, shape[1] - shape[1] // 3 :] = 0
     return torch.where(mask == 1, ids, padding_id), mask
-
-
-@contextmanager
-def _without_expected_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        for message, category in _EXPECTED_WARNINGS:
-            warnings.filterwarnings("ignore", message=message, category=category)
-        yield
 
 
 _TOKEN_VECTOR_OUTPUT = "token_embeddings"
@@ -176,7 +170,6 @@ def _open_transformer(model: SentenceModel) -> nn.Module:
 
 _SCORE_OUTPUT = "score"
 _LOGITS_OUTPUT = "logits"
-_REFERENCE_BATCH_TOKENS = 16_384
 _CPU = Device("cpu")
 
 
@@ -269,7 +262,7 @@ class TracedCrossEncoder:
         scores = encoder.predict(
             pairs,
             activation_fn=nn.Identity(),
-            batch_size=max(1, min(32, _REFERENCE_BATCH_TOKENS // self._model.max_tokens)),
+            batch_size=reference_batch_size(self._model.max_tokens),
             show_progress_bar=False,
         )
         return np.asarray(scores, dtype=np.float32).reshape(len(pairs), len(self._model.labels))
