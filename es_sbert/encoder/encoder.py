@@ -118,6 +118,7 @@ class Encoder(OnnxModel[EncoderBundle]):
 
     Attributes:
         info: The model, variant and device that run.
+        window: How many texts to sort by length and embed together.
 
     Raises:
         ModelError: the model was not found, is broken or has an unknown architecture; the cache cannot be written.
@@ -173,7 +174,7 @@ class Encoder(OnnxModel[EncoderBundle]):
             self._inputs = InputBuilder(session)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._limits = batch_limits(device, budget)
-        self._window = WINDOW[device.kind]
+        self.window = WINDOW[device.kind]
         self.info = EncoderInfo(
             model=bundle.model.name,
             fingerprint=bundle.model.fingerprint,
@@ -215,7 +216,7 @@ class Encoder(OnnxModel[EncoderBundle]):
             # A string is an iterable of strings: each letter would be embedded.
             raise UsageError("texts must be a sequence of texts, not one string", "Pass a list: [text].")
         texts = list(texts)
-        if len(texts) <= self._window:
+        if len(texts) <= self.window:
             return self._embed_details(self.tokenize(texts, kind))
         parts = list(self.encode_stream(texts, kind))
         return EncodeResult(
@@ -264,11 +265,6 @@ class Encoder(OnnxModel[EncoderBundle]):
     def batch_tokens(self) -> int:
         """Most tokens of a batch; with padding on a CPU."""
         return self._limits.tokens or self._limits.padded
-
-    @property
-    def window(self) -> int:
-        """How many texts to sort by length and embed together."""
-        return self._window
 
     @property
     def parallel_batches(self) -> int:
@@ -335,7 +331,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         While a window is embedded, the next one is read and tokenized.
         """
         stream = iter(texts)
-        windows = iter(lambda: list(islice(stream, window or self._window)), [])
+        windows = iter(lambda: list(islice(stream, window or self.window)), [])
         for tokenized in self.tokenize_ahead(windows, kind):
             yield self._embed_details(tokenized)
 

@@ -178,17 +178,15 @@ class Reranker(OnnxModel[RerankerBundle]):
         for start in range(0, len(first), self._window):
             part = slice(start, start + self._window)
             tokenized = self._tokenizer(first[part], second[part])
-            self._run_window(tokenized, scores[part])
+            batches = plan_batches(tokenized.lengths, self._budget)
+            self._pool.run(batches, partial(self._run_batch, tokenized, scores[part]))
             truncated[part] = tokenized.truncated
         return self._activation(scores), truncated
-
-    def _run_window(self, tokenized: TokenizedPairs, scores: Scores) -> None:
-        """Run the model on tokenized pairs and write its outputs to `scores`, *shape* ``(pairs, labels)``."""
-        self._pool.run(plan_batches(tokenized.lengths, self._budget), partial(self._run_batch, tokenized, scores))
 
     def _run_batch(
         self, tokenized: TokenizedPairs, scores: Scores, session: onnxruntime.InferenceSession, batch: NDArray[np.int64]
     ) -> None:
+        """Run one batch and write its outputs to `scores`, *shape* ``(pairs, labels)``."""
         (outputs,) = session.run(["score"], self._tokenizer.feed(tokenized, batch, multiple=self._multiple))
         if not np.isfinite(outputs).all():
             raise ModelError(
