@@ -1,6 +1,6 @@
 """ONNX export: graphs built from weights or traced with torch, int8 and fp16 variants, and the parity check.
 
-`export` is the entry point. export_bundle.py writes bundles, sentence_graph.py and transformer_layers.py build graphs,
+`export` is the entry point. export_bundle.py writes bundles, sentence_graph.py builds graphs,
 tracing.py traces them, quantization.py and fp16.py convert them, and parity.py compares them with the original model.
 """
 

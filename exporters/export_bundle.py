@@ -11,14 +11,13 @@ import importlib.util
 import json
 import shutil
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 import onnx
 import onnxruntime
@@ -45,24 +44,8 @@ from es_sbert.errors import DeviceError, OutputError, ParityFailed, UnsupportedA
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
-from es_sbert.exporters.sentence_graph import GRAPH_SPECS, TRACED_GRAPH_SPECS, GraphSpec, build_sentence_graph
-from es_sbert.exporters.transformer_layers import AttentionKind
+from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import TransformerWeights, read_transformer_weights
-
-if TYPE_CHECKING:
-    from es_sbert.exporters.tracing import TracedCrossEncoder
-
-
-def _describe_graph_file(path: Path, folder: Path, spec: GraphSpec, forced: bool) -> GraphFile:
-    data = path.with_name(f"{path.name}.data")
-    return GraphFile(
-        file=path.relative_to(folder).as_posix(),
-        sha256=hash_file(path),
-        data_sha256=hash_file(data) if data.exists() else None,
-        precision=spec.precision,
-        device=spec.device,
-        forced=forced,
-    )
 
 
 def exporter_versions() -> dict[str, str]:
@@ -138,9 +121,10 @@ def _replace_folder(staging: Path, output: Path) -> None:
     shutil.rmtree(old)
 
 
-def copy_files(source: Path, target: Path, places: Iterable[str]) -> None:
-    """Copy configurations, tokenizer, safetensors and card from these folders inside `source`."""
-    for place in dict.fromkeys(places):
+def copy_files(source: Path, target: Path) -> None:
+    """Copy configurations, tokenizer, safetensors and card of a model folder and of its modules' folders."""
+    modules = read_module_list(source) if (source / "modules.json").exists() else []
+    for place in dict.fromkeys(["", *(folder for _, folder in modules)]):
         if not (source / place).is_dir():
             continue  # a Normalize module has no settings and often no folder
         (target / place).mkdir(parents=True, exist_ok=True)
@@ -165,42 +149,13 @@ def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None
 
 
 _TRACERS = ("torch", "sentence_transformers")
+BuildFunction = Callable[[Precision], onnx.ModelProto]
 
 
-@dataclass(frozen=True)
-class GraphSource:
-    """How the graphs of one model are made.
+def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, TransformerWeights | None]:
+    """What makes the graphs of a model, and its weights; None for the weights if the graphs are traced.
 
-    Attributes:
-        model: The model.
-        specs: The graphs that are available for each precision.
-        build: Makes one.
-        transformer: The weights; None where the graph is traced.
-    """
-
-    model: SentenceModel
-    specs: Mapping[Precision, tuple[GraphSpec, ...]]
-    build: Callable[[GraphSpec], onnx.ModelProto]
-    transformer: TransformerWeights | None
-
-    def choose_specs(self, precisions: Sequence[Precision]) -> list[GraphSpec]:
-        """The graphs of these precisions, each once.
-
-        Raises:
-            UnsupportedArchitecture: there is none for one of them.
-        """
-        missing = [precision for precision in precisions if precision not in self.specs]
-        if missing:
-            raise UnsupportedArchitecture(
-                f"{self.model.name} ({self.model.architecture}) is traced, and traced graphs have no "
-                f"{', '.join(missing)} variant",
-                f"Export {' or '.join(self.specs)}; fp32 runs on CUDA too.",
-            )
-        return [spec for precision in dict.fromkeys(precisions) for spec in self.specs[precision]]
-
-
-def choose_graph_source(model: SentenceModel) -> GraphSource:
-    """Weights where the graph builder knows the architecture, which needs no torch; else a trace.
+    Graphs of known architectures are built from the weights, which needs no torch.
 
     Raises:
         UnsupportedArchitecture: no graph can be built from the weights, and torch is not installed or the model
@@ -220,8 +175,8 @@ def choose_graph_source(model: SentenceModel) -> GraphSource:
         # Imported here: only such models need torch.
         from es_sbert.exporters.tracing import TracedSentenceModel
 
-        return GraphSource(model, TRACED_GRAPH_SPECS, TracedSentenceModel(model).build, None)
-    return GraphSource(model, GRAPH_SPECS, partial(build_sentence_graph, model, transformer), transformer)
+        return TracedSentenceModel(model).build, None
+    return partial(build_sentence_graph, model, transformer), transformer
 
 
 def export_bundle(
@@ -242,7 +197,7 @@ def export_bundle(
     Args:
         model: The model to export.
         output: Folder of the bundle; new, empty, or a bundle of the same model.
-        precisions: Which variants: fp32 and int8 for a CPU, fp16 for CUDA (two, with fused and packed attention).
+        precisions: Which variants: fp32 and int8 for a CPU, fp16 for CUDA.
         force: Write variants that fail the parity check too, marked as forced.
         sts_file: File of sentence pairs with gold scores, on which variants are compared as well.
         reference: What to compare with. `numpy` needs nothing; `auto` takes sentence-transformers where it is
@@ -262,19 +217,18 @@ def export_bundle(
     gold = read_gold_pairs(sts_file) if sts_file else None
     _previous_manifest(model, output)  # refuses a folder of something else before the work
     say(f"Reading the weights of {model.name} ({model.architecture})")
-    source = choose_graph_source(model)
-    specs = source.choose_specs(precisions)
-    check = ParityCheck(model, source.transformer, reference, gold)
-    if source.transformer is None:
+    build, transformer = choose_graph_source(model)
+    if transformer is None and Precision.FP16 in precisions:
+        raise UnsupportedArchitecture(
+            f"{model.name} ({model.architecture}) is traced, and traced graphs have no fp16 variant",
+            "Export fp32 or int8; fp32 runs on CUDA too.",
+        )
+    check = ParityCheck(model, transformer, reference, gold)
+    if transformer is None:
         say(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
-    return _EncoderExport(model, source, check).run(output, specs, force=force, say=say)
-
-
-# The device of each variant of a reranker; fp32 runs on CUDA too.
-_RERANKER_SPECS = {
-    precision: GraphSpec(str(precision), precision, device, AttentionKind.TRACED)
-    for precision, device in ((Precision.FP32, "cpu"), (Precision.INT8, "cpu"), (Precision.FP16, "cuda"))
-}
+    is_traced = transformer is None
+    export = _Export(EncoderManifest, model, output, build, check.run, say, force=force, is_traced=is_traced)
+    return export.run(precisions, {})
 
 
 def export_reranker(
@@ -314,8 +268,8 @@ def export_reranker(
     _previous_manifest(model, output)  # refuses a folder of something else before the work
     say(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
-    specs = [_RERANKER_SPECS[precision] for precision in dict.fromkeys(precisions)]
-    return _RerankerExport(model, traced).run(output, specs, force=force, say=say)
+    export = _Export(RerankerManifest, model, output, traced.build, traced.compare, say, force=force)
+    return export.run(precisions, {"pairs": traced.pairs})
 
 
 def _check_precisions(precisions: Sequence[Precision]) -> None:
@@ -323,119 +277,90 @@ def _check_precisions(precisions: Sequence[Precision]) -> None:
         raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
 
 
-class _Export(ABC, Generic[ManifestT]):
-    """The export of one model: builds its variants, compares each with the reference and writes the folder."""
+# How attention is written in a graph that is built from the weights.
+_ATTENTION = {Precision.FP32: "plain", Precision.INT8: "plain", Precision.FP16: "packed"}
 
-    def __init__(self, model: SentenceModel | CrossEncoderModel) -> None:
-        self.model = model
 
-    @abstractmethod
-    def build(self, spec: GraphSpec) -> onnx.ModelProto:
-        """The graph of one variant."""
+@dataclass(frozen=True)
+class _Export(Generic[ManifestT]):
+    """The export of one model: builds its variants, compares each with the reference and writes the folder.
 
-    @abstractmethod
-    def compare(self, path: Path, spec: GraphSpec) -> ParityReport | ScoreParityReport:
-        """Compare a written graph with the reference; a DeviceError if this machine lacks its device."""
+    Attributes:
+        kind: Class of its manifest.
+        model: The model.
+        output: Folder of the bundle.
+        build: Makes the graph of a precision.
+        compare: Compares a written graph with the reference; a DeviceError if this machine lacks its device.
+        say: Called with a line before each step.
+        force: Whether variants that fail the parity check are written too.
+        is_traced: Whether torch writes the graphs.
+    """
 
-    @abstractmethod
-    def manifest(self, variants: Mapping[str, Any]) -> ManifestT:
-        """The manifest with these variants."""
+    kind: type[ManifestT]
+    model: SentenceModel | CrossEncoderModel
+    output: Path
+    build: BuildFunction
+    compare: Callable[[Path, Precision], ParityReport | ScoreParityReport]
+    say: Callable[[str], None]
+    force: bool
+    is_traced: bool = True
 
-    @abstractmethod
-    def copy_model(self, folder: Path) -> None:
-        """Copy the model's own files."""
+    def run(self, precisions: Sequence[Precision], settings: Mapping[str, Any]) -> ManifestT:
+        """Export the variants to a folder, which appears complete or not at all.
 
-    def variant(
-        self, file: GraphFile, spec: GraphSpec, report: ParityReport | ScoreParityReport | None
-    ) -> dict[str, Any]:
-        """The manifest's entry for one variant."""
-        return {**file.model_dump(), "parity": report}
-
-    def run(self, output: Path, specs: Sequence[GraphSpec], *, force: bool, say: Callable[[str], None]) -> ManifestT:
-        """Export the variants to a folder, which appears complete or not at all."""
-        with staged_folder(output) as folder:
-            self.copy_model(folder)
-            variants: dict[str, Any] = {}
-            for spec in specs:
-                say(f"Building {spec.name}")
-                path = folder / "onnx" / f"model_{spec.name}.onnx"
-                save_graph(self.build(spec), path)
-                report = self._check(path, spec, say)
-                forced = report is not None and not report.passed
-                if report is not None and forced and not force:
-                    raise _parity_failed(self.model.name, spec, report, specs)
-                variants[spec.name] = self.variant(_describe_graph_file(path, folder, spec, forced), spec, report)
+        Args:
+            settings: What the manifest has besides the model's settings.
+        """
+        precisions = list(dict.fromkeys(precisions))
+        with staged_folder(self.output) as folder:
+            copy_files(self.model.folder, folder)
+            variants = {precision.value: self._write_variant(folder, precision, precisions) for precision in precisions}
             # Carried over last: another export may have written variants here in the meantime.
-            previous = _previous_manifest(self.model, output)
+            previous = _previous_manifest(self.model, self.output)
             if previous is not None:
                 kept = {name: variant for name, variant in previous.variants.items() if name not in variants}
-                copy_graphs(kept.values(), output, folder)
+                copy_graphs(kept.values(), self.output, folder)
                 variants = kept | variants
-            manifest = self.manifest(variants)
+            manifest = self.kind.model_validate(
+                describe_model(self.model, self.kind)
+                | {**settings, "variants": variants, "exporter": exporter_versions()}
+            )
             text = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False)
             (folder / manifest.FILE_NAME).write_text(text + "\n", encoding="utf-8")
             # Opening it verifies that the copy has the model's fingerprint and settings.
             _open_bundle(self.model, folder)
         return manifest
 
-    def _check(
-        self, path: Path, spec: GraphSpec, say: Callable[[str], None]
-    ) -> ParityReport | ScoreParityReport | None:
-        say(f"Comparing {spec.name} with the reference")
+    def _write_variant(self, folder: Path, precision: Precision, exported: Sequence[Precision]) -> Any:
+        """Write the graph of a precision, and give the manifest's entry for it."""
+        self.say(f"Building {precision}")
+        path = folder / "onnx" / f"model_{precision}.onnx"
+        save_graph(self.build(precision), path)
+        report = self._check(path, precision)
+        forced = report is not None and not report.passed
+        if report is not None and forced and not self.force:
+            raise _parity_failed(self.model.name, precision, report, exported)
+        data = path.with_name(f"{path.name}.data")
+        return {
+            "file": path.relative_to(folder).as_posix(),
+            "sha256": hash_file(path),
+            "data_sha256": hash_file(data) if data.exists() else None,
+            "precision": precision,
+            "device": precision.device,
+            "forced": forced,
+            "attention": "traced" if self.is_traced else _ATTENTION[precision],
+            "parity": report,
+        }
+
+    def _check(self, path: Path, precision: Precision) -> ParityReport | ScoreParityReport | None:
+        self.say(f"Comparing {precision} with the reference")
         try:
-            report = self.compare(path, spec)
+            report = self.compare(path, precision)
         except DeviceError as error:
-            say(f"{spec.name}: not compared with the reference: {error.message}")
+            self.say(f"{precision}: not compared with the reference: {error.message}")
             return None
-        say(f"{spec.name}: {describe_parity(report)}")
+        self.say(f"{precision}: {describe_parity(report)}")
         return report
-
-
-class _EncoderExport(_Export[EncoderManifest]):
-    def __init__(self, model: SentenceModel, source: GraphSource, check: ParityCheck) -> None:
-        super().__init__(model)
-        self._source = source
-        self._check_parity = check
-
-    def build(self, spec: GraphSpec) -> onnx.ModelProto:
-        return self._source.build(spec)
-
-    def compare(self, path: Path, spec: GraphSpec) -> ParityReport:
-        return self._check_parity.run(path, spec)
-
-    def variant(
-        self, file: GraphFile, spec: GraphSpec, report: ParityReport | ScoreParityReport | None
-    ) -> dict[str, Any]:
-        return {**super().variant(file, spec, report), "attention": spec.attention}
-
-    def manifest(self, variants: Mapping[str, Any]) -> EncoderManifest:
-        return EncoderManifest.model_validate(
-            describe_model(self.model, EncoderManifest) | {"variants": variants, "exporter": exporter_versions()}
-        )
-
-    def copy_model(self, folder: Path) -> None:
-        copy_files(self.model.folder, folder, ["", *(path for _, path in read_module_list(self.model.folder))])
-
-
-class _RerankerExport(_Export[RerankerManifest]):
-    def __init__(self, model: CrossEncoderModel, traced: TracedCrossEncoder) -> None:
-        super().__init__(model)
-        self._traced = traced
-
-    def build(self, spec: GraphSpec) -> onnx.ModelProto:
-        return self._traced.build(spec.precision)
-
-    def compare(self, path: Path, spec: GraphSpec) -> ScoreParityReport:
-        return self._traced.compare(path, spec.precision)
-
-    def manifest(self, variants: Mapping[str, Any]) -> RerankerManifest:
-        return RerankerManifest.model_validate(
-            describe_model(self.model, RerankerManifest)
-            | {"pairs": self._traced.pairs, "variants": variants, "exporter": exporter_versions()}
-        )
-
-    def copy_model(self, folder: Path) -> None:
-        copy_files(self.model.folder, folder, [""])
 
 
 def _open_bundle(model: SentenceModel | CrossEncoderModel, folder: Path) -> EncoderBundle | RerankerBundle:
@@ -465,12 +390,12 @@ def _previous_manifest(
 
 
 def _parity_failed(
-    name: str, spec: GraphSpec, report: ParityReport | ScoreParityReport, specs: Sequence[GraphSpec]
+    name: str, precision: Precision, report: ParityReport | ScoreParityReport, exported: Sequence[Precision]
 ) -> ParityFailed:
-    others = ",".join(dict.fromkeys(other.precision for other in specs if other.precision is not spec.precision))
+    others = ",".join(other for other in exported if other is not precision)
     leave = f"Leave it out (--precision {others}), or" if others else "Export another precision, or"
     return ParityFailed(
-        f"{name}: variant {spec.name} fails the parity check ({report.bar}): {describe_parity(report)}. "
+        f"{name}: variant {precision} fails the parity check ({report.bar}): {describe_parity(report)}. "
         f"Nothing was written",
         f"{leave} write it anyway with --force; every summary will then say so.",
     )

@@ -49,7 +49,8 @@ def fuse_attention(model: onnx.ModelProto) -> int:
         How many were replaced.
     """
     graph = _AttentionMatcher(model.graph)
-    found = {id(one.output): one for one in map(graph.attention, graph.nodes("Softmax")) if one is not None}
+    softmaxes = [node for node in model.graph.node if node.op_type == "Softmax"]
+    found = {id(one.output): one for one in map(graph.attention, softmaxes) if one is not None}
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         one = found.get(id(node))
@@ -102,9 +103,6 @@ class _AttentionMatcher:
         for node in self._nodes:
             for name in node.input:
                 self._users[name].append(node)
-
-    def nodes(self, operator: str) -> list[onnx.NodeProto]:
-        return [node for node in self._nodes if node.op_type == operator]
 
     def attention(self, softmax: onnx.NodeProto) -> _AttentionMatch | None:
         """The attention that a Softmax belongs to; None if it has another form."""
@@ -215,7 +213,7 @@ def emulate_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
     Args:
         model: It is changed.
     """
-    types = _element_types(model)
+    types = _element_types(model, model.graph.node, model.graph.initializer)
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         rounded = [name for name in node.output if types.get(name) == FLOAT16]
@@ -236,14 +234,10 @@ def emulate_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _element_types(
-    model: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto] | None = None,
-    constants: Iterable[onnx.TensorProto] | None = None,
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], constants: Iterable[onnx.TensorProto]
 ) -> dict[str, int]:
-    """Element types of all values of a graph, constants included."""
+    """Element types of all values of a model's graph with these nodes and constants."""
     graph = model.graph
-    nodes = graph.node if nodes is None else nodes
-    constants = graph.initializer if constants is None else constants
     # Types follow from the operators alone, so weights are left out: protobuf ends at 2 GB.
     known = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in constants]
     skeleton = helper.make_graph(nodes, graph.name, [*graph.input, *known], graph.output)

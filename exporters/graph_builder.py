@@ -48,9 +48,9 @@ class GraphBuilder:
         """A one-dimensional int64 constant: axes, shapes, indices."""
         return self.constant("integers_" + "_".join(map(str, values)), np.array(values, dtype=np.int64))
 
-    def scalar(self, value: float, dtype: type[np.floating[Any]] = np.float32) -> str:
-        """A constant without dimensions."""
-        return self.constant(f"{np.dtype(dtype).name}_{value!r}", np.array(value, dtype=dtype))
+    def scalar(self, value: float) -> str:
+        """A float32 constant without dimensions."""
+        return self.constant(f"float32_{value!r}", np.array(value, dtype=np.float32))
 
     def integer(self, value: int) -> str:
         """An int64 constant without dimensions."""
@@ -106,12 +106,7 @@ class GraphBuilder:
             name,
             [helper.make_tensor_value_info(*entry) for entry in inputs],
             [helper.make_tensor_value_info(*entry) for entry in outputs],
-            [
-                numpy_helper.from_array(np.ascontiguousarray(value), key)
-                if value.ndim
-                else numpy_helper.from_array(value, key)
-                for key, value in self._constants.items()
-            ],
+            [numpy_helper.from_array(np.asarray(value, order="C"), key) for key, value in self._constants.items()],
         )
         opsets = [helper.make_opsetid("", OPSET)]
         opsets += [helper.make_opsetid(domain, 1) for domain in sorted(self._domains - {""})]
@@ -126,9 +121,5 @@ def save_graph(graph: onnx.ModelProto, path: Path) -> None:
     """Write a graph; weights beyond protobuf's limit go to `FILE.data`."""
     path.parent.mkdir(exist_ok=True)
     size = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
-    if size < EXTERNAL_DATA_FROM:
-        onnx.save_model(graph, str(path))
-    else:
-        onnx.save_model(
-            graph, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location=f"{path.name}.data"
-        )
+    external = size >= EXTERNAL_DATA_FROM
+    onnx.save_model(graph, str(path), save_as_external_data=external, location=f"{path.name}.data")

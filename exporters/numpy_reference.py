@@ -59,13 +59,20 @@ def choose_reference(
     return f"numpy {np.__version__}", NumpyReference(model, transformer).encode
 
 
+def reference_batch_size(max_tokens: int) -> int:
+    """How many texts of up to so many tokens sentence-transformers runs together.
+
+    Attention over a full batch of 8,192 tokens would need more memory than most machines have.
+    """
+    return max(1, min(32, _TORCH_BATCH_TOKENS // max_tokens))
+
+
 def _torch_encode(model: SentenceModel) -> EncodeFunction:
     from sentence_transformers import SentenceTransformer
 
     # Checkpoints kept in half precision are to be computed in float32, as the graph does.
     network = SentenceTransformer(str(model.folder), device="cpu", local_files_only=True).float()
-    # Attention over a full batch of 8,192 tokens would need more memory than most machines have.
-    batch_size = max(1, min(32, _TORCH_BATCH_TOKENS // model.max_tokens))
+    batch_size = reference_batch_size(model.max_tokens)
 
     def encode(texts: Sequence[str]) -> Floats:
         # The empty prompt: graphs know no prompts, callers put them in front of the text.

@@ -51,7 +51,7 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         nodes += _gelu_nodes(node) if node.op_type == "Gelu" and not node.domain else [node]
     current = next(entry.version for entry in graph.opset_import if not entry.domain)
     for node in nodes:
-        if not (_has_same_schema(node.op_type, current, opset) if not node.domain else _is_known_contrib(node)):
+        if not _runs_in(node, current, opset):
             raise UnsupportedArchitecture(
                 f"the graph of {graph.graph.name} uses {node.op_type}, which opset {opset} has not or has otherwise",
                 "Let the gateway make the vectors of this model: es-sbert serve.",
@@ -66,18 +66,15 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return graph
 
 
-def _is_known_contrib(node: onnx.NodeProto) -> bool:
-    return node.domain == CONTRIB and node.op_type in _CONTRIB_OPERATORS
-
-
-def _has_same_schema(operator: str, current: int, older: int) -> bool:
-    """Whether an operator is defined alike in both sets."""
+def _runs_in(node: onnx.NodeProto, current: int, older: int) -> bool:
+    """Whether a node means the same in an older operator set."""
+    if node.domain:
+        return node.domain == CONTRIB and node.op_type in _CONTRIB_OPERATORS
     try:
-        return bool(
-            onnx.defs.get_schema(operator, older).since_version == onnx.defs.get_schema(operator, current).since_version
-        )
+        versions = {onnx.defs.get_schema(node.op_type, opset).since_version for opset in (current, older)}
     except onnx.defs.SchemaError:
         return False
+    return len(versions) == 1
 
 
 _GELU_CONSTANTS = [
@@ -160,19 +157,18 @@ def export_opensearch_ml(
             "Let the gateway make its vectors: es-sbert serve.",
         )
     say = on_progress or (lambda line: None)
-    source = choose_graph_source(model)
-    [spec] = source.choose_specs([Precision.FP32])
+    build, transformer = choose_graph_source(model)
     with staged_folder(output) as folder:
         graph = folder / "model.onnx"
         say(f"Building the graph of {model.name}, opset {ML_COMMONS_OPSET}")
-        save_graph(lower_opset(source.build(spec), ML_COMMONS_OPSET), graph)
+        save_graph(lower_opset(build(Precision.FP32), ML_COMMONS_OPSET), graph)
         if graph.with_name(f"{graph.name}.data").exists():
             raise UsageError(
                 f"the weights of {model.name} do not fit into one file, and ml-commons takes one",
                 "Let the gateway make its vectors: es-sbert serve.",
             )
         say("Comparing it with the reference")
-        report = ParityCheck(model, source.transformer, reference, None).run(graph, spec)
+        report = ParityCheck(model, transformer, reference, None).run(graph, Precision.FP32)
         if not report.passed:
             raise ParityFailed(
                 f"{model.name}: the graph of opset {ML_COMMONS_OPSET} fails the parity check: "

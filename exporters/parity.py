@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,7 @@ from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, available_providers, run_session
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import EsSbertError, ModelError, SourceError
-from es_sbert.exporters.numpy_reference import ReferenceKind, choose_reference
-from es_sbert.exporters.sentence_graph import GraphSpec
-from es_sbert.exporters.transformer_layers import AttentionKind
+from es_sbert.exporters.numpy_reference import EncodeFunction, ReferenceKind, choose_reference
 from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
 
@@ -32,56 +31,8 @@ def parity_pairs(max_tokens: int, count: int = 1024) -> tuple[list[str], list[st
     return first, [*first[1:], first[0]]
 
 
-_SUBJECTS = (
-    ("a nurse", "a hospital nurse"), ("the old fisherman", "the elderly fisherman"), ("two children", "a pair of kids"),
-    ("the city council", "the town council"), ("a small startup", "a young company"),
-    ("my neighbour", "the man next door"),
-    ("the physics teacher", "the science teacher"), ("a stray dog", "a dog without an owner"),
-    ("the orchestra", "the symphony orchestra"), ("an engineer", "a mechanical engineer"),
-    ("the night train", "the overnight train"), ("a group of hikers", "several hikers"),
-    ("the central bank", "the reserve bank"), ("a street musician", "a busker"),
-    ("the satellite", "the weather satellite"), ("her grandmother", "her father's mother"),
-)  # fmt: skip
-_ACTIONS = (
-    ("repaired {o}", "fixed {o}"), ("bought {o} last week", "purchased {o} a week ago"),
-    ("is looking for {o}", "searches for {o}"), ("could not find {o}", "failed to find {o}"),
-    ("described {o} in detail", "gave a detailed account of {o}"),
-    ("sold {o} for a good price", "got good money for {o}"),
-    ("was afraid of {o}", "feared {o}"), ("will replace {o} next year", "is going to replace {o} in a year"),
-    ("photographed {o} at dawn", "took pictures of {o} at sunrise"), ("never understood {o}", "did not ever grasp {o}"),
-    ("carried {o} up the stairs", "brought {o} upstairs"), ("wrote a report about {o}", "reported on {o} in writing"),
-)  # fmt: skip
-_OBJECTS = (
-    ("the broken bicycle", "the damaged bike"), ("a house by the lake", "a lakeside house"),
-    ("the annual budget", "the budget for the year"), ("an unusual melody", "a strange tune"),
-    ("the water pump", "the pump for the water"), ("a letter from abroad", "a foreign letter"),
-    ("the mountain path", "the trail over the mountain"), ("three boxes of books", "3 boxes full of books"),
-    ("the new timetable", "the changed schedule"), ("a recipe for lentil soup", "instructions for cooking lentil soup"),
-    ("the interest rate", "the rate of interest"), ("the telescope", "the large telescope"),
-    ("the missing suitcase", "the lost luggage"), ("a vaccine trial", "a test of a vaccine"),
-)  # fmt: skip
-_SETTINGS = (
-    "", "", "", "in the rain", "before breakfast", "although nobody had asked", "for the third time this month",
-    "while the shops were closing", "on 14 March 2019", "near the harbour, far from any road", "without any help",
-    "because the old one had failed", "in front of 2,500 people", "and nobody noticed",
-)  # fmt: skip
-
-_PROBES = (
-    "", "a", "I", "7", "?", "...", "yes", "No!", "42", "3.14159", "-0.5", "1,000,000", "€ 99,95", "10^-6 m/s²", "C++",
-    "e-mail", "U.S.A.", "#hashtag", "@someone", "C:\\temp\\new.txt", "https://example.org/a?b=c&d=%20e#f",
-    "SELECT * FROM users WHERE id = 7;", "def f(x): return x ** 2", "{\"key\": [1, 2, null]}", "<b>bold</b> & more",
-    "<pad>", "a <pad> inside", "[PAD]", "[MASK] and [SEP] spelled out", "<s> and </s> too", "don't can't won't",
-    "ALL CAPITALS HERE", "MiXeD cAsE", "tab\tseparated\twords", "two\nlines", "  spaces   everywhere  ", "naïve café",
-    "nai\u0308ve cafe\u0301", "Straße, Übermut und Äpfel", "Die Katze schläft auf dem warmen Ofen.",
-    "Le train de nuit arrive à six heures.", "El perro duerme bajo la mesa.", "Il treno è in ritardo di un'ora.",
-    "Поезд опаздывает на час.", "Η γάτα κοιμάται.", "القطار متأخر ساعة", "הרכבת מאחרת בשעה", "列车晚点一个小时。",
-    "電車は一時間遅れています。", "기차가 한 시간 늦습니다.", "ट्रेन एक घंटा देर से है।", "รถไฟล่าช้าหนึ่งชั่วโมง", "🚂",
-    "🙂🙃 great!",
-    "👩‍👩‍👧‍👦 family",
-    "ﬁne ligature", "ｆｕｌｌ ｗｉｄｔｈ", "zero\u200bwidth", "soft\u00adhyphen", "non\u00a0breaking", "Zürich–Genève",
-    "“quoted”",
-    "antidisestablishmentarianism", "Donaudampfschifffahrtsgesellschaft", "x" * 120, "ab " * 40, "\ufffd", "½ + ¼ = ¾",
-)  # fmt: skip
+# Each of `subjects`, `actions` and `objects` is a pair of wordings; `probes` are texts that tokenizers disagree on.
+_TEXTS = json.loads(Path(__file__).with_name("parity_texts.json").read_text(encoding="utf-8"))
 
 # Longest inputs, as parts of the model's maximum: just inside, at and beyond it.
 _LONG_TEXT_RATIOS = (0.25, 0.4, 0.6, 0.85, 1.0, 1.3)
@@ -100,7 +51,7 @@ def parity_sentences(max_tokens: int, count: int = 1024) -> list[str]:
     if count < 256:
         raise ValueError(f"{count} sentences are too few to probe a model with")
     choose = random.Random(20190827)
-    texts = dict.fromkeys(_PROBES)
+    texts = dict.fromkeys(_TEXTS["probes"])
     for part in _LONG_TEXT_RATIOS:
         words = int(part * max_tokens)
         text = " ".join(_sentence(choose)[0] for _ in range(words // 6 + 1))
@@ -113,19 +64,24 @@ def parity_sentences(max_tokens: int, count: int = 1024) -> list[str]:
 
 def _sentence(choose: random.Random) -> list[str]:
     """One statement in two or three wordings, sometimes as a question or joined with another."""
-    parts = choose.choice(_SUBJECTS), choose.choice(_ACTIONS), choose.choice(_OBJECTS)
-    setting = choose.choice(_SETTINGS)
+    parts = _choose_parts(choose)
+    setting = choose.choice(_TEXTS["settings"])
     wordings = [_wording(parts, 0, setting), _wording(parts, 1, setting)]
     if choose.random() < 0.3:
         wordings.append(f"Is it true that {wordings[0][0].lower()}{wordings[0][1:-1]}?")
     if choose.random() < 0.15:
-        other = _wording((choose.choice(_SUBJECTS), choose.choice(_ACTIONS), choose.choice(_OBJECTS)), 0, "")
+        other = _wording(_choose_parts(choose), 0, "")
         wordings.append(f"{wordings[0]} {other}")
     return wordings
 
 
-def _wording(parts: tuple[tuple[str, str], tuple[str, str], tuple[str, str]], wording: int, setting: str) -> str:
-    (subject, action, thing) = (part[wording] for part in parts)
+def _choose_parts(choose: random.Random) -> list[list[str]]:
+    """Subject, action and object, each in two wordings."""
+    return [choose.choice(_TEXTS[kind]) for kind in ("subjects", "actions", "objects")]
+
+
+def _wording(parts: Sequence[Sequence[str]], wording: int, setting: str) -> str:
+    subject, action, thing = (part[wording] for part in parts)
     text = f"{subject} {action.format(o=thing)}{' ' + setting if setting else ''}."
     return text[0].upper() + text[1:]
 
@@ -404,62 +360,42 @@ class ParityCheck:
 
     def _encode_by(self, kind: ReferenceKind) -> tuple[str, Floats, float | None]:
         name, encode = choose_reference(self._model, self._transformer, kind)
-        vectors = encode(self._sentences)
-        if self._gold is None:
-            return name, vectors, None
-        return name, vectors, sts_spearman(encode(self._gold.first), encode(self._gold.second), self._gold)
+        return name, *self._encode_texts(encode)
 
-    def run(self, path: Path, spec: GraphSpec) -> ParityReport:
+    def _encode_texts(self, encode: EncodeFunction) -> tuple[Floats, float | None]:
+        """Vectors of the parity sentences, and ρ × 100 on the gold pairs."""
+        vectors, gold = encode(self._sentences), self._gold
+        return vectors, None if gold is None else sts_spearman(encode(gold.first), encode(gold.second), gold)
+
+    def run(self, path: Path, precision: Precision) -> ParityReport:
         """Check one ONNX file.
 
         Raises:
             DeviceError: this machine lacks the device it is meant for, or it does not run there.
             BundleInvalid: onnxruntime does not take the file.
         """
-        device = choose_device(spec.device, available_providers(), cuda_devices())
+        device = choose_device(precision.device, available_providers(), cuda_devices())
         with closing(InferencePool(path, device, threads=1)) as pool:
-            variant = _VariantEncoder(pool, device, self._tokenizer, self._model.dimensions, spec)
             name, reference, sts_reference = self._reference
-            gold = self._gold
-            return compare_vectors(
-                spec.precision,
-                name,
-                reference,
-                variant.encode(self._sentences),
-                sts_reference=sts_reference,
-                sts_variant=None
-                if gold is None
-                else sts_spearman(variant.encode(gold.first), variant.encode(gold.second), gold),
-            )
+            vectors, sts = self._encode_texts(partial(self._encode, pool, device))
+        return compare_vectors(precision, name, reference, vectors, sts_reference=sts_reference, sts_variant=sts)
 
-
-class _VariantEncoder:
-    """Embeds texts with one exported graph."""
-
-    def __init__(
-        self, pool: InferencePool, device: Device, tokenizer: SentenceTokenizer, dimensions: int, spec: GraphSpec
-    ) -> None:
-        self._pool = pool
-        self._batch_tokens = _CHECK_BATCH_TOKENS[device.kind]
-        self._tokenizer = tokenizer
-        self._dimensions = dimensions
-        self._is_traced = spec.attention is AttentionKind.TRACED
-        with pool.session() as session:
-            self._inputs = InputBuilder(session)
-
-    def encode(self, texts: Sequence[str]) -> Floats:
-        """Sentence vectors, *shape* ``(texts, dimensions)``."""
+    def _encode(self, pool: InferencePool, device: Device, texts: Sequence[str]) -> Floats:
+        """Sentence vectors by an exported graph, *shape* ``(texts, dimensions)``."""
         rows = self._tokenizer(texts).ids
         lengths = np.array([len(row) for row in rows])  # (texts,)
         # A model's own code was not written for padding, so a traced graph has to show that padding changes nothing.
-        batches = max_padding_batches(lengths) if self._is_traced else plan_batches(lengths, self._batch_tokens)
-        vectors = np.empty((len(rows), self._dimensions), dtype=np.float32)
+        is_traced = self._transformer is None
+        batches = max_padding_batches(lengths) if is_traced else plan_batches(lengths, _CHECK_BATCH_TOKENS[device.kind])
+        vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
+        with pool.session() as session:
+            inputs = InputBuilder(session)
         for batch in batches:
-            output = np.empty((len(batch), self._dimensions), dtype=np.float32)
+            output = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
             # As in the encoder: short texts have an attention kernel of their own.
-            is_short = self._inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS
-            with self._pool.session(short=is_short) as session:
-                run_session(session, self._inputs([rows[number] for number in batch]), output)
+            is_short = inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS
+            with pool.session(short=is_short) as session:
+                run_session(session, inputs([rows[number] for number in batch]), output)
             vectors[batch] = output
         return vectors
 

@@ -1,7 +1,7 @@
 """Pool token vectors into the sentence vector as ONNX nodes, always in float32.
 
 Follows sentence-transformers' Pooling, Dense and Normalize modules, for padding on the right. Shapes in comments as in
-`transformer_layers`.
+`sentence_graph`.
 """
 
 from __future__ import annotations

@@ -1,64 +1,37 @@
-"""Build the ONNX graph of a sentence encoder, from token ids to the sentence vector, in each exported form."""
+"""Build the ONNX graph of a sentence encoder from its weights, from token ids to the sentence vector.
+
+Shapes in comments: B texts in the batch, S tokens of the longest, T tokens of all texts without padding, D hidden, H
+heads, d = D / H. A hidden state `x` is (B, S, D), or (T, D) without padding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
-from es_sbert.encoder.batching import PADDING_ID_PROPERTY
+from es_sbert.encoder.batching import PADDING_ID_PROPERTY, round_up
 from es_sbert.errors import ModelError
-from es_sbert.exporters.graph_builder import FLOAT, INT32, INT64, GraphBuilder
-from es_sbert.exporters.pooling import add_sentence_vector, packed_token_vectors, padded_token_vectors
-from es_sbert.exporters.transformer_layers import (
-    ATTENTION_FORMS,
-    AttentionKind,
-    LayerWriter,
-    add_embeddings,
-    add_feed_forward,
-    add_packed_embeddings,
+from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, INT32, INT64, GraphBuilder
+from es_sbert.exporters.pooling import TokenVectors, add_sentence_vector, packed_token_vectors, padded_token_vectors
+from es_sbert.exporters.quantization import add_quantized_product
+from es_sbert.exporters.transformer_weights import (
+    EmbeddingWeights,
+    Floats,
+    HiddenActivation,
+    LayerWeights,
+    LinearWeights,
+    NormWeights,
+    TransformerWeights,
 )
-from es_sbert.exporters.transformer_weights import TransformerWeights
 
-
-@dataclass(frozen=True)
-class GraphSpec:
-    """One form of a model's graph.
-
-    Attributes:
-        name: Of the variant.
-        precision: Number format of products with weights.
-        device: Where it is meant to run: `cpu` or `cuda`.
-        attention: How attention is written.
-    """
-
-    name: str
-    precision: Precision
-    device: str
-    attention: AttentionKind
-
-
-GRAPH_SPECS: dict[Precision, tuple[GraphSpec, ...]] = {
-    Precision.FP32: (GraphSpec("fp32", Precision.FP32, "cpu", AttentionKind.PLAIN),),
-    Precision.INT8: (GraphSpec("int8", Precision.INT8, "cpu", AttentionKind.PLAIN),),
-    Precision.FP16: (GraphSpec("fp16", Precision.FP16, "cuda", AttentionKind.PACKED),),
-}
-
-# For traced graphs.
-TRACED_GRAPH_SPECS: dict[Precision, tuple[GraphSpec, ...]] = {
-    precision: (GraphSpec(str(precision), precision, "cpu", AttentionKind.TRACED),)
-    for precision in (Precision.FP32, Precision.INT8)
-}
-
-# The operator that every layer must have once; some converters leave it out silently.
-_ATTENTION_OPERATORS = {AttentionKind.PLAIN: "Softmax", AttentionKind.PACKED: "PackedMultiHeadAttention"}
-
-
-_PADDED_INPUTS = [(name, INT64, ("batch", "tokens")) for name in ("input_ids", "attention_mask")]
+PADDED_INPUTS = [(name, INT64, ("batch", "tokens")) for name in ("input_ids", "attention_mask")]
 _PACKED_INPUTS: list[tuple[str, int, Sequence[str | int]]] = [
     ("input_ids", INT32, ("tokens",)),
     ("position_ids", INT32, ("tokens",)),
@@ -68,41 +41,357 @@ _PACKED_INPUTS: list[tuple[str, int, Sequence[str | int]]] = [
 ]
 
 
-def build_sentence_graph(model: SentenceModel, transformer: TransformerWeights, spec: GraphSpec) -> onnx.ModelProto:
+def build_sentence_graph(
+    model: SentenceModel, transformer: TransformerWeights, precision: Precision, *, packed: bool | None = None
+) -> onnx.ModelProto:
     """Build a graph.
 
-    Its inputs are int64 `input_ids` and `attention_mask`, (batch, tokens), padded on the right; with packed attention
-    those of `es_sbert.encoder.batching.PackedBatch`. Output `sentence_embedding`, float32, (batch, dimensions).
+    Its inputs are int64 `input_ids` and `attention_mask`, (batch, tokens), padded on the right; if packed, those of
+    `es_sbert.encoder.batching.PackedBatch`. Output `sentence_embedding`, float32, (batch, dimensions).
+
+    Args:
+        model: The model.
+        transformer: Its weights.
+        precision: Number format of products with weights.
+        packed: Whether the graph takes tokens without padding, for CUDA; by default only fp16 does.
 
     Raises:
         ModelError: a layer does not have attention exactly once, which would be a bug here.
     """
+    packed = precision is Precision.FP16 if packed is None else packed
     graph = GraphBuilder()
-    packed = spec.attention is AttentionKind.PACKED
-    dtype: type[np.floating[Any]] = np.float16 if spec.precision is Precision.FP16 else np.float32
-    writer = LayerWriter(graph, dtype, int8=spec.precision is Precision.INT8, fused=packed)
-    form = ATTENTION_FORMS[spec.attention](writer, transformer, model.max_tokens)
-    embeddings = transformer.embeddings
-    x = form.enter(add_packed_embeddings(writer, embeddings) if packed else add_embeddings(writer, embeddings))
-    for number, layer in enumerate(map(form.fold, transformer.layers)):
+    dtype: type[np.floating[Any]] = np.float16 if precision is Precision.FP16 else np.float32
+    writer = LayerWriter(graph, dtype, int8=precision is Precision.INT8, fused=packed)
+    form = (packed_attention if packed else plain_attention)(writer, transformer, model.max_tokens)
+    x = form.embed()
+    for number, layer in enumerate(map(fold_key_and_value_bias, transformer.layers)):
         name = f"layer_{number}"
         attended = form.attend(x, name, layer)
         x = writer.product_add_norm(
             attended, x, f"{name}.attention_output", layer.attention_output, layer.attention_norm
         )
         x = add_feed_forward(writer, x, name, layer, transformer.activation)
-    tokens = (packed_token_vectors if packed else padded_token_vectors)(graph, form.leave(x))
-    graph.rename(add_sentence_vector(graph, model, tokens), "sentence_embedding")
+    graph.rename(add_sentence_vector(graph, model, form.token_vectors(x)), "sentence_embedding")
 
-    operator = _ATTENTION_OPERATORS[spec.attention]
+    # Some converters leave attention out silently.
+    operator = "PackedMultiHeadAttention" if packed else "Softmax"
     if graph.count(operator) != len(transformer.layers):
         raise ModelError(
             f"{model.name}: {graph.count(operator)} {operator} nodes for {len(transformer.layers)} layers",
             "Report this: it is a bug of es-sbert.",
         )
+    padding_id = transformer.embeddings.padding_id
     return graph.model(
         model.name,
-        _PACKED_INPUTS if packed else _PADDED_INPUTS,
+        _PACKED_INPUTS if packed else PADDED_INPUTS,
         [("sentence_embedding", FLOAT, ("batch", model.dimensions))],
-        {PADDING_ID_PROPERTY: str(embeddings.padding_id)} if packed and embeddings.padding_id is not None else {},
+        {PADDING_ID_PROPERTY: str(padding_id)} if packed and padding_id is not None else {},
+    )
+
+
+@dataclass(frozen=True)
+class LayerWriter:
+    """A graph and the form in which layers are written to it.
+
+    Attributes:
+        graph: Where nodes go.
+        dtype: Of activations and floating-point weights.
+        int8: Whether products with weights are quantised.
+        fused: Whether operators that onnxruntime has for CUDA join several steps (bias, residual and norm).
+    """
+
+    graph: GraphBuilder
+    dtype: type[np.floating[Any]] = np.float32
+    int8: bool = False
+    fused: bool = False
+
+    def weight(self, name: str, value: np.ndarray[Any, Any]) -> str:
+        """A constant in this writer's number format."""
+        return self.graph.constant(name, value.astype(self.dtype, copy=False))
+
+    def product(self, x: str, name: str, linear: LinearWeights, *, lower: float | None = None) -> str:
+        """x W + b: (…, in_features) → (…, out_features); no value of x is less than `lower`."""
+        product = self.multiply(x, name, linear, lower=lower)
+        return self.graph.add("Add", product, self.weight(f"{name}.bias", linear.bias))
+
+    def multiply(self, x: str, name: str, linear: LinearWeights, *, lower: float | None = None) -> str:
+        """x W, for an operator that adds the bias later; no value of x is less than `lower`."""
+        if self.int8:
+            return add_quantized_product(self.graph, x, name, linear.weight, lower=lower)
+        return self.graph.add("MatMul", x, self.weight(f"{name}.weight", linear.weight))
+
+    def norm(self, x: str, name: str, norm: NormWeights) -> str:
+        """Layer normalisation; onnxruntime computes mean and variance in float32 for every type of x."""
+        weight, bias = self.weight(f"{name}.weight", norm.weight), self.weight(f"{name}.bias", norm.bias)
+        return self.graph.add("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.epsilon)
+
+    def product_add_norm(
+        self, x: str, residual: str, name: str, linear: LinearWeights, norm: NormWeights, *, lower: float | None = None
+    ) -> str:
+        """norm(x W + b + residual), the end of both blocks of a layer; no value of x is less than `lower`."""
+        if not self.fused:
+            product = self.product(x, name, linear, lower=lower)
+            return self.norm(self.graph.add("Add", product, residual), f"{name}.norm", norm)
+        return self.graph.add(
+            "SkipLayerNormalization",
+            self.multiply(x, name, linear),
+            residual,
+            self.weight(f"{name}.norm.weight", norm.weight),
+            self.weight(f"{name}.norm.bias", norm.bias),
+            self.weight(f"{name}.bias", linear.bias),
+            domain=CONTRIB,
+            epsilon=norm.epsilon,
+        )
+
+
+def add_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> str:
+    """Token ids to the first hidden state, (B, S) → (B, S, D)."""
+    graph = writer.graph
+    words, positions = _embedding_tables(writer, embeddings)
+    vectors = graph.add("Gather", words, "input_ids")  # (B, S, D)
+    if embeddings.padding_id is None:
+        tokens = graph.add("Shape", "input_ids", start=1, end=2)
+        rows = graph.add("Slice", positions, graph.integers(0), tokens, graph.integers(0))  # (S, D)
+    else:
+        # The reference counts ids that are not padding, not the mask: a text may spell out "<pad>".
+        real = graph.add("Cast", graph.add("Equal", "input_ids", graph.integer(embeddings.padding_id)), to=INT64)
+        real = graph.add("Sub", graph.integer(1), real)  # (B, S), 1 where not padding
+        rank = graph.add("Mul", graph.add("CumSum", real, graph.integer(1)), real)
+        rows = graph.add("Gather", positions, graph.add("Add", rank, graph.integer(embeddings.padding_id)))  # (B, S, D)
+    return writer.norm(graph.add("Add", vectors, rows), "embeddings.norm", embeddings.norm)
+
+
+def add_packed_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> str:
+    """Token ids and their positions to the first hidden state, (T,) → (T, D)."""
+    graph = writer.graph
+    words, positions = _embedding_tables(writer, embeddings)
+    return graph.add(
+        "SkipLayerNormalization",
+        graph.add("Gather", words, "input_ids"),
+        graph.add("Gather", positions, "position_ids"),
+        writer.weight("embeddings.norm.weight", embeddings.norm.weight),
+        writer.weight("embeddings.norm.bias", embeddings.norm.bias),
+        domain=CONTRIB,
+        epsilon=embeddings.norm.epsilon,
+    )
+
+
+def _embedding_tables(writer: LayerWriter, embeddings: EmbeddingWeights) -> tuple[str, str]:
+    """Vectors of words and of positions; every token is of type 0, whose vector is added to all positions."""
+    positions = embeddings.positions + (0 if embeddings.token_type is None else embeddings.token_type)
+    return writer.weight("embeddings.words", embeddings.words), writer.weight("embeddings.positions", positions)
+
+
+# What an activation never goes below, rounded down.
+_LOWER_BOUNDS = {
+    HiddenActivation.GELU: -0.1701,
+    HiddenActivation.GELU_TANH: -0.1701,
+    HiddenActivation.RELU: -1e-12,
+    HiddenActivation.SILU: -0.2785,
+}
+
+
+def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenActivation) -> str:
+    """The activation of x + bias, elementwise."""
+    graph = writer.graph
+    # Where products are quantised, the tanh approximation of Gelu differs by less than they do,
+    # and one operator adds the bias as well.
+    if activation is HiddenActivation.GELU_TANH or (activation is HiddenActivation.GELU and writer.int8):
+        return graph.add("FastGelu", x, bias, domain=CONTRIB)
+    if activation is HiddenActivation.GELU and writer.fused:
+        return graph.add("BiasGelu", x, bias, domain=CONTRIB)
+    x = graph.add("Add", x, bias)
+    match activation:
+        case HiddenActivation.GELU:
+            return graph.add("Gelu", x, approximate="none")
+        case HiddenActivation.RELU:
+            return graph.add("Relu", x)
+        case HiddenActivation.SILU:
+            return graph.add("Mul", x, graph.add("Sigmoid", x))
+
+
+def add_feed_forward(writer: LayerWriter, x: str, name: str, layer: LayerWeights, activation: HiddenActivation) -> str:
+    """The second block of a layer with its residual and norm."""
+    bias = writer.weight(f"{name}.intermediate.bias", layer.intermediate.bias)
+    inner = add_activation(
+        writer, writer.multiply(x, f"{name}.intermediate", layer.intermediate), bias, activation
+    )  # (…, 4 D)
+    lower = _LOWER_BOUNDS[activation]
+    return writer.product_add_norm(inner, x, f"{name}.output", layer.output, layer.output_norm, lower=lower)
+
+
+# MPNet's code passes these, not relative_attention_num_buckets of config.json.
+BUCKET_COUNT = 32
+_MAX_DISTANCE = 128
+
+
+def relative_position_buckets(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The bucket of each offset (key position − query position).
+
+    Half of the buckets are for keys before the query, half for those after it; of each half, half are for one
+    distance each and the rest grow logarithmically up to the largest distance told apart.
+
+    Args:
+        offsets: Any shape.
+
+    Returns:
+        The same shape, values in [0, BUCKETS).
+    """
+    side = BUCKET_COUNT // 2
+    exact = side // 2
+    distance = np.abs(offsets)
+    # In float32, as the reference computes it: a bucket's border may fall on a whole number.
+    ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(
+        math.log(_MAX_DISTANCE / exact)
+    )
+    far = np.minimum(exact + (ratio * np.float32(side - exact)).astype(np.int64), side - 1)
+    return np.where(offsets > 0, side, 0) + np.where(distance < exact, distance, far)
+
+
+# Added to the scores of padding. Finite, so that a row of nothing but padding gives no NaN.
+_MASK_VALUE = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True)
+class AttentionForm:
+    """How attention is written, and what goes around the layers for it.
+
+    Attributes:
+        embed: Adds the hidden state before the first layer.
+        attend: (hidden state, name, layer) → attention's output before its last product, of the hidden state's shape.
+            The layer has no biases on keys and values (`fold_key_and_value_bias`).
+        token_vectors: What the hidden state after the last layer gives to the pooling.
+    """
+
+    embed: Callable[[], str]
+    attend: Callable[[str, str, LayerWeights], str]
+    token_vectors: Callable[[str], TokenVectors]
+
+
+def merge_qkv(layer: LayerWeights, query_scale: float = 1.0) -> LinearWeights:
+    """Query, key and value as one product: weight (D, 3 D), bias (3 D,)."""
+    scaled = LinearWeights(layer.query.weight * np.float32(query_scale), layer.query.bias * np.float32(query_scale))
+    parts = (scaled, layer.key, layer.value)
+    return LinearWeights(
+        np.concatenate([part.weight for part in parts], axis=1), np.concatenate([part.bias for part in parts])
+    )
+
+
+def fold_key_and_value_bias(layer: LayerWeights) -> LayerWeights:
+    """The same layer without biases on keys and values: two additions less for every token.
+
+    A bias on the keys adds the same to all scores of a query, which softmax does not see. Attention's weights sum
+    to 1, so a bias on the values comes through unchanged and joins the bias of the next product.
+    """
+    output = layer.attention_output
+    moved = layer.value.bias.astype(np.float64) @ output.weight + output.bias
+    nothing = np.zeros_like(layer.key.bias)
+    return replace(
+        layer,
+        key=replace(layer.key, bias=nothing),
+        value=replace(layer.value, bias=nothing),
+        attention_output=replace(output, bias=moved.astype(np.float32)),
+    )
+
+
+def add_relative_bias(writer: LayerWriter, table: Floats, max_tokens: int, longest: str) -> str:
+    """Bias on attention scores by relative position, computed once for all layers: (1, H, S, S).
+
+    Args:
+        table: *Shape:* ``(buckets, heads)``.
+        max_tokens: Largest S.
+        longest: Value of shape (1,), the number S.
+    """
+    graph = writer.graph
+    buckets = relative_position_buckets(np.arange(1 - max_tokens, max_tokens))
+    by_distance = table[buckets].T  # (H, 2 max_tokens - 1), by offset + max_tokens - 1
+    tokens = graph.add("Squeeze", longest)
+    place = graph.add("Range", graph.integer(0), tokens, graph.integer(1))  # (S,)
+    key = graph.add("Add", place, graph.integer(max_tokens - 1))
+    offset = graph.add("Sub", key, graph.add("Unsqueeze", place, graph.integers(1)))  # (S, S): key - query, from 0
+    bias = graph.add("Gather", writer.weight("relative_bias", by_distance), offset, axis=1)  # (H, S, S)
+    return graph.add("Unsqueeze", bias, graph.integers(0))
+
+
+def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
+    """MatMul, Softmax, MatMul: fastest on a CPU."""
+    graph = writer.graph
+    hidden, heads, size = transformer.hidden, transformer.heads, transformer.head_size
+    keep = graph.add("Cast", "attention_mask", to=1)
+    masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
+    bias = graph.add("Unsqueeze", masked, graph.integers(1, 2))  # (B, 1, 1, S)
+    if transformer.relative_bias is not None:
+        longest = graph.add("Shape", "input_ids", start=1, end=2)
+        bias = graph.add("Add", bias, add_relative_bias(writer, transformer.relative_bias, max_tokens, longest))
+
+    # One row a token, (T, D), the first tokens of all texts in front, then the second tokens, …: products need no
+    # shapes, int8 scales are by token, and attention takes heads out of that order by strides, without copying.
+    texts = graph.add("Shape", "input_ids", start=0, end=1)
+    tokens = graph.add("Shape", "input_ids", start=1, end=2)
+    by_token = graph.add("Concat", tokens, texts, graph.integers(hidden), axis=0)
+    by_head = graph.add("Concat", tokens, graph.integers(-1, size), axis=0)
+    square = graph.add("Concat", texts, graph.integers(heads), tokens, tokens, axis=0)
+    flat = graph.add("Concat", graph.integers(-1), tokens, tokens, axis=0)
+
+    def rows_by_token(x: str) -> str:
+        return graph.add("Reshape", graph.add("Transpose", x, perm=[1, 0, 2]), graph.integers(-1, hidden))
+
+    def attend(x: str, name: str, layer: LayerWeights) -> str:
+        # The scale of the scores is folded into the query's weights.
+        qkv = merge_qkv(layer, 1 / math.sqrt(size))
+        parts = graph.add_many(
+            "Split", writer.multiply(x, f"{name}.qkv", qkv), outputs=3, axis=-1, num_outputs=3
+        )  # each (T, D)
+        query = graph.add("Add", parts[0], writer.weight(f"{name}.query.bias", qkv.bias[:hidden]))
+        query, key, value = (graph.add("Reshape", part, by_head) for part in (query, *parts[1:]))  # (S, B H, d)
+        scores = graph.add(
+            "FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1
+        )  # (B H, S, S)
+        scores = graph.add("Add", graph.add("Reshape", scores, square), bias)  # (B, H, S, S)
+        weights = graph.add("Reshape", graph.add("Softmax", scores, axis=-1), flat)  # (B H, S, S)
+        mixed = graph.add("FusedMatMul", weights, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
+        return rows_by_token(mixed)
+
+    def token_vectors(x: str) -> TokenVectors:
+        by_text = graph.add("Transpose", graph.add("Reshape", x, by_token), perm=[1, 0, 2])
+        return padded_token_vectors(graph, by_text)
+
+    return AttentionForm(lambda: rows_by_token(add_embeddings(writer, transformer.embeddings)), attend, token_vectors)
+
+
+def packed_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
+    """com.microsoft::PackedMultiHeadAttention over tokens without padding.
+
+    Padding is left out on the host, so that everything runs on (T, D) and the GPU never waits. With query, key
+    and value apart, onnxruntime's FlashAttention-2 and its CUTLASS kernel both read them where they are: neither needs
+    the transposed copy that the joint product of PackedAttention needs.
+    """
+    graph = writer.graph
+    bias: list[str] = []
+    if transformer.relative_bias is not None:
+        # S is a multiple of LENGTH_MULTIPLE, with which the CUTLASS kernel takes a bias; FlashAttention-2 takes none.
+        longest = graph.add("Shape", "token_offset", start=1, end=2)
+        bias = [add_relative_bias(writer, transformer.relative_bias, round_up(max_tokens), longest)]
+
+    def attend(x: str, name: str, layer: LayerWeights) -> str:
+        query = writer.product(x, f"{name}.query", layer.query)
+        key = writer.multiply(x, f"{name}.key", layer.key)
+        value = writer.multiply(x, f"{name}.value", layer.value)
+        return graph.add(
+            "PackedMultiHeadAttention",
+            query,
+            key,
+            value,
+            "",
+            "token_offset",
+            "cumulated_lengths",
+            *bias,
+            domain=CONTRIB,
+            num_heads=transformer.heads,
+        )  # (T, D)
+
+    return AttentionForm(
+        lambda: add_packed_embeddings(writer, transformer.embeddings),
+        attend,
+        lambda x: packed_token_vectors(graph, x),
     )

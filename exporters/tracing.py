@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -34,10 +33,11 @@ from es_sbert.encoder.tokenizer import PairTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16, fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
+from es_sbert.exporters.numpy_reference import reference_batch_size
 from es_sbert.exporters.parity import compare_scores, max_padding_batches, parity_pairs
 from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
 from es_sbert.exporters.quantization import graph_from_trace
-from es_sbert.exporters.sentence_graph import GraphSpec
+from es_sbert.exporters.sentence_graph import PADDED_INPUTS
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.networks.siamese_encoder import TokenTypes, takes_token_types
 
@@ -64,7 +64,9 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
     """
     axes = {0: "batch", 1: "tokens"}
     module.eval()
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), _without_expected_warnings():
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+        for message, category in _EXPECTED_WARNINGS:
+            warnings.filterwarnings("ignore", message=message, category=category)
         path = Path(folder) / "traced.onnx"
         arguments = tuple(inputs.values())
         try:
@@ -98,15 +100,6 @@ def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0)
     return torch.where(mask == 1, ids, padding_id), mask
 
 
-@contextmanager
-def _without_expected_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        for message, category in _EXPECTED_WARNINGS:
-            warnings.filterwarnings("ignore", message=message, category=category)
-        yield
-
-
-_SENTENCE_INPUTS = ("input_ids", "attention_mask")
 _TOKEN_VECTOR_OUTPUT = "token_embeddings"
 
 
@@ -131,7 +124,7 @@ class TracedSentenceModel:
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
 
-    def build(self, spec: GraphSpec) -> onnx.ModelProto:
+    def build(self, precision: Precision) -> onnx.ModelProto:
         """A graph with the inputs and the output of `build_sentence_graph`.
 
         Raises:
@@ -139,15 +132,11 @@ class TracedSentenceModel:
                 torch cannot trace it, or nothing in it can be quantised.
         """
         model = self._model
-        graph = graph_from_trace(self._token_vectors, int8=spec.precision is Precision.INT8)
+        graph = graph_from_trace(self._token_vectors, int8=precision is Precision.INT8)
         graph.rename(
             add_sentence_vector(graph, model, padded_token_vectors(graph, _TOKEN_VECTOR_OUTPUT)), "sentence_embedding"
         )
-        return graph.model(
-            model.name,
-            [(name, INT64, ("batch", "tokens")) for name in _SENTENCE_INPUTS],
-            [("sentence_embedding", FLOAT, ("batch", model.dimensions))],
-        )
+        return graph.model(model.name, PADDED_INPUTS, [("sentence_embedding", FLOAT, ("batch", model.dimensions))])
 
     @cached_property
     def _token_vectors(self) -> onnx.ModelProto:
@@ -159,9 +148,8 @@ class TracedSentenceModel:
             types = TokenTypes.of(load_tokenizer(model.tokenizer_file))
         ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
         module = _TokenVectorModule(network, types)
-        return trace_module(
-            module, dict(zip(_SENTENCE_INPUTS, (ids, mask), strict=True)), _TOKEN_VECTOR_OUTPUT, name=model.name
-        )
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        return trace_module(module, inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)
 
 
 def _open_transformer(model: SentenceModel) -> nn.Module:
@@ -182,7 +170,6 @@ def _open_transformer(model: SentenceModel) -> nn.Module:
 
 _SCORE_OUTPUT = "score"
 _LOGITS_OUTPUT = "logits"
-_REFERENCE_BATCH_TOKENS = 16_384
 _CPU = Device("cpu")
 
 
@@ -275,7 +262,7 @@ class TracedCrossEncoder:
         scores = encoder.predict(
             pairs,
             activation_fn=nn.Identity(),
-            batch_size=max(1, min(32, _REFERENCE_BATCH_TOKENS // self._model.max_tokens)),
+            batch_size=reference_batch_size(self._model.max_tokens),
             show_progress_bar=False,
         )
         return np.asarray(scores, dtype=np.float32).reshape(len(pairs), len(self._model.labels))

@@ -7,7 +7,8 @@ enter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,9 @@ class ArchitectureSpec:
             `pad_token_id`. None where positions count from 0.
         padding_id_fixed: The architecture's code does not read `pad_token_id`.
         epsilon: Of the norms, where config.json does not say.
-        settings: Our name of a setting → its name in config.json.
+        size_keys: Names in config.json of the number of layers, heads, hidden units and units between the products of a
+            feed-forward block.
+        activation_key: Name in config.json of the activation between them.
     """
 
     layer: str = "encoder.layer.{}"
@@ -269,15 +272,8 @@ class ArchitectureSpec:
     padding_id: int | None = None
     padding_id_fixed: bool = False
     epsilon: float | None = None
-    settings: dict[str, str] = field(
-        default_factory=lambda: {
-            "layers": "num_hidden_layers",
-            "heads": "num_attention_heads",
-            "hidden": "hidden_size",
-            "intermediate": "intermediate_size",
-            "activation": "hidden_act",
-        }
-    )
+    size_keys: Sequence[str] = ("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size")
+    activation_key: str = "hidden_act"
 
 
 _ROBERTA = ArchitectureSpec(padding_id=1)
@@ -299,13 +295,8 @@ ARCHITECTURES = {
         output_norm="output_layer_norm",
         token_types=False,
         epsilon=_DISTILBERT_EPSILON,
-        settings={
-            "layers": "n_layers",
-            "heads": "n_heads",
-            "hidden": "dim",
-            "intermediate": "hidden_dim",
-            "activation": "activation",
-        },
+        size_keys=("n_layers", "n_heads", "dim", "hidden_dim"),
+        activation_key="activation",
     ),
     "mpnet": ArchitectureSpec(
         query="attention.attn.q",
@@ -335,30 +326,28 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
         UnsupportedArchitecture: the architecture, or a setting of its config.json, is none that the builder knows.
         BundleInvalid: a setting or tensor is missing or of the wrong shape.
     """
-    architecture, config = _check_supported(model)
-    sizes = {
-        ours: _read_size(model, config, theirs)
-        for ours, theirs in architecture.settings.items()
-        if ours != "activation"
-    }
-    if sizes["hidden"] % sizes["heads"]:
+    config = model.transformer_config
+    architecture = _supported_architecture(model)
+    layers, heads, hidden, intermediate = (_read_size(model, config, key) for key in architecture.size_keys)
+    if hidden % heads:
         raise BundleInvalid(
-            f"{model.name}: {sizes['hidden']} hidden units cannot be shared by {sizes['heads']} heads",
+            f"{model.name}: {hidden} hidden units cannot be shared by {heads} heads",
             "config.json was edited or is broken: copy the model folder again.",
         )
     tensors = ModuleWeights(model.transformer_folder).with_prefix_of(_WORDS)
     epsilon = architecture.epsilon if architecture.epsilon is not None else float(config.get("layer_norm_eps", 1e-12))
-    layers = tuple(_read_layer(architecture, tensors, number, sizes, epsilon) for number in range(sizes["layers"]))
     return TransformerWeights(
-        heads=sizes["heads"],
-        activation=_ACTIVATIONS[config.get(architecture.settings["activation"], "gelu")],
-        embeddings=_read_embeddings(model, architecture, config, tensors, sizes["hidden"], epsilon),
-        layers=layers,
+        heads=heads,
+        activation=_ACTIVATIONS[config.get(architecture.activation_key, "gelu")],
+        embeddings=_read_embeddings(model, architecture, tensors, hidden, epsilon),
+        layers=tuple(
+            _read_layer(architecture, tensors, number, hidden, intermediate, epsilon) for number in range(layers)
+        ),
         relative_bias=tensors.get(architecture.relative_bias) if architecture.relative_bias else None,
     )
 
 
-def _check_supported(model: SentenceModel) -> tuple[ArchitectureSpec, dict[str, Any]]:
+def _supported_architecture(model: SentenceModel) -> ArchitectureSpec:
     """The architecture of a model, after checking that the builder supports its config.json."""
     config = model.transformer_config
     architecture = ARCHITECTURES.get(model.architecture)
@@ -369,13 +358,13 @@ def _check_supported(model: SentenceModel) -> tuple[ArchitectureSpec, dict[str, 
     position = config.get("position_embedding_type") or "absolute"
     if position != "absolute":
         raise _unsupported(model, f"a {model.architecture} with {position!r} position embeddings")
-    activation = config.get(architecture.settings["activation"], "gelu")
+    activation = config.get(architecture.activation_key, "gelu")
     if activation not in _ACTIVATIONS:
         raise _unsupported(model, f"a {model.architecture} with the activation {activation!r}")
     for key in UNSUPPORTED_CONFIG_KEYS:
         if config.get(key):
             raise _unsupported(model, f"a {model.architecture} with {key}")
-    return architecture, config
+    return architecture
 
 
 def _read_size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
@@ -388,16 +377,11 @@ def _read_size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
 
 
 def _read_embeddings(
-    model: SentenceModel,
-    architecture: ArchitectureSpec,
-    config: dict[str, Any],
-    tensors: ModuleWeights,
-    hidden: int,
-    epsilon: float,
+    model: SentenceModel, architecture: ArchitectureSpec, tensors: ModuleWeights, hidden: int, epsilon: float
 ) -> EmbeddingWeights:
     padding_id = architecture.padding_id
     if padding_id is not None and not architecture.padding_id_fixed:
-        padding_id = int(config.get("pad_token_id", padding_id))
+        padding_id = int(model.transformer_config.get("pad_token_id", padding_id))
     positions = tensors.get("embeddings.position_embeddings.weight")
     usable = positions.shape[0] - (0 if padding_id is None else padding_id + 1)
     if positions.shape[1] != hidden or usable < model.max_tokens:
@@ -415,10 +399,14 @@ def _read_embeddings(
 
 
 def _read_layer(
-    architecture: ArchitectureSpec, tensors: ModuleWeights, number: int, sizes: dict[str, int], epsilon: float
+    architecture: ArchitectureSpec,
+    tensors: ModuleWeights,
+    number: int,
+    hidden: int,
+    intermediate: int,
+    epsilon: float,
 ) -> LayerWeights:
     name = architecture.layer.format(number)
-    hidden, intermediate = sizes["hidden"], sizes["intermediate"]
     return LayerWeights(
         query=tensors.linear(f"{name}.{architecture.query}", hidden, hidden),
         key=tensors.linear(f"{name}.{architecture.key}", hidden, hidden),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
@@ -96,11 +97,6 @@ class Manifest(BaseModel):
 
     FILE_NAME: ClassVar[str]
     FORMAT: ClassVar[int]
-
-    def differences(self, model: SentenceModel | CrossEncoderModel) -> list[str]:
-        """Names of the settings that differ from those of a model."""
-        actual = type(self).model_validate(self.model_dump() | describe_model(model, type(self)))
-        return [name for name in type(self).model_fields if getattr(actual, name) != getattr(self, name)]
 
 
 def describe_model(model: SentenceModel | CrossEncoderModel, kind: type[Manifest]) -> dict[str, Any]:
@@ -245,7 +241,12 @@ class Bundle(Generic[ModelT, ManifestT]):
         Raises:
             BundleInvalid: the file is missing or differs from what was exported.
         """
-        return verify_graph_file(self.folder, self.manifest.variants[name])
+        graph = self.manifest.variants[name]
+        path = self.folder / graph.file
+        _check_hash(path, graph.sha256)
+        if graph.data_sha256 is not None:
+            _check_hash(path.with_name(f"{path.name}.data"), graph.data_sha256)
+        return path
 
     def renamed(self, name: str) -> Self:
         """The same bundle whose model is shown under another name."""
@@ -273,10 +274,7 @@ def open_encoder_bundle(folder: Path) -> EncoderBundle:
         BundleInvalid: the manifest is broken or of a newer format, or weights, tokenizer, pooling or prompts
             are not those that were exported.
     """
-    manifest = _read_manifest(folder, EncoderManifest)
-    model = read_sentence_model(folder, manifest.name)
-    _check_unchanged(folder, manifest, model)
-    return Bundle(folder, model, manifest)
+    return _open_bundle(folder, EncoderManifest, read_sentence_model)
 
 
 def open_reranker_bundle(folder: Path) -> RerankerBundle:
@@ -294,9 +292,22 @@ def open_reranker_bundle(folder: Path) -> RerankerBundle:
             f"{folder} is no reranker: it has no {RerankerManifest.FILE_NAME}",
             "Give the folder that `es-sbert export CROSS_ENCODER -o RERANKER` wrote.",
         )
-    manifest = _read_manifest(folder, RerankerManifest)
-    model = read_cross_encoder(folder, manifest.name)
-    _check_unchanged(folder, manifest, model)
+    return _open_bundle(folder, RerankerManifest, read_cross_encoder)
+
+
+def _open_bundle(
+    folder: Path, kind: type[ManifestT], read_model: Callable[[Path, str], ModelT]
+) -> Bundle[ModelT, ManifestT]:
+    """Read the manifest and the model, whose files must still have the settings in the manifest."""
+    manifest = _read_manifest(folder, kind)
+    model = read_model(folder, manifest.name)
+    actual = kind.model_validate(manifest.model_dump() | describe_model(model, kind))
+    changed = [name for name in kind.model_fields if getattr(actual, name) != getattr(manifest, name)]
+    if changed:
+        raise BundleInvalid(
+            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {kind.FILE_NAME}",
+            "Undo the edit, or export the edited model to a new folder: es-sbert export MODEL -o BUNDLE.",
+        )
     return Bundle(folder, model, manifest)
 
 
@@ -323,33 +334,6 @@ def _read_manifest(folder: Path, kind: type[ManifestT]) -> ManifestT:
         if file.is_absolute() or ".." in file.parts:
             raise BundleInvalid(f"{path} names {variant.file!r}, outside the bundle", "Do not use this bundle.")
     return manifest
-
-
-def _check_unchanged(folder: Path, manifest: Manifest, model: SentenceModel | CrossEncoderModel) -> None:
-    """Check that the model's files still have the settings in the manifest.
-
-    Raises:
-        BundleInvalid: a file was edited after the export.
-    """
-    changed = manifest.differences(model)
-    if changed:
-        raise BundleInvalid(
-            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {manifest.FILE_NAME}",
-            "Undo the edit, or export the edited model to a new folder: es-sbert export MODEL -o BUNDLE.",
-        )
-
-
-def verify_graph_file(folder: Path, graph: GraphFile) -> Path:
-    """The file of a graph, after its hashes were checked.
-
-    Raises:
-        BundleInvalid: it is missing or differs from what was exported.
-    """
-    path = folder / graph.file
-    _check_hash(path, graph.sha256)
-    if graph.data_sha256 is not None:
-        _check_hash(path.with_name(f"{path.name}.data"), graph.data_sha256)
-    return path
 
 
 def _check_hash(path: Path, sha256: str) -> None:

@@ -219,18 +219,13 @@ def registered_model_folder(name: str) -> Path | None:
     )
 
 
-def _is_valid_name(name: str) -> bool:
-    """Whether a model may be registered under a name: it is no path and no `org/name` of the hub."""
-    return bool(name) and "/" not in name and not name.startswith((".", "~", "-")) and name.isprintable()
-
-
 def _check_name(name: str) -> None:
     """Refuse a name that could be taken for a path, a hub id or an option.
 
     Raises:
         UsageError: it could.
     """
-    if not _is_valid_name(name):
+    if not name or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
         raise UsageError(
             f"a model cannot be registered as {name!r}",
             "Choose a name without a slash that does not begin with a dot, a tilde or a hyphen.",
@@ -259,18 +254,14 @@ def _update_registry() -> Iterator[list[RegisteredModel]]:
         with file_lock(path.with_name(f"{path.name}.lock"), lambda: None):
             models = _read_entries(path)
             yield models
+            entries = [{"name": m.name, "fingerprint": m.fingerprint, "folder": str(m.folder)} for m in models]
             with open_output(path) as file:
-                file.write(_serialize_entries(models))
+                file.write(json.dumps({"format": _REGISTRY_FORMAT, "models": entries}, indent=2).encode() + b"\n")
     except OSError as error:
         raise OutputError(
             f"the model registry {path} cannot be written: {error.strerror}",
             f"Free space, or set {REGISTRY_VARIABLE} to a file that this user may write.",
         ) from error
-
-
-def _serialize_entries(models: Sequence[RegisteredModel]) -> bytes:
-    entries = [{"name": m.name, "fingerprint": m.fingerprint, "folder": str(m.folder)} for m in models]
-    return json.dumps({"format": _REGISTRY_FORMAT, "models": entries}, indent=2).encode() + b"\n"
 
 
 def _read_entries(path: Path) -> list[RegisteredModel]:

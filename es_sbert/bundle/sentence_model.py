@@ -37,6 +37,11 @@ class Precision(StrEnum):
     INT8 = "int8"
     FP16 = "fp16"
 
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`: where variants of this precision are meant to run."""
+        return "cuda" if self is Precision.FP16 else "cpu"
+
 
 class Pooling(StrEnum):
     """How token vectors become one sentence vector (names as in sentence-transformers)."""
@@ -104,23 +109,18 @@ class SentenceModel(BaseModel):
     architecture: str
     transformer_config: dict[str, Any]
     pooling: tuple[Pooling, ...]
-    dense: tuple[Dense, ...]
-    normalize: bool
+    dense: tuple[Dense, ...] = ()
+    normalize: bool = False
     max_tokens: int
     dimensions: int
-    prompts: dict[str, str]
-    default_prompt: str | None
-    lowercase: bool
-    fingerprint: str
+    prompts: dict[str, str] = {}
+    default_prompt: str | None = None
+    lowercase: bool = False
+    fingerprint: str = ""
 
     @property
     def transformer_folder(self) -> Path:
         return self.folder / self.transformer
-
-    @property
-    def weight_files(self) -> list[Path]:
-        """The transformer's safetensors files, one or several shards, sorted by name."""
-        return find_weight_files(self.transformer_folder)
 
     @property
     def tokenizer_file(self) -> Path:
@@ -189,7 +189,6 @@ def read_sentence_model(folder: Path, name: str | None = None) -> SentenceModel:
             prompts=prompts,
             default_prompt=default_prompt,
             lowercase=sbert.get("do_lower_case", False),
-            fingerprint="",
         )
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
@@ -465,12 +464,6 @@ def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] =
         architecture=str(config.get("model_type", "unknown")),
         transformer_config=config,
         pooling=tuple(pooling),
-        dense=(),
-        normalize=False,
         max_tokens=max_input_tokens(folder, config, {}, tokenizer),
         dimensions=width * len(pooling),
-        prompts={},
-        default_prompt=None,
-        lowercase=False,
-        fingerprint="",
     )

@@ -171,15 +171,11 @@ def missing_library_names(libraries: CudaLibraryStatus, problem: str) -> list[st
     return names if named is None or named[1] in names else [*names, named[1]]
 
 
-def install_command(libraries: Iterable[CudaLibrary]) -> str:
-    """The command that installs the packages of these libraries."""
-    return " ".join(["pip install", *dict.fromkeys(library.package for library in libraries)])
-
-
 def install_remedy(libraries: Sequence[CudaLibrary], major: int | None) -> str:
     """How to get missing libraries: their packages, and the extra that brings all, where it is of this CUDA."""
     extra = f"{CUDA_EXTRA_COMMAND} brings all that CUDA needs" if major == _EXTRA_MAJOR else ""
-    command = f"Install what is missing: {install_command(libraries)}" if libraries else ""
+    packages = " ".join(dict.fromkeys(library.package for library in libraries))
+    command = f"Install what is missing: pip install {packages}" if libraries else ""
     return "; ".join(filter(None, (command, extra))) + "." if command or extra else ""
 
 

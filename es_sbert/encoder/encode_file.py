@@ -31,7 +31,7 @@ class _TextRecord:
     line: bytes
 
 
-@dataclass(frozen=True)
+@dataclass
 class EncodeSummary:
     """What `encode_file` did.
 
@@ -42,10 +42,10 @@ class EncodeSummary:
         seconds: Wall time.
     """
 
-    texts: int
-    truncated: int
-    lost_tokens: int
-    seconds: float
+    texts: int = 0
+    truncated: int = 0
+    lost_tokens: int = 0
+    seconds: float = 0.0
 
     def describe(self, info: EncoderInfo) -> str:
         """The summary as lines for people."""
@@ -90,8 +90,8 @@ def encode_file(
             f"the text field is {VECTOR_FIELD!r}, which the vector is written to", "Rename the text field."
         )
     started = time.perf_counter()
-    counts = _Counts()
-    parts = _encode_records(encoder, _read_records(source, form, text_field), kind, counts)
+    summary = EncodeSummary()
+    parts = _encode_records(encoder, _read_records(source, form, text_field), kind, summary)
     try:
         if not isinstance(target, Path):
             _write_jsonl(target, parts)
@@ -108,45 +108,27 @@ def encode_file(
         raise OutputError(
             f"{name} cannot be written: {error.strerror}", "Free space there, or choose another --output."
         ) from error
-    return EncodeSummary(counts.texts, counts.truncated, counts.lost_tokens, time.perf_counter() - started)
-
-
-@dataclass
-class _Counts:
-    """Running totals of a file; see `EncodeSummary`."""
-
-    texts: int = 0
-    truncated: int = 0
-    lost_tokens: int = 0
-
-
-class _RecordTexts:
-    """The texts of records, which are kept until they are taken with their vectors."""
-
-    def __init__(self, records: Iterator[_TextRecord]) -> None:
-        self._records = records
-        self._pending: deque[_TextRecord] = deque()
-
-    def __iter__(self) -> Iterator[str]:
-        for record in self._records:
-            self._pending.append(record)
-            yield record.text
-
-    def take(self, count: int) -> list[_TextRecord]:
-        """The next records in order."""
-        return [self._pending.popleft() for _ in range(count)]
+    summary.seconds = time.perf_counter() - started
+    return summary
 
 
 def _encode_records(
-    encoder: Encoder, records: Iterator[_TextRecord], kind: PromptKind | None, counts: _Counts
+    encoder: Encoder, records: Iterator[_TextRecord], kind: PromptKind | None, summary: EncodeSummary
 ) -> Iterator[tuple[list[_TextRecord], Vectors]]:
-    """Windows of records with their vectors, *shape* ``(records, dimensions)``."""
-    texts = _RecordTexts(records)
-    for result in encoder.encode_stream(texts, kind):
-        counts.texts += len(result.vectors)
-        counts.truncated += int(result.truncated.sum())
-        counts.lost_tokens += int(np.maximum(result.tokens - encoder.info.max_tokens, 0).sum())
-        yield texts.take(len(result.vectors)), result.vectors
+    """Windows of records with their vectors, *shape* ``(records, dimensions)``; counted in the summary."""
+    pending: deque[_TextRecord] = deque()
+
+    def texts() -> Iterator[str]:
+        for record in records:
+            pending.append(record)
+            yield record.text
+
+    for result in encoder.encode_stream(texts(), kind):
+        count = len(result.vectors)
+        summary.texts += count
+        summary.truncated += int(result.truncated.sum())
+        summary.lost_tokens += int(np.maximum(result.tokens - encoder.info.max_tokens, 0).sum())
+        yield [pending.popleft() for _ in range(count)], result.vectors
 
 
 def _read_records(source: BinaryIO, form: str, text_field: str) -> Iterator[_TextRecord]:

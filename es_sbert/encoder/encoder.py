@@ -30,9 +30,14 @@ from es_sbert.encoder.batching import (
     plan_batches,
     unique_rows,
 )
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.model_loading import SelectedVariant, gpu_warnings, open_variant, select_encoder_variant
-from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, OnnxModel, run_session
+from es_sbert.encoder.model_loading import (
+    OnnxModel,
+    SelectedVariant,
+    gpu_warnings,
+    open_variant,
+    select_encoder_variant,
+)
+from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, run_session
 from es_sbert.encoder.tokenizer import Chunker, SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import ModelError, UsageError
 
@@ -88,7 +93,7 @@ class LoadOptions(TypedDict, total=False):
     report: Callable[[str], None]
 
 
-class Encoder(OnnxModel):
+class Encoder(OnnxModel[EncoderBundle]):
     """A sentence encoder on onnxruntime. A model without ONNX files is exported to the cache on first use.
 
     It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
@@ -113,6 +118,7 @@ class Encoder(OnnxModel):
 
     Attributes:
         info: The model, variant and device that run.
+        window: How many texts to sort by length and embed together.
 
     Raises:
         ModelError: the model was not found, is broken or has an unknown architecture; the cache cannot be written.
@@ -136,33 +142,6 @@ class Encoder(OnnxModel):
         select = partial(select_encoder_variant, name, precision=precision, called=called, report=report)
         selected, pool = open_variant(select, device, threads)
         self._start(replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
-
-    @classmethod
-    def from_bundle(
-        cls,
-        bundle: EncoderBundle,
-        variant: str,
-        device: Device,
-        *,
-        threads: int | None = None,
-        budget: int | None = None,
-    ) -> Encoder:
-        """Open a variant of an opened bundle.
-
-        Args:
-            bundle: The bundle.
-            variant: Name of the variant.
-            device: Where to run it.
-            threads, budget: As for `Encoder`.
-
-        Raises:
-            DeviceError: the session would run on another device.
-            BundleInvalid: the variant's file or the tokenizer is broken.
-        """
-        selected = SelectedVariant(bundle, variant, device)
-        encoder = cls.__new__(cls)
-        encoder._start(selected, selected.open(threads), budget)
-        return encoder
 
     @classmethod
     def for_index(
@@ -195,7 +174,7 @@ class Encoder(OnnxModel):
             self._inputs = InputBuilder(session)
         self._tokenizer = SentenceTokenizer(bundle.model)
         self._limits = batch_limits(device, budget)
-        self._window = WINDOW[device.kind]
+        self.window = WINDOW[device.kind]
         self.info = EncoderInfo(
             model=bundle.model.name,
             fingerprint=bundle.model.fingerprint,
@@ -237,8 +216,8 @@ class Encoder(OnnxModel):
             # A string is an iterable of strings: each letter would be embedded.
             raise UsageError("texts must be a sequence of texts, not one string", "Pass a list: [text].")
         texts = list(texts)
-        if len(texts) <= self._window:
-            return self._encode_window(texts, kind)
+        if len(texts) <= self.window:
+            return self._embed_details(self.tokenize(texts, kind))
         parts = list(self.encode_stream(texts, kind))
         return EncodeResult(
             np.concatenate([part.vectors for part in parts]),
@@ -286,11 +265,6 @@ class Encoder(OnnxModel):
     def batch_tokens(self) -> int:
         """Most tokens of a batch; with padding on a CPU."""
         return self._limits.tokens or self._limits.padded
-
-    @property
-    def window(self) -> int:
-        """How many texts to sort by length and embed together."""
-        return self._window
 
     @property
     def parallel_batches(self) -> int:
@@ -357,12 +331,11 @@ class Encoder(OnnxModel):
         While a window is embedded, the next one is read and tokenized.
         """
         stream = iter(texts)
-        windows = iter(lambda: list(islice(stream, window or self._window)), [])
+        windows = iter(lambda: list(islice(stream, window or self.window)), [])
         for tokenized in self.tokenize_ahead(windows, kind):
-            yield EncodeResult(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
+            yield self._embed_details(tokenized)
 
-    def _encode_window(self, texts: Sequence[str], kind: PromptKind | None) -> EncodeResult:
-        tokenized = self.tokenize(texts, kind)
+    def _embed_details(self, tokenized: TokenizedTexts) -> EncodeResult:
         return EncodeResult(self.embed(tokenized), tokenized.tokens, tokenized.truncated)
 
     def tokenize_ahead(

@@ -5,10 +5,12 @@ A sentence encoder without ONNX files is exported to the cache on first use.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 from es_sbert.bundle.bundle import (
     EncoderBundle,
@@ -67,6 +69,49 @@ class SelectedVariant(Generic[BundleT]):
         """
         path = self.bundle.variant_file(self.variant)
         return InferencePool(path, self.device, worker_count(self.device, threads))
+
+
+class OnnxModel(ABC, Generic[BundleT]):
+    """A model that runs on an `InferencePool`: closed by `close`, or as a context manager."""
+
+    _pool: InferencePool
+
+    @classmethod
+    def from_bundle(
+        cls, bundle: BundleT, variant: str, device: Device, *, threads: int | None = None, budget: int | None = None
+    ) -> Self:
+        """Open a variant of an opened bundle.
+
+        Args:
+            bundle: The bundle.
+            variant: `fp32`, `int8` or `fp16`.
+            device: Where to run it.
+            threads, budget: As for the class.
+
+        Raises:
+            DeviceError: the session would run on another device.
+            BundleInvalid: the variant's file or the tokenizer is broken.
+        """
+        selected = SelectedVariant(bundle, variant, device)
+        model = cls.__new__(cls)
+        model._start(selected, selected.open(threads), budget)
+        return model
+
+    @abstractmethod
+    def _start(self, selected: SelectedVariant[BundleT], pool: InferencePool, budget: int | None) -> None:
+        """Set the model up on its sessions."""
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def open_variant(
@@ -134,9 +179,9 @@ def select_encoder_variant(
     bundle = open_encoder_bundle(folder)
     if called is not None:
         bundle = bundle.renamed(called)
-    variant = choose_variant(device, first, bundle.manifest.variants)
-    if variant is not None:
-        return SelectedVariant(bundle, variant, device, _variant_warnings(bundle, variant))
+    found = _find_variant(bundle, device, first)
+    if found is not None:
+        return found
     fallback = choose_variant(device, Precision.FP32, bundle.manifest.variants)
     if may_fall_back and fallback is not None:
         warning = f"the bundle has no {first} variant: {fallback} runs instead"
@@ -197,9 +242,9 @@ def _select_exported_variant(
             bundle = open_encoder_bundle(folder)
         except BundleInvalid as error:
             raise BundleInvalid(error.message, f"It is a cache of es-sbert: remove {folder} and run again.") from error
-        variant = choose_variant(device, precision, bundle.manifest.variants)
-        if variant is not None:
-            return SelectedVariant(bundle, variant, device, _variant_warnings(bundle, variant))
+        present = _find_variant(bundle, device, precision)
+        if present is not None:
+            return present
     report(f"Exporting {model.name} to ONNX ({precision}), once: {folder}")
     try:
         export_bundle(model, folder, [precision], on_progress=report)
@@ -216,12 +261,19 @@ def _select_exported_variant(
         selected = _select_exported_variant(model, device, Precision.FP32, may_fall_back=False, report=report)
         warning = f"there is no {precision} variant ({error.message}): fp32 runs instead"
         return replace(selected, warnings=(*selected.warnings, warning))
-    bundle = open_encoder_bundle(folder)
-    variant = choose_variant(device, precision, bundle.manifest.variants)
-    if variant is None:
+    exported = _find_variant(open_encoder_bundle(folder), device, precision)
+    if exported is None:
         raise ModelError(
             f"the export of {model.name} wrote no {precision} variant", "Report this: it is a bug of es-sbert."
         )
+    return exported
+
+
+def _find_variant(bundle: EncoderBundle, device: Device, precision: Precision) -> SelectedVariant[EncoderBundle] | None:
+    """The best variant that a bundle has for this device and precision; None if it has none."""
+    variant = choose_variant(device, precision, bundle.manifest.variants)
+    if variant is None:
+        return None
     return SelectedVariant(bundle, variant, device, _variant_warnings(bundle, variant))
 
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnxruntime
@@ -243,24 +242,6 @@ class InferencePool:
         """End the threads."""
         self._closed = True
         self._threads.shutdown()
-
-
-class OnnxModel:
-    """A model that runs on an `InferencePool`: closed by `close`, or as a context manager."""
-
-    _pool: InferencePool
-
-    def close(self) -> None:
-        """End the worker threads."""
-        self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _is_from_onnxruntime(error: Exception) -> bool:

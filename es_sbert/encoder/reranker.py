@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.batching import BATCH_TOKENS, LENGTH_MULTIPLE, WINDOW, plan_batches
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.model_loading import SelectedVariant, open_variant, select_reranker_variant
-from es_sbert.encoder.onnx_session import InferencePool, OnnxModel
+from es_sbert.encoder.model_loading import OnnxModel, SelectedVariant, open_variant, select_reranker_variant
+from es_sbert.encoder.onnx_session import InferencePool
 from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs
 from es_sbert.errors import ModelError, UsageError
 
@@ -60,7 +59,7 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
 }
 
 
-class Reranker(OnnxModel):
+class Reranker(OnnxModel[RerankerBundle]):
     """A cross-encoder on onnxruntime (a `PairScorer` of `es_sbert.evaluation.evaluated_models`).
 
     Thread-safe. Close it, or use it as a context manager, to end its threads.
@@ -102,33 +101,6 @@ class Reranker(OnnxModel):
     ) -> None:
         selected, pool = open_variant(partial(select_reranker_variant, model, precision=precision), device, threads)
         self._start(selected, pool, budget)
-
-    @classmethod
-    def from_bundle(
-        cls,
-        bundle: RerankerBundle,
-        variant: str,
-        device: Device,
-        *,
-        threads: int | None = None,
-        budget: int | None = None,
-    ) -> Reranker:
-        """Open a variant of an opened bundle.
-
-        Args:
-            bundle: The exported cross-encoder.
-            variant: `fp32`, `int8` or `fp16`.
-            device: Where to run it.
-            threads, budget: As for `Reranker`.
-
-        Raises:
-            DeviceError: the session would run on another device.
-            BundleInvalid: the variant's file or the tokenizer is broken.
-        """
-        selected = SelectedVariant(bundle, variant, device)
-        reranker = cls.__new__(cls)
-        reranker._start(selected, selected.open(threads), budget)
-        return reranker
 
     def _start(self, selected: SelectedVariant[RerankerBundle], pool: InferencePool, budget: int | None) -> None:
         bundle, device = selected.bundle, selected.device
@@ -206,17 +178,15 @@ class Reranker(OnnxModel):
         for start in range(0, len(first), self._window):
             part = slice(start, start + self._window)
             tokenized = self._tokenizer(first[part], second[part])
-            self._run_window(tokenized, scores[part])
+            batches = plan_batches(tokenized.lengths, self._budget)
+            self._pool.run(batches, partial(self._run_batch, tokenized, scores[part]))
             truncated[part] = tokenized.truncated
         return self._activation(scores), truncated
-
-    def _run_window(self, tokenized: TokenizedPairs, scores: Scores) -> None:
-        """Run the model on tokenized pairs and write its outputs to `scores`, *shape* ``(pairs, labels)``."""
-        self._pool.run(plan_batches(tokenized.lengths, self._budget), partial(self._run_batch, tokenized, scores))
 
     def _run_batch(
         self, tokenized: TokenizedPairs, scores: Scores, session: onnxruntime.InferenceSession, batch: NDArray[np.int64]
     ) -> None:
+        """Run one batch and write its outputs to `scores`, *shape* ``(pairs, labels)``."""
         (outputs,) = session.run(["score"], self._tokenizer.feed(tokenized, batch, multiple=self._multiple))
         if not np.isfinite(outputs).all():
             raise ModelError(

@@ -10,7 +10,7 @@ import pytest
 from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
 from es_sbert.encoder.batching import pack
 from es_sbert.exporters.graph_builder import save_graph
-from es_sbert.exporters.sentence_graph import GRAPH_SPECS, build_sentence_graph
+from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import read_transformer_weights
 from tests.cuda.events import Copy, Gemm, Kernel, Sync
 from tests.cuda.stand_in import GraphRun, StandIns
@@ -32,7 +32,7 @@ def run_packed(
     model = read_sentence_model(checkpoint).model_copy(update={"pooling": (Pooling(pooling),)})
     transformer = read_transformer_weights(model)
     path = folder / "model.onnx"
-    save_graph(build_sentence_graph(model, transformer, *GRAPH_SPECS[Precision.FP16]), path)
+    save_graph(build_sentence_graph(model, transformer, Precision.FP16), path)
     batch = pack([np.full(length, 7) for length in LENGTHS], transformer.embeddings.padding_id)
     run = stand_ins.run_graph(path, vars(batch), runs=2, **options)  # type: ignore[arg-type]
     assert run.error is None

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
-from es_sbert.exporters.sentence_graph import GRAPH_SPECS, build_sentence_graph
+from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import read_transformer_weights
 from tests.cuda.stand_in import Run, StandIns
 from tests.tiny import write_tiny_bert
@@ -42,9 +42,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packed(model: Path) -> Path:
     """The graph that is preferred on CUDA."""
     bundle = read_sentence_model(model)
-    (recipe,) = GRAPH_SPECS[Precision.FP16]
     path = model.parent / "packed.onnx"
-    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), recipe), path)
+    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), Precision.FP16), path)
     return path
 
 
@@ -90,8 +89,7 @@ def test_graphs_with_relative_positions_and_with_a_padding_token_are_opened(
     cuda_stand_ins: StandIns, tmp_path: Path, architecture: str
 ) -> None:
     bundle = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
-    (recipe,) = GRAPH_SPECS[Precision.FP16]
-    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), recipe), tmp_path / "model.onnx")
+    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), Precision.FP16), tmp_path / "model.onnx")
     assert opened(cuda_stand_ins, tmp_path / "model.onnx") == "opened CUDAExecutionProvider\n"
 
 
@@ -180,7 +178,7 @@ def test_computing_nodes_on_the_cpu_are_refused(cuda_stand_ins: StandIns, tmp_pa
 def test_shapes_may_be_computed_on_the_cpu(cuda_stand_ins: StandIns, model: Path) -> None:
     bundle = read_sentence_model(model)
     path = model.parent / "fp32.onnx"
-    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), GRAPH_SPECS[Precision.FP32][0]), path)
+    onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), Precision.FP32), path)
     ids = np.zeros((1, 2), np.int64)
     run = cuda_stand_ins.run_graph(path, {"input_ids": ids, "attention_mask": ids + 1})
     assert "Concat" in run.nodes_of("CPUExecutionProvider")

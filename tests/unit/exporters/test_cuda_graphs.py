@@ -17,8 +17,7 @@ from es_sbert.errors import ModelError
 from es_sbert.exporters import sentence_graph
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import normalize_rows
-from es_sbert.exporters.sentence_graph import GRAPH_SPECS, GraphSpec, build_sentence_graph
-from es_sbert.exporters.transformer_layers import AttentionKind
+from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import read_transformer_weights
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 from tests.unit.exporters.contributed import OPERATORS
@@ -36,7 +35,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_vectors_of_packed_graphs_are_those_of_the_reference(folder: Path, precision: Precision, least: float) -> None:
     model = read_sentence_model(folder)
     transformer = read_transformer_weights(model)
-    graph = build_sentence_graph(model, transformer, GraphSpec("tested", precision, "cuda", AttentionKind.PACKED))
+    graph = build_sentence_graph(model, transformer, precision, packed=True)
     vectors = run_graph(graph, SentenceTokenizer(model)(TEXTS).ids, transformer.embeddings.padding_id)
     expected = NumpyReference(model, transformer).encode(TEXTS)
     assert vectors.dtype == np.float32
@@ -47,7 +46,7 @@ def test_vectors_of_packed_graphs_are_those_of_the_reference(folder: Path, preci
 def test_pooling_of_packed_graphs_is_that_of_the_reference(mode: Pooling, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path, "bert", layers=1)).model_copy(update={"pooling": (mode,)})
     transformer = read_transformer_weights(model)
-    graph = build_sentence_graph(model, transformer, GraphSpec("tested", Precision.FP32, "cuda", AttentionKind.PACKED))
+    graph = build_sentence_graph(model, transformer, Precision.FP32, packed=True)
     vectors = run_graph(graph, SentenceTokenizer(model)(TEXTS).ids, None)
     np.testing.assert_allclose(vectors, NumpyReference(model, transformer).encode(TEXTS), atol=1e-5)
 
@@ -60,7 +59,7 @@ def run_graph(graph: onnx.ModelProto, rows: list[np.ndarray], padding_id: int | 
 
 def test_structure_of_the_fp16_graph(folder: Path) -> None:
     model = read_sentence_model(folder)
-    graph = build_sentence_graph(model, read_transformer_weights(model), *GRAPH_SPECS[Precision.FP16])
+    graph = build_sentence_graph(model, read_transformer_weights(model), Precision.FP16)
     operators = [node.op_type for node in graph.graph.node]
     assert operators.count("PackedMultiHeadAttention") == 3
     assert operators.count("SkipLayerNormalization") == 7
@@ -81,7 +80,7 @@ def test_structure_of_the_fp16_graph(folder: Path) -> None:
 def test_a_packed_graph_says_how_positions_are_counted(folder: Path) -> None:
     model = read_sentence_model(folder)
     transformer = read_transformer_weights(model)
-    graph = build_sentence_graph(model, transformer, *GRAPH_SPECS[Precision.FP16])
+    graph = build_sentence_graph(model, transformer, Precision.FP16)
     properties = {entry.key: entry.value for entry in graph.metadata_props}
     padding_id = transformer.embeddings.padding_id
     assert properties == ({} if padding_id is None else {PADDING_ID_PROPERTY: str(padding_id)})
@@ -89,9 +88,7 @@ def test_a_packed_graph_says_how_positions_are_counted(folder: Path) -> None:
 
 def test_a_layer_without_its_operator_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other converters do silently: here plain attention where packed attention was asked for."""
-    monkeypatch.setitem(
-        sentence_graph.ATTENTION_FORMS, AttentionKind.PACKED, sentence_graph.ATTENTION_FORMS[AttentionKind.PLAIN]
-    )
+    monkeypatch.setattr(sentence_graph, "packed_attention", sentence_graph.plain_attention)
     model = read_sentence_model(folder)
     with pytest.raises(ModelError, match="0 PackedMultiHeadAttention nodes for 3 layers"):
-        build_sentence_graph(model, read_transformer_weights(model), *GRAPH_SPECS[Precision.FP16])
+        build_sentence_graph(model, read_transformer_weights(model), Precision.FP16)

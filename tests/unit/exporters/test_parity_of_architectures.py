@@ -17,11 +17,9 @@ from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.numpy_reference import choose_reference
 from es_sbert.exporters.parity import normalize_rows, parity_sentences
-from es_sbert.exporters.sentence_graph import GRAPH_SPECS, GraphSpec, build_sentence_graph
+from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
-
-FP32 = GRAPH_SPECS[Precision.FP32][0]
 
 # Random weights are large, so vectors that are not normalised have coordinates of about 1.
 LARGEST_DIFFERENCE = 2e-5
@@ -45,7 +43,7 @@ def assert_same(vectors: Floats, expected: Floats) -> None:
     assert np.abs(vectors - expected).max() <= LARGEST_DIFFERENCE * max(1.0, float(np.abs(expected).max()))
 
 
-def check(folder: Path, *recipes: GraphSpec, sentences: int = 256) -> SentenceModel:
+def check(folder: Path, *, sentences: int = 256) -> SentenceModel:
     model = read_sentence_model(folder)
     transformer = read_transformer_weights(model)
     texts = parity_sentences(model.max_tokens, sentences)
@@ -53,17 +51,16 @@ def check(folder: Path, *recipes: GraphSpec, sentences: int = 256) -> SentenceMo
     expected = torch_encode(texts)
     _, numpy_encode = choose_reference(model, transformer, "numpy")
     assert_same(numpy_encode(texts), expected)
-    for recipe in recipes or (FP32,):
-        graph = build_sentence_graph(model, transformer, recipe)
-        onnx.checker.check_model(graph, full_check=True)
-        assert_same(run_graph(graph, model, texts), expected)
+    graph = build_sentence_graph(model, transformer, Precision.FP32)
+    onnx.checker.check_model(graph, full_check=True)
+    assert_same(run_graph(graph, model, texts), expected)
     return model
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_architecture(architecture: str, tmp_path: Path) -> None:
     """Plain graphs, and the fused operators that fp16 uses, here in float32 on the CPU; more than 1,000 sentences."""
-    model = check(write_checkpoint(tmp_path / architecture, architecture), FP32, sentences=1024)
+    model = check(write_checkpoint(tmp_path / architecture, architecture), sentences=1024)
     assert model.architecture == architecture
 
 
@@ -100,14 +97,14 @@ def test_dense_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 def test_every_activation(activation: str, tmp_path: Path) -> None:
-    check(write_checkpoint(tmp_path / "model", hidden_act=activation, layers=1), FP32)
+    check(write_checkpoint(tmp_path / "model", hidden_act=activation, layers=1))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_padding_changes_nothing(architecture: str, tmp_path: Path) -> None:
     """A text alone, and the same text padded to the model's maximum beside a full row."""
     model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
-    graph = build_sentence_graph(model, read_transformer_weights(model), FP32)
+    graph = build_sentence_graph(model, read_transformer_weights(model), Precision.FP32)
     text = "A short one."
     alone = run_graph(graph, model, [text])
     beside = run_graph(graph, model, [text, "word " * 200], budget=10_000)
@@ -130,7 +127,9 @@ def test_prefixes_old_names_and_shards(tmp_path: Path) -> None:
 
     folder = write_checkpoint(tmp_path / "model", layers=1)
     model = read_sentence_model(folder)
-    before = run_graph(build_sentence_graph(model, read_transformer_weights(model), FP32), model, ["one", "two three"])
+    before = run_graph(
+        build_sentence_graph(model, read_transformer_weights(model), Precision.FP32), model, ["one", "two three"]
+    )
     weights = {}
     for name, value in load_file(folder / "model.safetensors").items():
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
@@ -141,5 +140,7 @@ def test_prefixes_old_names_and_shards(tmp_path: Path) -> None:
     save_file({name: weights[name] for name in names[:5]}, folder / "model-00001-of-00002.safetensors")
     save_file({name: weights[name] for name in names[5:]}, folder / "model-00002-of-00002.safetensors")
     model = read_sentence_model(folder)
-    after = run_graph(build_sentence_graph(model, read_transformer_weights(model), FP32), model, ["one", "two three"])
+    after = run_graph(
+        build_sentence_graph(model, read_transformer_weights(model), Precision.FP32), model, ["one", "two three"]
+    )
     np.testing.assert_array_equal(before, after)

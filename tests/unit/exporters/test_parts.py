@@ -28,7 +28,7 @@ from es_sbert.exporters.parity import (
     spearman,
 )
 from es_sbert.exporters.quantization import quantize_columns
-from es_sbert.exporters.transformer_layers import relative_position_buckets
+from es_sbert.exporters.sentence_graph import relative_position_buckets
 
 
 def test_position_buckets_are_mpnets() -> None:

@@ -113,7 +113,7 @@ def test_dense_weights_without_their_bias(tmp_path: Path) -> None:
     from sentence_transformers.sentence_transformer.modules import Dense
 
     from es_sbert.bundle.sentence_model import Precision
-    from es_sbert.exporters.sentence_graph import GRAPH_SPECS, build_sentence_graph
+    from es_sbert.exporters.sentence_graph import build_sentence_graph
 
     folder = write_checkpoint(tmp_path / "model", dense=[Dense(48, 8, bias=False)], layers=1)
     (place,) = [
@@ -123,4 +123,4 @@ def test_dense_weights_without_their_bias(tmp_path: Path) -> None:
     (folder / place / "config.json").write_text(json.dumps({**config, "bias": True}))
     model = read_sentence_model(folder)
     with pytest.raises(BundleInvalid, match=r"lack the tensor linear\.bias"):
-        build_sentence_graph(model, read_transformer_weights(model), GRAPH_SPECS[Precision.FP32][0])
+        build_sentence_graph(model, read_transformer_weights(model), Precision.FP32)
