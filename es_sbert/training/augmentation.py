@@ -19,10 +19,10 @@ from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.settings import MarginDistillationSpec, ObjectiveSpec, RegressionSpec
+from es_sbert.training.objective_settings import MarginDistillationSpec, ObjectiveSpec, RegressionSpec
 from es_sbert.training.recipe import NeighboursSpec
 from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_examples import Examples
 
 # Texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
 _NEIGHBOUR_BLOCK = 512

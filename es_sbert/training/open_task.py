@@ -17,11 +17,11 @@ from es_sbert.networks.pair_scorer_folder import is_poly_encoder, read_poly_code
 from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder, skip_mask_check
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.losses import Objective, build_objective, objective_schema
-from es_sbert.training.objectives.settings import ObjectiveSpec
+from es_sbert.training.losses import Objective, build_objective, objective_schema
+from es_sbert.training.objective_settings import ObjectiveSpec
 from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask, head_labels
 from es_sbert.training.recipe import LoraSpec, ModelKind, ModelSpec, StageSpec
+from es_sbert.training.training_examples import Examples
 
 
 def open_task(

@@ -26,10 +26,9 @@ from es_sbert.evaluation.pair_metrics import (
     unit_rows,
 )
 from es_sbert.networks.siamese_encoder import eval_mode
+from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
 from es_sbert.training.bi_encoder_task import TrainingTask
-from es_sbert.training.data.examples import DevData, StageData
-from es_sbert.training.data.sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
-from es_sbert.training.objectives.settings import ObjectiveSpec, TripletDistance, TripletSpec
+from es_sbert.training.objective_settings import ObjectiveSpec, TripletDistance, TripletSpec
 from es_sbert.training.recipe import DevSpec, StageSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
 from es_sbert.training.training_errors import (
@@ -38,6 +37,7 @@ from es_sbert.training.training_errors import (
     translate_disk_errors,
     translate_out_of_memory,
 )
+from es_sbert.training.training_examples import DevData, StageData
 
 _METRIC_NAMES = {
     "sts": "Spearman's ρ × 100",

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from es_sbert.errors import EsSbertError, OutOfMemory, OutputError, TrainingDiverged, error_summary
-from es_sbert.training.data.examples import Examples
+from es_sbert.training.training_examples import Examples
 
 # Batches between a loss and its check on a GPU. The host may run ahead of the GPU by this many.
 CHECK_DELAY = 8

@@ -24,14 +24,14 @@ from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, 
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.training.augmentation import add_teacher_labels, mine_neighbour_pairs
-from es_sbert.training.data.examples import DevData, StageData, read_dev, read_stage
-from es_sbert.training.objectives.losses import objective_schema
+from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, hash_model, hash_source, write_json
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
 from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
 from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_examples import DevData, StageData, read_dev, read_stage
 from es_sbert.training.training_stage import RunSettings, StageResult, StageTraining
 
 

@@ -17,6 +17,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from es_sbert.errors import SourceError
 from es_sbert.exporters.export_bundle import staged_folder
+from es_sbert.training.batch_sampler import EpochPlan, MixedBatchSampler, PlannedDataset, batch_count, number_texts
 from es_sbert.training.bi_encoder_task import TrainingTask
 from es_sbert.training.callbacks import (
     CheckpointSchedule,
@@ -25,16 +26,14 @@ from es_sbert.training.callbacks import (
     ResumableEarlyStopping,
     metrics_history,
 )
-from es_sbert.training.data.epoch_plan import EpochPlan, PlannedDataset, batch_count, number_texts
-from es_sbert.training.data.examples import Examples, StageData
-from es_sbert.training.data.sampler import MixedBatchSampler
-from es_sbert.training.objectives.losses import objective_schema
+from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_incomplete_checkpoints, write_json
 from es_sbert.training.trainer import TaskTrainer, compile_transformer, dev_metric_name
 from es_sbert.training.training_device import NumberFormat, TrainingPrecision, float32_matmul_precision
 from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_examples import Examples, StageData
 
 # Approximate number of log rows of one run.
 _LOG_ROWS = 200

@@ -7,7 +7,7 @@ import torch
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.training.objectives.losses import MatryoshkaLoss, Objective, build_objective
+from es_sbert.training.losses import MatryoshkaLoss, Objective, build_objective
 from tests.unit.training.objectives.samples import (
     ALL_SPECS,
     BATCH,

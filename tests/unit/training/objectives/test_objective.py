@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from es_sbert.training.objectives.losses import Objective, build_objective
+from es_sbert.training.losses import Objective, build_objective
 from tests.unit.training.objectives.samples import ALL_SPECS, BATCH, DIMENSIONS, columns, labels_for, settings
 
 every_objective = pytest.mark.parametrize("values", ALL_SPECS.values(), ids=ALL_SPECS.keys())

@@ -4,8 +4,8 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.losses import CosineSimilarityLoss
-from es_sbert.training.objectives.settings import RegressionSpec
+from es_sbert.training.losses import CosineSimilarityLoss
+from es_sbert.training.objective_settings import RegressionSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, labels_for, tensor
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.networks.pooling import normalize_vectors
-from es_sbert.training.objectives.losses import pairwise_cosine, pairwise_distance, pairwise_dot
-from es_sbert.training.objectives.settings import TripletDistance
+from es_sbert.training.losses import pairwise_cosine, pairwise_distance, pairwise_dot
+from es_sbert.training.objective_settings import TripletDistance
 from tests.unit.training.objectives.samples import columns, tensor
 
 

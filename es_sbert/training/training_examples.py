@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.io.tables import RowErrors, Table, read_table
-from es_sbert.training.objectives.settings import MarginDistillationSpec, ObjectiveSpec
+from es_sbert.training.objective_settings import MarginDistillationSpec, ObjectiveSpec
 from es_sbert.training.recipe import DataSpec, DevSpec, StageSpec
 
 
