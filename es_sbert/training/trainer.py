@@ -28,7 +28,7 @@ from es_sbert.evaluation.pair_metrics import (
 from es_sbert.networks.siamese_encoder import eval_mode
 from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
 from es_sbert.training.bi_encoder_task import TrainingTask
-from es_sbert.training.objective_settings import ObjectiveSpec, TripletDistance, TripletSpec
+from es_sbert.training.objective_settings import ObjectiveSpec, TripletSpec
 from es_sbert.training.recipe import DevSpec, StageSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
 from es_sbert.training.training_errors import (
@@ -114,11 +114,7 @@ def triplet_distance(objectives: Iterable[ObjectiveSpec]) -> Similarity:
     distances = {objective.distance for objective in objectives if isinstance(objective, TripletSpec)}
     if len(distances) != 1:
         return Similarity.COSINE
-    return {
-        TripletDistance.EUCLIDEAN: Similarity.EUCLIDEAN,
-        TripletDistance.MANHATTAN: Similarity.MANHATTAN,
-        TripletDistance.COSINE: Similarity.COSINE,
-    }[distances.pop()]
+    return Similarity(distances.pop())  # the same names
 
 
 def compile_transformer(encoder: nn.Module, backend: str = "inductor") -> None:
@@ -274,7 +270,7 @@ class TaskTrainer(Trainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        # Set by `ResumableEarlyStopping` if the checkpoint is that of the last step.
+        # Set by `StageSchedule` if the checkpoint is that of the last step.
         if not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 

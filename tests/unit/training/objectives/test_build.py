@@ -19,11 +19,12 @@ def test_every_kind_of_the_recipe_has_a_sample() -> None:
 @pytest.mark.parametrize("values", ALL_SPECS.values(), ids=ALL_SPECS.keys())
 def test_the_shape_is_that_of_the_objective(values: dict[str, Any]) -> None:
     shape, objective = objective_schema(settings(values)), build_objective(settings(values), DIMENSIONS)
-    for attribute in ("roles", "repeats_last", "label", "score_range", "distinct"):
-        assert getattr(shape, attribute) == getattr(objective, attribute)
+    for attribute in ("roles", "repeats_last", "label", "distinct"):
+        assert getattr(shape, attribute) == getattr(objective.schema, attribute)
 
 
 def test_the_shape_of_regression_has_the_range_of_the_recipe() -> None:
+    assert objective_schema(settings({"kind": "regression"})).score_range == (0, 1)
     assert objective_schema(settings({"kind": "regression", "range": [-1, 1]})).score_range == (-1, 1)
     assert objective_schema(settings({"kind": "cosent"})).score_range is None
 

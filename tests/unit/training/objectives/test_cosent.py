@@ -30,7 +30,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("steps", [2, 5, 1000])  # few steps: many equal scores
 def test_like_sentence_transformers(scale: float, steps: int) -> None:
     objective = build(scale)
-    labels = labels_for(objective.label)
+    labels = labels_for(objective.schema.label)
     assert labels is not None
     rounded = (labels * steps).round() / steps
     assert_same_as_reference(objective, lambda model: losses.CoSENTLoss(model, scale=scale), columns(2), rounded)

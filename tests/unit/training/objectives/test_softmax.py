@@ -68,7 +68,7 @@ def test_like_sentence_transformers(sentences: bool, difference: bool, product: 
         loss.classifier.load_state_dict(objective.classifier.state_dict())
         return loss
 
-    assert_same_as_reference(objective, reference, columns(2), labels_for(objective.label))
+    assert_same_as_reference(objective, reference, columns(2), labels_for(objective.schema.label))
 
 
 def test_starts_from_the_weights_that_sentence_transformers_starts_from() -> None:
@@ -81,5 +81,5 @@ def test_starts_from_the_weights_that_sentence_transformers_starts_from() -> Non
 
 def test_the_classifier_learns() -> None:
     objective = build()
-    objective(columns(2), labels_for(objective.label)).backward()
+    objective(columns(2), labels_for(objective.schema.label)).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in objective.parameters())
