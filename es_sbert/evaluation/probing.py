@@ -190,20 +190,9 @@ ARGUMENT_FOLDS = 10
 TOPIC_FOLDS = 4
 
 FoldRows = NDArray[np.int64]
+FoldSplit = tuple[FoldRows, FoldRows]  # rows to train on and rows to score, each ascending
 # Called with rows to train on and rows to score; gives scores of the latter, ``(pairs,)``.
 TrainAndScore = Callable[[FoldRows, FoldRows], NDArray[np.floating]]
-
-
-@dataclass(frozen=True)
-class FoldSplit:
-    """One fold.
-
-    Attributes:
-        train, test: Row numbers, *shape* ``(pairs,)`` each, ascending and disjoint.
-    """
-
-    train: FoldRows
-    test: FoldRows
 
 
 @dataclass(frozen=True)
@@ -244,7 +233,7 @@ def random_splits(labels: Sequence[str], *, folds: int = ARGUMENT_FOLDS, seed: i
             "Give more pairs (a larger --limit), or use fewer folds.",
         )
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    return [FoldSplit(train, test) for train, test in splitter.split(np.zeros(len(labels)), np.array(labels))]
+    return list(splitter.split(np.zeros(len(labels)), np.array(labels)))
 
 
 def topic_splits(topics: Sequence[str], *, folds: int | None = TOPIC_FOLDS, seed: int = 0) -> list[FoldSplit]:
@@ -266,7 +255,7 @@ def topic_splits(topics: Sequence[str], *, folds: int | None = TOPIC_FOLDS, seed
         )
     splitter = LeaveOneGroupOut() if folds is None else GroupKFold(folds, shuffle=True, random_state=seed)
     rows = np.zeros(len(topics))  # (pairs,)
-    return [FoldSplit(train, test) for train, test in splitter.split(rows, groups=np.array(topics))]
+    return list(splitter.split(rows, groups=np.array(topics)))
 
 
 def cross_validate(
@@ -286,7 +275,7 @@ def cross_validate(
     """
     if not splits:
         raise ValueError("there are no folds")
-    found = tuple(correlate(np.asarray(train_and_score(each.train, each.test)), gold[each.test]) for each in splits)
+    found = tuple(correlate(np.asarray(train_and_score(train, test)), gold[test]) for train, test in splits)
     mean = Correlation(
         pearson=float(np.mean([fold.pearson for fold in found])),
         spearman=float(np.mean([fold.spearman for fold in found])),

@@ -26,6 +26,41 @@ class EvaluationTask(StrEnum):
 
 
 @dataclass(frozen=True)
+class TaskInfo:
+    """What is known of a task.
+
+    Attributes:
+        title: For the model card.
+        hub_task: Its name in the front matter of a model card.
+        folder: Its folder in the folder of all tasks.
+        roles: Roles of columns, including optional ones.
+    """
+
+    title: str
+    hub_task: str
+    folder: str
+    roles: tuple[str, ...] = ()
+
+
+TASKS = {
+    EvaluationTask.STS: TaskInfo(
+        "Semantic textual similarity", "semantic-similarity", "sts", ("sentence1", "sentence2", "score", "subset")
+    ),
+    EvaluationTask.TRIPLET: TaskInfo("Triplets", "triplet", "triplets", ("anchor", "positive", "negative")),
+    EvaluationTask.ARGUMENT: TaskInfo(
+        "Argument similarity", "semantic-similarity", "argument", ("topic", "sentence_1", "sentence_2", "label")
+    ),
+    EvaluationTask.TRANSFER: TaskInfo(
+        "SentEval", "text-classification", "transfer", ("text", "sentence1", "sentence2", "label")
+    ),
+    EvaluationTask.DUPLICATES: TaskInfo(
+        "Duplicates", "binary-classification", "duplicates", ("question1", "question2", "is_duplicate")
+    ),
+    EvaluationTask.RETRIEVAL: TaskInfo("Retrieval", "information-retrieval", "retrieval"),
+}
+
+
+@dataclass(frozen=True)
 class StsPairs:
     """Pairs with gold similarities (task `sts`).
 
@@ -181,11 +216,7 @@ def read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> 
 
 
 def has_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> bool:
-    """Whether a file can be read and has all of these columns in at least one row.
-
-    Args:
-        roles, columns: As for `read_roles`.
-    """
+    """Whether a file can be read and has all of these columns in at least one row."""
     try:
         read_roles(path, roles, columns)
     except SourceError:

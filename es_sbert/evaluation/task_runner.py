@@ -119,7 +119,7 @@ def _evaluate_sts(model: SentenceEmbedder | PairScorer, data: StsPairs) -> list[
         scores = model.score(data.first, data.second)  # (pairs,)
 
         def figures(rows: NDArray[np.int64]) -> dict[str, float]:
-            return _correlation_metrics(correlate(scores[rows], data.scores[rows]))
+            return asdict(correlate(scores[rows], data.scores[rows]))
 
     selected = subset_rows(data.subsets, data.scores)
     return [ReportRow(data.name, part, len(rows), "pairs", figures(rows)) for part, rows in selected.items()]
@@ -130,7 +130,7 @@ def _evaluate_argument(model: SentenceEmbedder | PairScorer, data: ArgumentPairs
     gold = probing.grades(data.labels)  # (pairs,)
 
     def row(part: str, correlation: Correlation) -> ReportRow:
-        return ReportRow(data.name, part, len(gold), "pairs", _correlation_metrics(correlation))
+        return ReportRow(data.name, part, len(gold), "pairs", asdict(correlation))
 
     if not isinstance(model, SentenceEmbedder):
         return [row("no training", correlate(model.score(data.first, data.second), gold))]
@@ -147,12 +147,12 @@ def _evaluate_argument(model: SentenceEmbedder | PairScorer, data: ArgumentPairs
 
 
 def _evaluate_duplicates(model: SentenceEmbedder | PairScorer, data: DuplicatePairs) -> ReportRow:
+    scores: NDArray[np.floating]
     if isinstance(model, SentenceEmbedder):
         scores = paired_similarity(Similarity.COSINE, *embed_columns(model, data.first, data.second))  # (pairs,)
-        result = duplicates(scores, data.labels)
     else:
-        result = duplicates(model.score(data.first, data.second), data.labels)
-    return ReportRow(data.name, ALL, len(data.labels), "pairs", asdict(result))
+        scores = model.score(data.first, data.second)  # (pairs,)
+    return ReportRow(data.name, ALL, len(data.labels), "pairs", asdict(duplicates(scores, data.labels)))
 
 
 def _evaluate_triplets(model: SentenceEmbedder, data: Triplets) -> ReportRow:
@@ -195,7 +195,3 @@ def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: Prompt
     places = {text: place for place, text in enumerate(dict.fromkeys(text for column in columns for text in column))}
     vectors = model.embed(list(places), kind)  # (different texts, dimensions)
     return [vectors[[places[text] for text in column]] for column in columns]
-
-
-def _correlation_metrics(correlation: Correlation) -> dict[str, float]:
-    return {"spearman": correlation.spearman, "pearson": correlation.pearson}

@@ -23,9 +23,9 @@ TOPICS = [f"topic {number % 8}" for number in range(100)]
 
 def covers(splits: list[FoldSplit], count: int) -> bool:
     """Whether every row is scored once and never trained on at the same time."""
-    apart = all(not set(each.train.tolist()) & set(each.test.tolist()) for each in splits)
-    whole = all(len(each.train) + len(each.test) == count for each in splits)
-    return apart and whole and sorted(np.concatenate([each.test for each in splits]).tolist()) == list(range(count))
+    apart = all(not set(train.tolist()) & set(test.tolist()) for train, test in splits)
+    whole = all(len(train) + len(test) == count for train, test in splits)
+    return apart and whole and sorted(np.concatenate([test for _, test in splits]).tolist()) == list(range(count))
 
 
 def test_grades() -> None:
@@ -38,16 +38,16 @@ def test_random_folds_have_the_same_share_of_every_label() -> None:
     splits = random_splits(LABELS)
     assert len(splits) == 10
     assert covers(splits, 100)
-    for split in splits:
-        assert Counter(LABELS[row] for row in split.test) == {"NS": 4, "SS": 3, "HS": 2, "DTORCD": 1}
+    for _, test in splits:
+        assert Counter(LABELS[row] for row in test) == {"NS": 4, "SS": 3, "HS": 2, "DTORCD": 1}
 
 
 def test_the_seed_shuffles() -> None:
-    first = [split.test.tolist() for split in random_splits(LABELS, seed=1)]
-    assert first == [split.test.tolist() for split in random_splits(LABELS, seed=1)]
-    assert first != [split.test.tolist() for split in random_splits(LABELS, seed=2)]
-    groups = {tuple(split.test.tolist()) for split in topic_splits(TOPICS, seed=1)}
-    assert groups != {tuple(split.test.tolist()) for split in topic_splits(TOPICS, seed=2)}
+    first = [test.tolist() for _, test in random_splits(LABELS, seed=1)]
+    assert first == [test.tolist() for _, test in random_splits(LABELS, seed=1)]
+    assert first != [test.tolist() for _, test in random_splits(LABELS, seed=2)]
+    groups = {tuple(test.tolist()) for _, test in topic_splits(TOPICS, seed=1)}
+    assert groups != {tuple(test.tolist()) for _, test in topic_splits(TOPICS, seed=2)}
 
 
 @pytest.mark.parametrize(("folds", "expected"), [(4, 4), (3, 3), (None, 8)])
@@ -55,13 +55,13 @@ def test_topic_folds_share_no_topic(folds: int | None, expected: int) -> None:
     splits = topic_splits(TOPICS, folds=folds)
     assert len(splits) == expected
     assert covers(splits, 100)
-    for split in splits:
-        assert not {TOPICS[row] for row in split.train} & {TOPICS[row] for row in split.test}
+    for train, test in splits:
+        assert not {TOPICS[row] for row in train} & {TOPICS[row] for row in test}
 
 
 def test_cross_validation_averages_over_folds() -> None:
     gold = np.array([0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
-    splits = [FoldSplit(np.array([3, 4, 5]), np.array([0, 1, 2])), FoldSplit(np.array([0, 1, 2]), np.array([3, 4, 5]))]
+    splits = [(np.array([3, 4, 5]), np.array([0, 1, 2])), (np.array([0, 1, 2]), np.array([3, 4, 5]))]
     trained: list[list[int]] = []
 
     def train_and_score(train: FoldRows, test: FoldRows) -> NDArray[np.floating]:
@@ -84,7 +84,7 @@ def test_the_regression_learns_and_sees_no_test_row() -> None:
     learned = cross_validate(splits, gold, fit_svr(features, gold))
     assert learned.mean.pearson > 50
     # Whatever stands in the rows to be scored changes nothing but their own scores.
-    train, test = splits[0].train, splits[0].test
+    train, test = splits[0]
     scores = fit_svr(features, gold)(train, test)
     other = gold.copy()
     other[test] = 100
