@@ -136,13 +136,16 @@ def _evaluate_argument(model: SentenceEmbedder | PairScorer, data: ArgumentPairs
         return [row("no training", correlate(model.score(data.first, data.second), gold))]
     first, second = embed_columns(model, data.first, data.second)
     cosines = paired_similarity(Similarity.COSINE, first, second)  # (pairs,)
-    regression = probing.fit_svr(pair_features(first, second), gold)
-    in_folds = probing.cross_validate(probing.random_splits(data.labels), gold, regression)
-    across_topics = probing.cross_validate(probing.topic_splits(data.topics), gold, regression)
+    features = pair_features(first, second)
+
+    def learned(splits: list[probing.FoldSplit]) -> Correlation:
+        return probing.fold_correlations(splits, probing.svr_scores(features, gold, splits), gold).mean
+
+    in_folds, across_topics = learned(probing.random_splits(data.labels)), learned(probing.topic_splits(data.topics))
     return [
         row("no training", correlate(cosines, gold)),
-        row(f"SVR on the vectors, {probing.ARGUMENT_FOLDS} folds", in_folds.mean),
-        row(f"SVR on the vectors, across topics in {probing.TOPIC_FOLDS} folds", across_topics.mean),
+        row(f"SVR on the vectors, {probing.ARGUMENT_FOLDS} folds", in_folds),
+        row(f"SVR on the vectors, across topics in {probing.TOPIC_FOLDS} folds", across_topics),
     ]
 
 
