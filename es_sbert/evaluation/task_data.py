@@ -238,11 +238,11 @@ def check_labels(table: Table, column: str, allowed: Sequence[str]) -> None:
     problems.check(f"Use {', '.join(allowed)}.")
 
 
-def texts_at(table: Table, column: str, rows: NDArray[np.int64]) -> list[str]:
-    """Some rows of a column of texts.
+def texts_at(table: Table, rows: NDArray[np.int64], *columns: str) -> list[list[str]]:
+    """Some rows of columns of texts, one list for each column.
 
     Raises:
         SourceError: a row of the file, kept or not, has no text.
     """
-    texts = table.texts(column)
-    return [texts[row] for row in rows]
+    texts = map(table.texts, columns)
+    return [[column[row] for row in rows] for column in texts]

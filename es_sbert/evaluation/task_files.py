@@ -265,45 +265,29 @@ def read_files(
         raise UsageError("retrieval needs documents, queries and judgements", "Name their folder with --data.")
     if task is EvaluationTask.TRANSFER:
         return _read_classifications(files, limit, columns)
-    return [_READERS[task](path, limit, columns) for path in files]
+    return [_read_file(task, path, limit, columns) for path in files]
 
 
-def _read_sts(path: Path, limit: int | None, columns: Mapping[str, str]) -> StsPairs:
-    roles = ["sentence1", "sentence2", "score"]
-    # A column named by the user must exist.
-    subset = "subset" in columns or has_roles(path, ["subset"], columns)
-    table = read_roles(path, [*roles, "subset"] if subset else roles, columns)
+def _read_file(task: EvaluationTask, path: Path, limit: int | None, columns: Mapping[str, str]) -> TaskData:
+    roles = list(TASKS[task].roles)
+    # The subset is optional, but a column named by the user must exist.
+    if task is EvaluationTask.STS and "subset" not in columns and not has_roles(path, ["subset"], columns):
+        roles.remove("subset")
+    name, table = _dataset_name(path), read_roles(path, roles, columns)
     rows = sample_rows(len(table), limit)
-    first, second = texts_at(table, "sentence1", rows), texts_at(table, "sentence2", rows)
-    subsets = texts_at(table, "subset", rows) if subset else None
-    return StsPairs(_dataset_name(path), first, second, table.floats("score")[rows], subsets)
-
-
-def _read_triplets(path: Path, limit: int | None, columns: Mapping[str, str]) -> Triplets:
-    roles = TASKS[EvaluationTask.TRIPLET].roles
-    table = read_roles(path, roles, columns)
-    rows = sample_rows(len(table), limit)
-    return Triplets(_dataset_name(path), *(texts_at(table, role, rows) for role in roles))
-
-
-def _read_argument(path: Path, limit: int | None, columns: Mapping[str, str]) -> ArgumentPairs:
-    table = read_roles(path, TASKS[EvaluationTask.ARGUMENT].roles, columns)
-    rows = sample_rows(len(table), limit)
-    check_labels(table, "label", tuple(GRADES))
-    first, second, labels, topics = (
-        texts_at(table, column, rows) for column in ("sentence_1", "sentence_2", "label", "topic")
-    )
-    return ArgumentPairs(_dataset_name(path), first, second, labels, topics)
-
-
-def _read_duplicates(path: Path, limit: int | None, columns: Mapping[str, str]) -> DuplicatePairs:
-    table = read_roles(path, TASKS[EvaluationTask.DUPLICATES].roles, columns)
-    rows = sample_rows(len(table), limit)
+    if task is EvaluationTask.STS:
+        first, second = texts_at(table, rows, "sentence1", "sentence2")
+        subsets = texts_at(table, rows, "subset")[0] if "subset" in roles else None
+        return StsPairs(name, first, second, table.floats("score")[rows], subsets)
+    if task is EvaluationTask.TRIPLET:
+        return Triplets(name, *texts_at(table, rows, *roles))
+    if task is EvaluationTask.ARGUMENT:
+        check_labels(table, "label", tuple(GRADES))
+        return ArgumentPairs(name, *texts_at(table, rows, "sentence_1", "sentence_2", "label", "topic"))
     check_labels(table, "is_duplicate", ("0", "1"))
     labels = np.array([int(value) for value in table.columns["is_duplicate"]], dtype=np.int64)  # (pairs,)
-    return DuplicatePairs(
-        _dataset_name(path), texts_at(table, "question1", rows), texts_at(table, "question2", rows), labels[rows]
-    )
+    first, second = texts_at(table, rows, "question1", "question2")
+    return DuplicatePairs(name, first, second, labels[rows])
 
 
 def _read_classifications(files: Sequence[Path], limit: int | None, columns: Mapping[str, str]) -> list[TaskData]:
@@ -343,15 +327,7 @@ def _read_labelled_texts(path: Path, limit: int | None, columns: Mapping[str, st
             problems.add(line, "label is empty")
     problems.check("Give every example a label.")
     classes = [str(table.columns["label"][row]) for row in rows]
-    return LabelledTexts(tuple(texts_at(table, role, rows) for role in roles), classes)
-
-
-_READERS: dict[EvaluationTask, Callable[[Path, int | None, Mapping[str, str]], TaskData]] = {
-    EvaluationTask.STS: _read_sts,
-    EvaluationTask.TRIPLET: _read_triplets,
-    EvaluationTask.ARGUMENT: _read_argument,
-    EvaluationTask.DUPLICATES: _read_duplicates,
-}
+    return LabelledTexts(tuple(texts_at(table, rows, *roles)), classes)
 
 
 def _dataset_name(path: Path) -> str:

@@ -67,25 +67,21 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
         RecipeInvalid: the task needs sentence vectors, and the model is a cross- or poly-encoder.
         ModelError: the model returned NaN or infinite values.
     """
+    scores: NDArray[np.floating]
     if isinstance(model, SentenceEmbedder):
-        return _score_vectors([model.embed(texts) for texts in data.texts], data, distance)
-    if data.task not in ("sts", "duplicates"):
+        vectors = [model.embed(texts) for texts in data.texts]
+        if data.task == "triplet":
+            return triplet_accuracy(*vectors)[distance]
+        if data.task == "pairs":
+            return reciprocal_rank(*vectors)
+        scores = paired_similarity(Similarity.COSINE, *vectors)
+    elif data.task in ("sts", "duplicates"):
+        scores = model.score(*data.texts)
+    else:
         raise RecipeInvalid(
             f"dev.task {data.task} needs sentence vectors, which a cross- or poly-encoder does not give",
             "Use dev.task: sts or duplicates.",
         )
-    return _score_pairs(model.score(*data.texts), data)
-
-
-def _score_vectors(vectors: list[NDArray[np.float32]], data: DevData, distance: Similarity) -> float:
-    if data.task == "triplet":
-        return triplet_accuracy(*vectors)[distance]
-    if data.task == "pairs":
-        return reciprocal_rank(*vectors)
-    return _score_pairs(paired_similarity(Similarity.COSINE, *vectors), data)
-
-
-def _score_pairs(scores: NDArray[np.floating], data: DevData) -> float:
     assert data.gold is not None, "read_dev gives labels for these tasks"
     if data.task == "sts":
         return correlate(scores, data.gold.astype(np.float64)).spearman
