@@ -120,23 +120,6 @@ def search_exact(
     return rows, cosines
 
 
-def rank_documents(
-    queries: NDArray[np.float32],
-    query_ids: Sequence[str],
-    documents: NDArray[np.float32],
-    document_ids: Sequence[str],
-    *,
-    own: NDArray[np.int64] | None = None,
-    k: int = DEPTH,
-) -> Run:
-    """As `search`, as a run: query id → document id → cosine."""
-    rows, cosines = search_exact(queries, documents, k, own)
-    return {
-        query: {document_ids[row]: float(cosine) for row, cosine in zip(found, scores, strict=True) if row >= 0}
-        for query, found, scores in zip(query_ids, rows.tolist(), cosines.tolist(), strict=True)
-    }
-
-
 def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Columns of the k largest values of each row, best first, equal ones by column. *Shape:* ``(rows, at most k)``."""
     if k < scores.shape[1]:

@@ -190,7 +190,11 @@ def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> retrieval.
     place = {document: row for row, document in enumerate(documents)}
     own = [data.own(query) for query in queries]
     rows = np.array([-1 if document is None else place[document] for document in own], dtype=np.int64)  # (queries,)
-    return retrieval.rank_documents(questions, queries, corpus, documents, own=rows)
+    found, cosines = retrieval.search_exact(questions, corpus, retrieval.DEPTH, rows)  # (queries, depth) each
+    return {
+        query: {documents[row]: cosine for row, cosine in zip(places, scores, strict=True) if row >= 0}
+        for query, places, scores in zip(queries, found.tolist(), cosines.tolist(), strict=True)
+    }
 
 
 def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: PromptKind | None = None) -> list[Vectors]:

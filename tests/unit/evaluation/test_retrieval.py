@@ -8,7 +8,9 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from es_sbert.errors import ModelError, SourceError
 from es_sbert.evaluation import retrieval
-from es_sbert.evaluation.retrieval import measure_run, rank_documents, search_exact
+from es_sbert.evaluation.retrieval import measure_run, search_exact
+from es_sbert.evaluation.task_data import RetrievalCollection
+from es_sbert.evaluation.task_runner import memory_run
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 
@@ -99,8 +101,11 @@ def test_equal_to_sentence_transformers() -> None:
         write_csv=False,
     )
     expected = evaluator(ReferenceModel(embedder))  # type: ignore[arg-type]
-    run = rank_documents(embedder.embed(queries), queries, embedder.embed(documents), documents)
-    result = measure_run(run, {query: dict.fromkeys(found, 1) for query, found in relevant.items()})
+    judgements = {query: dict.fromkeys(found, 1) for query, found in relevant.items()}
+    data = RetrievalCollection(
+        "random", {each: each for each in documents}, {each: each for each in queries}, judgements
+    )
+    result = measure_run(memory_run(embedder, data), judgements)
     assert result["ndcg@10"] / 100 == pytest.approx(expected["cosine_ndcg@10"], abs=1e-4)
     assert result["mrr@10"] / 100 == pytest.approx(expected["cosine_mrr@10"], abs=1e-4)
     assert result["map@100"] / 100 == pytest.approx(expected["cosine_map@100"], abs=1e-4)
