@@ -110,10 +110,11 @@ def save_cross_encoder(network: CrossEncoder, folder: Path) -> None:
     model = network.model
     # Written although it is the default: the base may have had another one.
     activation = qualified_name(_ACTIVATIONS[model.activation])
-    network.transformer.config.sentence_transformers = {"activation_fn": activation}
+    transformer: Any = network.transformer
+    transformer.config.sentence_transformers = {"activation_fn": activation}
     with quiet_transformers():
         save_transformer(
-            network.transformer,
+            transformer,
             folder,
             model.folder,
             model_input_names=list(network.pairs.inputs),

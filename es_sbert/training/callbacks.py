@@ -192,7 +192,10 @@ class ProgressBarCallback(TrainerCallback):
         if self._bar:
             self._bar.update(self._bar.task_ids[0], completed=state.global_step)
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+    def on_log(
+        self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        logs = logs or {}
         if not state.is_world_process_zero:
             return
         if self._bar and "loss" in logs:

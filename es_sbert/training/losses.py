@@ -129,6 +129,7 @@ class SoftmaxLoss(Objective):
         dimensions: Length of the sentence vectors.
     """
 
+    spec: settings.SoftmaxSpec
     schema = ExampleSchema(("sentence1", "sentence2"), LabelKind.CLASS)
 
     def __init__(self, spec: settings.SoftmaxSpec, dimensions: int) -> None:
@@ -170,6 +171,7 @@ class TripletLoss(Objective):
     The settings have the distance d and the margin ε, in the units of d.
     """
 
+    spec: settings.TripletSpec
     schema = ExampleSchema(("anchor", "positive", "negative"))
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
@@ -193,6 +195,7 @@ class MultipleNegativesRankingLoss(Objective):
     scale λ, and whether the loss is symmetric.
     """
 
+    spec: settings.InBatchSpec
     schema = ExampleSchema(("anchor", "positive", "negative"), repeats_last=True, distinct=True)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
@@ -216,6 +219,7 @@ class CoSENTLoss(Objective):
     have the scale λ.
     """
 
+    spec: settings.CoSentSpec
     schema = ExampleSchema(("sentence1", "sentence2"), LabelKind.SCORE)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
@@ -287,6 +291,8 @@ class MatryoshkaLoss(Objective):
         objectives: The objective of each d.
         spec: The d and their weights c_d.
     """
+
+    spec: settings.MatryoshkaSpec
 
     def __init__(self, objectives: Sequence[Objective], spec: settings.MatryoshkaSpec) -> None:
         super().__init__(spec)
