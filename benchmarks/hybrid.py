@@ -123,7 +123,7 @@ def rows_of(engine: Engine, encoder: Encoder, data: RetrievalCollection) -> Iter
                 own = data.own(query)
                 ids = [id for id in rank(text, vector) if id != own]
                 found[query] = {id: 1.0 / place for place, id in enumerate(ids, start=1)}
-            yield kind, weights, measure_run(found, data.judgements).ndcg
+            yield kind, weights, measure_run(found, data.judgements)["ndcg@10"]
     finally:
         engine.delete_index(index)
 

@@ -13,7 +13,14 @@ from benchmarks.tables import models, paper
 from benchmarks.tables.lab import Lab, cells
 from es_sbert.evaluation.evaluated_models import close_model, open_model
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
-from es_sbert.evaluation.probing import ARGUMENT_FOLDS, TOPIC_FOLDS, cross_validate, grades, random_splits, topic_splits
+from es_sbert.evaluation.probing import (
+    ARGUMENT_FOLDS,
+    TOPIC_FOLDS,
+    fold_correlations,
+    grades,
+    random_splits,
+    topic_splits,
+)
 from es_sbert.evaluation.task_data import EvaluationTask
 from es_sbert.evaluation.task_files import read_folder
 
@@ -72,18 +79,16 @@ def _tuned(lab: Lab, kind: str, part: str) -> str:
         (data,) = read_folder(EvaluationTask.ARGUMENT, lab.data)
         gold = grades(data.labels)  # (pairs,)
         splits = random_splits(data.labels) if part == "10 folds" else topic_splits(data.topics, folds=TOPIC_FOLDS)
-        fold = iter(range(len(splits)))
-
-        def train_and_score(train: NDArray[np.int64], test: NDArray[np.int64]) -> NDArray[np.floating]:
-            folder = lab.work / f"argument-{kind}-{'topics' if part != '10 folds' else 'folds'}-{next(fold)}"
+        scores = np.empty_like(gold)  # (pairs,)
+        for fold, (train, test) in enumerate(splits):
+            folder = lab.work / f"argument-{kind}-{'topics' if part != '10 folds' else 'folds'}-{fold}"
             rows = [f"{data.first[row]}\t{data.second[row]}\t{gold[row]}" for row in train]
             source = folder.with_suffix(".tsv")
             source.parent.mkdir(parents=True, exist_ok=True)
             source.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n", encoding="utf-8")
             model = _tune(lab, kind, source, folder.name)
-            return _scores(lab, model, [data.first[row] for row in test], [data.second[row] for row in test])
-
-        found = cross_validate(splits, gold, train_and_score)
+            scores[test] = _scores(lab, model, [data.first[row] for row in test], [data.second[row] for row in test])
+        found = fold_correlations(splits, scores, gold)
         return {
             "pearson": found.mean.pearson,
             "spearman": found.mean.spearman,

@@ -169,9 +169,9 @@ def evaluate(
 
 def _parse_columns(given: tuple[str, ...], tasks: list[EvaluationTask]) -> dict[str, str]:
     """Role → column."""
-    from es_sbert.evaluation.task_files import ROLES
+    from es_sbert.evaluation.task_data import TASKS
 
-    roles = dict.fromkeys(role for task in tasks for role in ROLES[task])
+    roles = dict.fromkeys(role for task in tasks for role in TASKS[task].roles)
     columns: dict[str, str] = {}
     for one in given:
         role, equals, column = one.partition("=")

@@ -113,9 +113,9 @@ def train(
     path = Path(recipe)
     folder = data_folder or (path.parent if path.is_file() else Path())
     if check:
-        from es_sbert.training.training_run import TrainingRun
+        from es_sbert.training.training_run import check_recipe
 
-        for stage, data in zip(settings.stages, TrainingRun(settings, folder, device=device).check(), strict=True):
+        for stage, data in zip(settings.stages, check_recipe(settings, folder, device), strict=True):
             click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
         return
     if output is None:

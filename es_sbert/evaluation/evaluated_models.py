@@ -178,16 +178,13 @@ def _open_torch(folder: Path, spec: str, *, device: str, precision: str, pair: b
     if precision not in ("auto", "fp32"):
         raise UsageError(f"torch measures {spec} in fp32, not in {precision}", "Use --backend onnx for variants.")
     require_extra("train", "torch", "transformers")
-    from torch import nn
-
     from es_sbert.networks.pair_scorer_folder import open_pair_scorer
     from es_sbert.networks.siamese_encoder import open_siamese_encoder
 
     torch_device = _torch_device(device)
-    network = open_pair_scorer(folder, name=spec) if pair else open_siamese_encoder(folder, name=spec)
-    if isinstance(network, nn.Module):
-        network.to(torch_device)
-    return network
+    if pair:
+        return open_pair_scorer(folder, name=spec).to(torch_device)
+    return open_siamese_encoder(folder, name=spec).to(torch_device)
 
 
 def _torch_device(device: str) -> str:

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from es_sbert.errors import BundleInvalid, OutputError
-from es_sbert.evaluation.task_data import EvaluationTask
+from es_sbert.evaluation.task_data import TASKS, EvaluationTask
 
 # Packages that the figures depend on.
 _REPORTED_PACKAGES = (
@@ -96,36 +96,30 @@ class EvaluationReport:
         return orjson.dumps(asdict(self))
 
 
-def table_header(report: EvaluationReport) -> list[str]:
-    """Headings of the table's columns."""
-    return ["data", "part", report.rows[0].unit, *(metric_label(name) for name in report.rows[0].figures)]
-
-
-def table_cells(row: ReportRow) -> list[str]:
-    """A row as texts, measures with two digits as the paper prints them."""
-    figures = [f"{value:.4f}" if "threshold" in name else f"{value:.2f}" for name, value in row.figures.items()]
-    return [row.data, row.part, f"{row.size:,}", *figures]
-
-
 def metric_label(name: str) -> str:
     """`ρ cosine` of `spearman_cosine`."""
     return name.replace("spearman", "ρ").replace("pearson", "r").replace("_", " ")
+
+
+def _table_cells(rows: Sequence[ReportRow]) -> list[list[str]]:
+    """Headings, and rows with the same figures as texts, measures with two digits as the paper prints them."""
+    grid = [["data", "part", rows[0].unit, *map(metric_label, rows[0].figures)]]
+    for row in rows:
+        figures = [f"{value:.4f}" if "threshold" in name else f"{value:.2f}" for name, value in row.figures.items()]
+        grid.append([row.data, row.part, f"{row.size:,}", *figures])
+    return grid
 
 
 def text_table(report: EvaluationReport) -> str:
     """The report as lines for a terminal, numbers flush right; rows with other figures get a table of their own."""
     lines = [f"{report.task}: {report.model}"]
     for group in _group_by_metrics(report.rows):
-        part = EvaluationReport(report.task, report.model, group, versions={})
-        grid = [table_header(part), *map(table_cells, group)]
+        grid = _table_cells(group)
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-        lines += [
-            "  ".join(
-                cell.ljust(width) if place < 2 else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in grid
-        ]
+        for cells in grid:
+            texts = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
+            numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+            lines.append("  ".join([*texts, *numbers]).rstrip())
     return "\n".join(lines)
 
 
@@ -133,38 +127,20 @@ def markdown_tables(report: EvaluationReport) -> str:
     """The report's rows as Markdown tables."""
     tables = []
     for group in _group_by_metrics(report.rows):
-        part = EvaluationReport(report.task, report.model, group, versions={})
-        names = table_header(part)
-        lines = [names, ["---", "---", *["---:"] * (len(names) - 2)], *map(table_cells, group)]
-        tables.append("\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines))
+        columns, *rows = _table_cells(group)
+        tables.append(_markdown_table(columns, rows, ["---", "---", *["---:"] * (len(columns) - 2)]))
     return "\n\n".join(tables)
 
 
-def _group_by_metrics(rows: Sequence[ReportRow]) -> list[tuple[ReportRow, ...]]:
+def _group_by_metrics(rows: Sequence[ReportRow]) -> list[list[ReportRow]]:
     """Rows grouped by the figures they have, in order of first appearance."""
     groups: dict[tuple[str, ...], list[ReportRow]] = {}
     for row in rows:
         groups.setdefault((row.unit, *row.figures), []).append(row)
-    return [tuple(group) for group in groups.values()]
+    return list(groups.values())
 
 
 TRAINING_RECORD = "training.json"
-_HUB_TASKS = {
-    EvaluationTask.STS: "semantic-similarity",
-    EvaluationTask.TRIPLET: "triplet",
-    EvaluationTask.ARGUMENT: "semantic-similarity",
-    EvaluationTask.TRANSFER: "text-classification",
-    EvaluationTask.DUPLICATES: "binary-classification",
-    EvaluationTask.RETRIEVAL: "information-retrieval",
-}
-_TITLES = {
-    EvaluationTask.STS: "Semantic textual similarity",
-    EvaluationTask.TRIPLET: "Triplets",
-    EvaluationTask.ARGUMENT: "Argument similarity",
-    EvaluationTask.TRANSFER: "SentEval",
-    EvaluationTask.DUPLICATES: "Duplicates",
-    EvaluationTask.RETRIEVAL: "Retrieval",
-}
 
 
 class StageRecord(BaseModel):
@@ -265,7 +241,7 @@ def write_card(path: Path, card: str) -> None:
 def _front_matter(name: str, reports: Sequence[EvaluationReport]) -> dict[str, Any]:
     results = [
         {
-            "task": {"type": _HUB_TASKS[report.task], "name": _TITLES[report.task]},
+            "task": {"type": TASKS[report.task].hub_task, "name": TASKS[report.task].title},
             "dataset": {"name": row.data if row.part == "all" else f"{row.data} ({row.part})", "type": row.data},
             "metrics": [
                 {"type": figure, "name": metric_label(figure), "value": round(value, 4)}
@@ -286,21 +262,21 @@ def _front_matter(name: str, reports: Sequence[EvaluationReport]) -> dict[str, A
 def _results_section(report: EvaluationReport) -> str:
     settings = ", ".join(f"{key} {value}" for key, value in report.settings.items() if value is not None)
     measured = f"Measured: {report.model}{f' ({settings})' if settings else ''}."
-    return f"### {_TITLES[report.task]}\n{measured}\n\n{markdown_tables(report)}"
+    return f"### {TASKS[report.task].title}\n{measured}\n\n{markdown_tables(report)}"
 
 
 def _training_sections(record: TrainingRecord) -> list[str]:
     recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
     sections = [f"## Training\nTrained by `es-sbert train` with this recipe:\n\n```yaml\n{recipe}```"]
     if record.stages:
-        columns = ("stage", "examples", "steps", "dev score at the start", "best dev score", "at step")
-        sections.append(_markdown_table(columns, [_stage_cells(stage) for stage in record.stages]))
+        columns = ["stage", "examples", "steps", "dev score at the start", "best dev score", "at step"]
+        sections.append(_markdown_table(columns, [_stage_cells(stage) for stage in record.stages], ["---"] * 6))
     if record.test:
         start = "" if record.test.start is None else f"{record.test.start:.2f} before the training, "
         sections.append(f"{record.test.name}: {start}{record.test.trained:.2f} after it.")
     if record.data:
-        rows = [(file, f"`{sha256}`") for file, sha256 in record.data.items()]
-        sections.append("### Training data\n" + _markdown_table(("file", "SHA-256"), rows))
+        rows = [[file, f"`{sha256}`"] for file, sha256 in record.data.items()]
+        sections.append("### Training data\n" + _markdown_table(["file", "SHA-256"], rows, ["---"] * 2))
     if record.versions:
         sections.append(f"Trained with {_format_versions(record.versions)}.")
     return sections
@@ -316,6 +292,6 @@ def _stage_cells(stage: StageRecord) -> list[str]:
     return [stage.name, f"{stage.examples:,}", f"{stage.steps:,}", start, best, step]
 
 
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
+def _markdown_table(columns: list[str], rows: list[list[str]], rules: list[str]) -> str:
+    lines = [columns, rules, *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

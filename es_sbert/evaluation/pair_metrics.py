@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, roc_curve
 
 from es_sbert.errors import ModelError, SourceError
 
@@ -90,12 +90,12 @@ class Correlation:
     """How well scores agree with gold scores.
 
     Attributes:
-        pearson: Pearson's r × 100.
         spearman: Spearman's ρ × 100; ties have their mean rank.
+        pearson: Pearson's r × 100.
     """
 
-    pearson: float
     spearman: float
+    pearson: float
 
 
 def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Correlation:
@@ -124,7 +124,7 @@ def correlate(scores: NDArray[np.floating], gold: NDArray[np.floating]) -> Corre
         return Correlation(0.0, 0.0)
     # Rounding in r of almost equal scores: centred first, they keep their digits.
     pearson = stats.pearsonr(predicted - predicted.mean(), expected - expected.mean()).statistic
-    return Correlation(100 * float(pearson), 100 * float(stats.spearmanr(predicted, expected).statistic))
+    return Correlation(100 * float(stats.spearmanr(predicted, expected).statistic), 100 * float(pearson))
 
 
 def sts_correlations(
@@ -237,51 +237,35 @@ def duplicates(scores: NDArray[np.floating], labels: NDArray[np.int64]) -> Dupli
             "duplicates are measured on pairs of which some are duplicates (1) and some are not (0)",
             "Give a file with both (a larger --limit).",
         )
-    cuts = _Thresholds.of(scores.astype(np.float64), labels)
-    f1 = 2 * cuts.right / (cuts.taken + cuts.duplicates)  # (cuts,): 2PR / (P + R), without dividing by zero
-    correct = cuts.right + (len(labels) - cuts.duplicates) - (cuts.taken - cuts.right)  # (cuts,)
+    duplicate_count = int(labels.sum())
+    other_count = len(labels) - duplicate_count
+    # Every cut between different scores, from no pair to all pairs being duplicates.
+    false_rate, true_rate, found = roc_curve(labels, scores.astype(np.float64), drop_intermediate=False)
+    right = np.rint(true_rate * duplicate_count)  # (cuts,): duplicates at or above the cut
+    wrong = np.rint(false_rate * other_count)  # (cuts,): other pairs there
+    thresholds = _midway(found[1:])  # (cuts,)
+    f1 = 2 * right / (right + wrong + duplicate_count)  # (cuts,): 2PR / (P + R), without dividing by zero
+    correct = right + other_count - wrong  # (cuts,)
     # The first best: where several cuts are as good, the one that calls the fewest pairs duplicates.
     best_f1, best_accuracy = int(f1.argmax()), int(correct.argmax())
     return DuplicateMetrics(
         average_precision=100 * float(average_precision_score(labels, scores)),
         f1=100 * float(f1[best_f1]),
-        f1_threshold=float(cuts.thresholds[best_f1]),
-        precision=100 * float(cuts.right[best_f1] / max(1, cuts.taken[best_f1])),
-        recall=100 * float(cuts.right[best_f1] / cuts.duplicates),
+        f1_threshold=float(thresholds[best_f1]),
+        precision=100 * float(right[best_f1] / max(1, right[best_f1] + wrong[best_f1])),
+        recall=100 * float(right[best_f1] / duplicate_count),
         accuracy=100 * float(correct[best_accuracy] / len(labels)),
-        accuracy_threshold=float(cuts.thresholds[best_accuracy]),
+        accuracy_threshold=float(thresholds[best_accuracy]),
     )
 
 
-@dataclass(frozen=True)
-class _Thresholds:
-    """All thresholds, from no pair to all pairs being duplicates.
+def _midway(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A threshold above all of some falling scores, one between every two of them, and the last score.
 
-    Attributes:
-        thresholds: *Shape:* ``(cuts,)``, falling: midway between neighbouring scores.
-        taken: *Shape:* ``(cuts,)``: pairs at or above the threshold.
-        right: *Shape:* ``(cuts,)``: duplicates among them.
-        duplicates: All duplicates.
+    *Shape:* ``(scores + 1,)``.
     """
-
-    thresholds: NDArray[np.float64]
-    taken: NDArray[np.int64]
-    right: NDArray[np.int64]
-    duplicates: int
-
-    @classmethod
-    def of(cls, scores: NDArray[np.float64], labels: NDArray[np.int64]) -> _Thresholds:
-        order = np.argsort(-scores, kind="stable")  # (pairs,)
-        falling = scores[order]  # (pairs,)
-        # Equal scores cannot be separated: a cut is after the last of them.
-        ends = np.append(np.flatnonzero(falling[:-1] > falling[1:]), len(scores) - 1)  # (cuts − 1,)
-        upper, lower = falling[ends], np.append(falling[ends[:-1] + 1], falling[-1])  # (cuts − 1,) each
-        middle = lower + (upper - lower) / 2
-        # Rounded onto the lower score, the middle would take that in as well.
-        middle = np.where((middle == lower) & (upper > lower), upper, middle)
-        return cls(
-            thresholds=np.append(np.nextafter(falling[0], np.inf), middle),
-            taken=np.append(0, ends + 1),
-            right=np.append(0, np.cumsum(labels[order])[ends]),
-            duplicates=int(labels.sum()),
-        )
+    lower = np.append(scores[1:], scores[-1])  # (scores,)
+    middle = lower + (scores - lower) / 2
+    # Rounded onto the lower score, the middle would take that in as well.
+    middle = np.where(middle == lower, scores, middle)
+    return np.append(np.nextafter(scores[0], np.inf), middle)

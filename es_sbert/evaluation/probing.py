@@ -21,7 +21,7 @@ DTORCD pairs are kept: dropping them would hide pairs that a model gets wrong.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,9 @@ from sklearn.model_selection import (
     BaseCrossValidator,
     GridSearchCV,
     GroupKFold,
-    LeaveOneGroupOut,
     PredefinedSplit,
     StratifiedKFold,
+    cross_val_predict,
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -190,20 +190,7 @@ ARGUMENT_FOLDS = 10
 TOPIC_FOLDS = 4
 
 FoldRows = NDArray[np.int64]
-# Called with rows to train on and rows to score; gives scores of the latter, ``(pairs,)``.
-TrainAndScore = Callable[[FoldRows, FoldRows], NDArray[np.floating]]
-
-
-@dataclass(frozen=True)
-class FoldSplit:
-    """One fold.
-
-    Attributes:
-        train, test: Row numbers, *shape* ``(pairs,)`` each, ascending and disjoint.
-    """
-
-    train: FoldRows
-    test: FoldRows
+FoldSplit = tuple[FoldRows, FoldRows]  # rows to train on and rows to score, each ascending
 
 
 @dataclass(frozen=True)
@@ -244,69 +231,66 @@ def random_splits(labels: Sequence[str], *, folds: int = ARGUMENT_FOLDS, seed: i
             "Give more pairs (a larger --limit), or use fewer folds.",
         )
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    return [FoldSplit(train, test) for train, test in splitter.split(np.zeros(len(labels)), np.array(labels))]
+    return list(splitter.split(np.zeros(len(labels)), np.array(labels)))
 
 
-def topic_splits(topics: Sequence[str], *, folds: int | None = TOPIC_FOLDS, seed: int = 0) -> list[FoldSplit]:
+def topic_splits(topics: Sequence[str], *, folds: int = TOPIC_FOLDS, seed: int = 0) -> list[FoldSplit]:
     """Folds that share no topic: what is scored is of topics that were not trained on.
 
     Args:
         topics: Topic of each pair.
-        folds: How many groups of topics, chosen by the seed; None: every topic is a separate fold.
+        folds: How many groups of topics, chosen by the seed.
         seed: For grouping the topics.
 
     Raises:
-        SourceError: fewer topics than folds, or only one.
+        SourceError: fewer topics than folds.
     """
     distinct = sorted(set(topics))
-    if len(distinct) < max(2, folds or 2):
+    if len(distinct) < folds:
         raise SourceError(
-            f"{len(distinct)} topics cannot be split into {folds or 'several'} folds",
+            f"{len(distinct)} topics cannot be split into {folds} folds",
             "Give pairs of more topics (a larger --limit), or use fewer folds.",
         )
-    splitter = LeaveOneGroupOut() if folds is None else GroupKFold(folds, shuffle=True, random_state=seed)
+    splitter = GroupKFold(folds, shuffle=True, random_state=seed)
     rows = np.zeros(len(topics))  # (pairs,)
-    return [FoldSplit(train, test) for train, test in splitter.split(rows, groups=np.array(topics))]
+    return list(splitter.split(rows, groups=np.array(topics)))
 
 
-def cross_validate(
-    splits: Sequence[FoldSplit], gold: NDArray[np.floating], train_and_score: TrainAndScore
+def fold_correlations(
+    splits: Sequence[FoldSplit], scores: NDArray[np.floating], gold: NDArray[np.floating]
 ) -> FoldedCorrelation:
-    """Train on each fold's rows, score its others, and average the correlations over the folds.
+    """Correlations of scores with gold scores in each fold, and their mean.
 
     Args:
-        splits: Folds, see `random_splits` and `topic_splits`.
-        gold: *Shape:* ``(all pairs,)``.
-        train_and_score: Trains a new model at every call.
+        splits: Folds, see `random_splits` and `topic_splits`; each row is scored in one of them.
+        scores: The score of each pair by a model that was trained without its fold, *shape* ``(pairs,)``.
+        gold: *Shape:* ``(pairs,)``.
 
     Raises:
         SourceError: all gold scores of a fold are equal.
         ModelError: a score is not a finite number.
-        ValueError: there are no folds, or scores of another number of pairs.
     """
-    if not splits:
-        raise ValueError("there are no folds")
-    found = tuple(correlate(np.asarray(train_and_score(each.train, each.test)), gold[each.test]) for each in splits)
+    found = tuple(correlate(scores[test], gold[test]) for _, test in splits)
     mean = Correlation(
-        pearson=float(np.mean([fold.pearson for fold in found])),
         spearman=float(np.mean([fold.spearman for fold in found])),
+        pearson=float(np.mean([fold.pearson for fold in found])),
     )
     return FoldedCorrelation(mean, found)
 
 
-def fit_svr(features: NDArray[np.float32], gold: NDArray[np.floating]) -> TrainAndScore:
-    """A support vector regression on given features: the baseline of Misra et al. 2016, for `cross_validate`.
+def svr_scores(
+    features: NDArray[np.float32], gold: NDArray[np.floating], splits: Sequence[FoldSplit]
+) -> NDArray[np.float64]:
+    """Scores by a support vector regression, *shape* ``(pairs,)``: the baseline of Misra et al. 2016.
 
-    Features are standardised on the rows trained on; kernel and constants are scikit-learn's defaults.
+    Each fold is scored by a model that was trained on the others. Features are standardised on the rows trained on;
+    kernel and constants are scikit-learn's defaults.
 
     Args:
-        features: *Shape:* ``(all pairs, features)``.
-        gold: *Shape:* ``(all pairs,)``.
+        features: *Shape:* ``(pairs, features)``.
+        gold: *Shape:* ``(pairs,)``.
+        splits: Folds; each row is scored in one of them.
     """
-
-    def train_and_score(train: FoldRows, test: FoldRows) -> NDArray[np.floating]:
-        model = make_pipeline(StandardScaler(), SVR()).fit(features[train], gold[train])
-        scores: NDArray[np.floating] = model.predict(features[test])  # (test pairs,)
-        return scores
-
-    return train_and_score
+    model = make_pipeline(StandardScaler(), SVR())
+    scores: NDArray[np.float64] = cross_val_predict(model, features, gold, cv=splits)
+    return scores

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import ir_measures
@@ -38,9 +37,7 @@ from es_sbert.search.semantic_index import SemanticIndex
 
 def retrieval_row(data: RetrievalCollection, run: Run, part: str) -> ReportRow:
     """Metrics of a ranking of a collection."""
-    result = measure_run(run, data.judgements)
-    figures = {"ndcg@10": result.ndcg, "mrr@10": result.mrr, "map@100": result.map, "recall@100": result.recall}
-    return ReportRow(data.name, part, len(data.queries), "queries", figures)
+    return ReportRow(data.name, part, len(data.queries), "queries", measure_run(run, data.judgements))
 
 
 DEPTH = 100
@@ -52,30 +49,17 @@ Run = dict[str, dict[str, float]]  # query → document → score
 Judgements = Mapping[str, Mapping[str, int]]  # query → document → grade; 0 is not relevant
 
 
-@dataclass(frozen=True)
-class RetrievalMetrics:
-    """Means over the judged queries, × 100.
-
-    Attributes:
-        ndcg: nDCG@10 with the grades as gains.
-        mrr: Reciprocal rank of the first relevant document among the first 10.
-        map: Average precision over the first 100 documents, divided by all relevant ones.
-        recall: Share of relevant documents among the first 100.
-    """
-
-    ndcg: float
-    mrr: float
-    map: float
-    recall: float
-
-
-def measure_run(run: Run, judgements: Judgements) -> RetrievalMetrics:
-    """Metrics of a ranking.
+def measure_run(run: Run, judgements: Judgements) -> dict[str, float]:
+    """Metrics of a ranking: means over the judged queries, × 100.
 
     Args:
         run: For every judged query the documents found, with scores; a query without documents is `{}`. Equal scores
             rank in the order given.
         judgements: Judged queries, each with at least one relevant document.
+
+    Returns:
+        `ndcg@10` with the grades as gains; `mrr@10`, the reciprocal rank of the first relevant document; `map@100`,
+        average precision divided by all relevant documents; `recall@100`, the share of relevant documents found.
 
     Raises:
         SourceError: no query has a relevant document.
@@ -86,7 +70,7 @@ def measure_run(run: Run, judgements: Judgements) -> RetrievalMetrics:
     values = ir_measures.calc_aggregate(
         list(_MEASURES.values()), judged, {query: _break_ties(run[query]) for query in judged}
     )
-    return RetrievalMetrics(*(100 * float(values[each]) for each in _MEASURES.values()))
+    return {name: 100 * float(values[measure]) for name, measure in _MEASURES.items()}
 
 
 def _break_ties(found: Mapping[str, float]) -> dict[str, float]:
@@ -134,23 +118,6 @@ def search_exact(
             rows[some] = np.take_along_axis(places, order, axis=1)
     rows[np.isneginf(cosines)] = -1
     return rows, cosines
-
-
-def rank_documents(
-    queries: NDArray[np.float32],
-    query_ids: Sequence[str],
-    documents: NDArray[np.float32],
-    document_ids: Sequence[str],
-    *,
-    own: NDArray[np.int64] | None = None,
-    k: int = DEPTH,
-) -> Run:
-    """As `search`, as a run: query id → document id → cosine."""
-    rows, cosines = search_exact(queries, documents, k, own)
-    return {
-        query: {document_ids[row]: float(cosine) for row, cosine in zip(found, scores, strict=True) if row >= 0}
-        for query, found, scores in zip(query_ids, rows.tolist(), cosines.tolist(), strict=True)
-    }
 
 
 def _top_k(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:

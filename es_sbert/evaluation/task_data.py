@@ -26,6 +26,41 @@ class EvaluationTask(StrEnum):
 
 
 @dataclass(frozen=True)
+class TaskInfo:
+    """What is known of a task.
+
+    Attributes:
+        title: For the model card.
+        hub_task: Its name in the front matter of a model card.
+        folder: Its folder in the folder of all tasks.
+        roles: Roles of columns, including optional ones.
+    """
+
+    title: str
+    hub_task: str
+    folder: str
+    roles: tuple[str, ...] = ()
+
+
+TASKS = {
+    EvaluationTask.STS: TaskInfo(
+        "Semantic textual similarity", "semantic-similarity", "sts", ("sentence1", "sentence2", "score", "subset")
+    ),
+    EvaluationTask.TRIPLET: TaskInfo("Triplets", "triplet", "triplets", ("anchor", "positive", "negative")),
+    EvaluationTask.ARGUMENT: TaskInfo(
+        "Argument similarity", "semantic-similarity", "argument", ("topic", "sentence_1", "sentence_2", "label")
+    ),
+    EvaluationTask.TRANSFER: TaskInfo(
+        "SentEval", "text-classification", "transfer", ("text", "sentence1", "sentence2", "label")
+    ),
+    EvaluationTask.DUPLICATES: TaskInfo(
+        "Duplicates", "binary-classification", "duplicates", ("question1", "question2", "is_duplicate")
+    ),
+    EvaluationTask.RETRIEVAL: TaskInfo("Retrieval", "information-retrieval", "retrieval"),
+}
+
+
+@dataclass(frozen=True)
 class StsPairs:
     """Pairs with gold similarities (task `sts`).
 
@@ -181,11 +216,7 @@ def read_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> 
 
 
 def has_roles(path: Path, roles: Sequence[str], columns: Mapping[str, str]) -> bool:
-    """Whether a file can be read and has all of these columns in at least one row.
-
-    Args:
-        roles, columns: As for `read_roles`.
-    """
+    """Whether a file can be read and has all of these columns in at least one row."""
     try:
         read_roles(path, roles, columns)
     except SourceError:
@@ -207,11 +238,11 @@ def check_labels(table: Table, column: str, allowed: Sequence[str]) -> None:
     problems.check(f"Use {', '.join(allowed)}.")
 
 
-def texts_at(table: Table, column: str, rows: NDArray[np.int64]) -> list[str]:
-    """Some rows of a column of texts.
+def texts_at(table: Table, rows: NDArray[np.int64], *columns: str) -> list[list[str]]:
+    """Some rows of columns of texts, one list for each column.
 
     Raises:
         SourceError: a row of the file, kept or not, has no text.
     """
-    texts = table.texts(column)
-    return [texts[row] for row in rows]
+    texts = map(table.texts, columns)
+    return [[column[row] for row in rows] for column in texts]

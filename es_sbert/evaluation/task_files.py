@@ -25,6 +25,7 @@ import numpy as np
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.probing import GRADES
 from es_sbert.evaluation.task_data import (
+    TASKS,
     ArgumentPairs,
     ClassificationData,
     DuplicatePairs,
@@ -159,29 +160,12 @@ def _find_beir_file(folder: Path, name: str) -> Path:
     raise SourceError(f"{folder} has no {name}", "A test collection is corpus.jsonl, queries.jsonl and qrels/test.tsv.")
 
 
-_FOLDERS = {
-    EvaluationTask.STS: "sts",
-    EvaluationTask.TRIPLET: "triplets",
-    EvaluationTask.ARGUMENT: "argument",
-    EvaluationTask.TRANSFER: "transfer",
-    EvaluationTask.DUPLICATES: "duplicates",
-    EvaluationTask.RETRIEVAL: "retrieval",
-}
-# Training splits are used only by SentEval, to fit the classifier.
-_EVALUATED_SPLITS = {
+_SPLITS = ("train", "dev", "test")
+# Tasks that measure only some splits. Only SentEval uses training splits, to fit the classifier.
+_MEASURED_SPLITS = {
     EvaluationTask.STS: ("dev", "test"),
     EvaluationTask.TRIPLET: ("dev", "test"),
     EvaluationTask.DUPLICATES: ("test",),
-}
-_SPLITS = ("train", "dev", "test")
-# Roles of columns, including optional ones.
-ROLES = {
-    EvaluationTask.STS: ("sentence1", "sentence2", "score", "subset"),
-    EvaluationTask.TRIPLET: ("anchor", "positive", "negative"),
-    EvaluationTask.ARGUMENT: ("topic", "sentence_1", "sentence_2", "label"),
-    EvaluationTask.TRANSFER: ("text", "sentence1", "sentence2", "label"),
-    EvaluationTask.DUPLICATES: ("question1", "question2", "is_duplicate"),
-    EvaluationTask.RETRIEVAL: (),
 }
 _NO_RENAMES: Mapping[str, str] = {}
 
@@ -212,7 +196,7 @@ def read_task_data(
         raise UsageError(
             "give either a folder of data or files", f"Name one of them: --task {task} --data FOLDER, or --file FILE."
         )
-    task_columns = {role: column for role, column in (columns or {}).items() if role in ROLES[task]}
+    task_columns = {role: column for role, column in (columns or {}).items() if role in TASKS[task].roles}
     if folder is None:
         return read_files(task, files, limit=limit, columns=task_columns)
     datasets = read_folder(task, Path(folder), limit=limit, columns=task_columns)
@@ -241,7 +225,9 @@ def read_folder(
     """
     if not folder.is_dir():
         raise SourceError(f"there is no folder {folder}", "Check --data.")
-    task_folder = folder / _FOLDERS[task] if (folder / _FOLDERS[task]).is_dir() else folder
+    task_folder = folder / TASKS[task].folder
+    if not task_folder.is_dir():
+        task_folder = folder
     if task is EvaluationTask.RETRIEVAL:
         collections = (
             [task_folder] if is_beir_folder(task_folder) else sorted(filter(is_beir_folder, task_folder.iterdir()))
@@ -249,7 +235,7 @@ def read_folder(
         datasets: list[TaskData] = [read_beir_folder(each, limit=limit) for each in collections]
     else:
         files = sorted(path for path in task_folder.iterdir() if path.is_file() and not path.name.startswith("."))
-        splits = _EVALUATED_SPLITS.get(task)
+        splits = _MEASURED_SPLITS.get(task)
         measured = [path for path in files if splits is None or _split_name(path) in splits]
         datasets = read_files(task, measured, limit=limit, columns=columns)
     if not datasets:
@@ -269,7 +255,7 @@ def read_files(
         task: Which.
         files: Of that task.
         limit: At most so many examples of each, drawn by a fixed seed.
-        columns: One of the task's `ROLES` → the column of the files, where that has another name.
+        columns: One of the task's roles → the column of the files, where that has another name.
 
     Raises:
         SourceError: a file is missing, broken or not as it should be (with its line).
@@ -279,44 +265,29 @@ def read_files(
         raise UsageError("retrieval needs documents, queries and judgements", "Name their folder with --data.")
     if task is EvaluationTask.TRANSFER:
         return _read_classifications(files, limit, columns)
-    return [_READERS[task](path, limit, columns) for path in files]
+    return [_read_file(task, path, limit, columns) for path in files]
 
 
-def _read_sts(path: Path, limit: int | None, columns: Mapping[str, str]) -> StsPairs:
-    roles = ["sentence1", "sentence2", "score"]
-    # A column named by the user must exist.
-    subset = "subset" in columns or has_roles(path, ["subset"], columns)
-    table = read_roles(path, [*roles, "subset"] if subset else roles, columns)
+def _read_file(task: EvaluationTask, path: Path, limit: int | None, columns: Mapping[str, str]) -> TaskData:
+    roles = list(TASKS[task].roles)
+    # The subset is optional, but a column named by the user must exist.
+    if task is EvaluationTask.STS and "subset" not in columns and not has_roles(path, ["subset"], columns):
+        roles.remove("subset")
+    name, table = _dataset_name(path), read_roles(path, roles, columns)
     rows = sample_rows(len(table), limit)
-    first, second = texts_at(table, "sentence1", rows), texts_at(table, "sentence2", rows)
-    subsets = texts_at(table, "subset", rows) if subset else None
-    return StsPairs(_dataset_name(path), first, second, table.floats("score")[rows], subsets)
-
-
-def _read_triplets(path: Path, limit: int | None, columns: Mapping[str, str]) -> Triplets:
-    table = read_roles(path, ROLES[EvaluationTask.TRIPLET], columns)
-    rows = sample_rows(len(table), limit)
-    return Triplets(_dataset_name(path), *(texts_at(table, role, rows) for role in ROLES[EvaluationTask.TRIPLET]))
-
-
-def _read_argument(path: Path, limit: int | None, columns: Mapping[str, str]) -> ArgumentPairs:
-    table = read_roles(path, ROLES[EvaluationTask.ARGUMENT], columns)
-    rows = sample_rows(len(table), limit)
-    check_labels(table, "label", tuple(GRADES))
-    first, second, labels, topics = (
-        texts_at(table, column, rows) for column in ("sentence_1", "sentence_2", "label", "topic")
-    )
-    return ArgumentPairs(_dataset_name(path), first, second, labels, topics)
-
-
-def _read_duplicates(path: Path, limit: int | None, columns: Mapping[str, str]) -> DuplicatePairs:
-    table = read_roles(path, ROLES[EvaluationTask.DUPLICATES], columns)
-    rows = sample_rows(len(table), limit)
+    if task is EvaluationTask.STS:
+        first, second = texts_at(table, rows, "sentence1", "sentence2")
+        subsets = texts_at(table, rows, "subset")[0] if "subset" in roles else None
+        return StsPairs(name, first, second, table.floats("score")[rows], subsets)
+    if task is EvaluationTask.TRIPLET:
+        return Triplets(name, *texts_at(table, rows, *roles))
+    if task is EvaluationTask.ARGUMENT:
+        check_labels(table, "label", tuple(GRADES))
+        return ArgumentPairs(name, *texts_at(table, rows, "sentence_1", "sentence_2", "label", "topic"))
     check_labels(table, "is_duplicate", ("0", "1"))
     labels = np.array([int(value) for value in table.columns["is_duplicate"]], dtype=np.int64)  # (pairs,)
-    return DuplicatePairs(
-        _dataset_name(path), texts_at(table, "question1", rows), texts_at(table, "question2", rows), labels[rows]
-    )
+    first, second = texts_at(table, rows, "question1", "question2")
+    return DuplicatePairs(name, first, second, labels[rows])
 
 
 def _read_classifications(files: Sequence[Path], limit: int | None, columns: Mapping[str, str]) -> list[TaskData]:
@@ -356,15 +327,7 @@ def _read_labelled_texts(path: Path, limit: int | None, columns: Mapping[str, st
             problems.add(line, "label is empty")
     problems.check("Give every example a label.")
     classes = [str(table.columns["label"][row]) for row in rows]
-    return LabelledTexts(tuple(texts_at(table, role, rows) for role in roles), classes)
-
-
-_READERS: dict[EvaluationTask, Callable[[Path, int | None, Mapping[str, str]], TaskData]] = {
-    EvaluationTask.STS: _read_sts,
-    EvaluationTask.TRIPLET: _read_triplets,
-    EvaluationTask.ARGUMENT: _read_argument,
-    EvaluationTask.DUPLICATES: _read_duplicates,
-}
+    return LabelledTexts(tuple(texts_at(table, rows, *roles)), classes)
 
 
 def _dataset_name(path: Path) -> str:

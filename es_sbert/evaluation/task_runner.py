@@ -119,7 +119,7 @@ def _evaluate_sts(model: SentenceEmbedder | PairScorer, data: StsPairs) -> list[
         scores = model.score(data.first, data.second)  # (pairs,)
 
         def figures(rows: NDArray[np.int64]) -> dict[str, float]:
-            return _correlation_metrics(correlate(scores[rows], data.scores[rows]))
+            return asdict(correlate(scores[rows], data.scores[rows]))
 
     selected = subset_rows(data.subsets, data.scores)
     return [ReportRow(data.name, part, len(rows), "pairs", figures(rows)) for part, rows in selected.items()]
@@ -130,29 +130,32 @@ def _evaluate_argument(model: SentenceEmbedder | PairScorer, data: ArgumentPairs
     gold = probing.grades(data.labels)  # (pairs,)
 
     def row(part: str, correlation: Correlation) -> ReportRow:
-        return ReportRow(data.name, part, len(gold), "pairs", _correlation_metrics(correlation))
+        return ReportRow(data.name, part, len(gold), "pairs", asdict(correlation))
 
     if not isinstance(model, SentenceEmbedder):
         return [row("no training", correlate(model.score(data.first, data.second), gold))]
     first, second = embed_columns(model, data.first, data.second)
     cosines = paired_similarity(Similarity.COSINE, first, second)  # (pairs,)
-    regression = probing.fit_svr(pair_features(first, second), gold)
-    in_folds = probing.cross_validate(probing.random_splits(data.labels), gold, regression)
-    across_topics = probing.cross_validate(probing.topic_splits(data.topics), gold, regression)
+    features = pair_features(first, second)
+
+    def learned(splits: list[probing.FoldSplit]) -> Correlation:
+        return probing.fold_correlations(splits, probing.svr_scores(features, gold, splits), gold).mean
+
+    in_folds, across_topics = learned(probing.random_splits(data.labels)), learned(probing.topic_splits(data.topics))
     return [
         row("no training", correlate(cosines, gold)),
-        row(f"SVR on the vectors, {probing.ARGUMENT_FOLDS} folds", in_folds.mean),
-        row(f"SVR on the vectors, across topics in {probing.TOPIC_FOLDS} folds", across_topics.mean),
+        row(f"SVR on the vectors, {probing.ARGUMENT_FOLDS} folds", in_folds),
+        row(f"SVR on the vectors, across topics in {probing.TOPIC_FOLDS} folds", across_topics),
     ]
 
 
 def _evaluate_duplicates(model: SentenceEmbedder | PairScorer, data: DuplicatePairs) -> ReportRow:
+    scores: NDArray[np.floating]
     if isinstance(model, SentenceEmbedder):
         scores = paired_similarity(Similarity.COSINE, *embed_columns(model, data.first, data.second))  # (pairs,)
-        result = duplicates(scores, data.labels)
     else:
-        result = duplicates(model.score(data.first, data.second), data.labels)
-    return ReportRow(data.name, ALL, len(data.labels), "pairs", asdict(result))
+        scores = model.score(data.first, data.second)  # (pairs,)
+    return ReportRow(data.name, ALL, len(data.labels), "pairs", asdict(duplicates(scores, data.labels)))
 
 
 def _evaluate_triplets(model: SentenceEmbedder, data: Triplets) -> ReportRow:
@@ -187,7 +190,11 @@ def memory_run(model: SentenceEmbedder, data: RetrievalCollection) -> retrieval.
     place = {document: row for row, document in enumerate(documents)}
     own = [data.own(query) for query in queries]
     rows = np.array([-1 if document is None else place[document] for document in own], dtype=np.int64)  # (queries,)
-    return retrieval.rank_documents(questions, queries, corpus, documents, own=rows)
+    found, cosines = retrieval.search_exact(questions, corpus, retrieval.DEPTH, rows)  # (queries, depth) each
+    return {
+        query: {documents[row]: cosine for row, cosine in zip(places, scores, strict=True) if row >= 0}
+        for query, places, scores in zip(queries, found.tolist(), cosines.tolist(), strict=True)
+    }
 
 
 def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: PromptKind | None = None) -> list[Vectors]:
@@ -195,7 +202,3 @@ def embed_columns(model: SentenceEmbedder, *columns: Sequence[str], kind: Prompt
     places = {text: place for place, text in enumerate(dict.fromkeys(text for column in columns for text in column))}
     vectors = model.embed(list(places), kind)  # (different texts, dimensions)
     return [vectors[[places[text] for text in column]] for column in columns]
-
-
-def _correlation_metrics(correlation: Correlation) -> dict[str, float]:
-    return {"spearman": correlation.spearman, "pearson": correlation.pearson}

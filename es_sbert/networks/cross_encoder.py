@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation
-from es_sbert.encoder.batching import plan_batches
 from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs
 from es_sbert.errors import UsageError
-from es_sbert.networks.siamese_encoder import eval_mode
+from es_sbert.networks.siamese_encoder import eval_mode, inference_batches
 
 # Names of the class of similar pairs, in data sets and on the hub.
 _SIMILAR_CLASS_NAMES = (
@@ -86,8 +85,6 @@ def similar_class_index(classes: Sequence[str]) -> int:
 # transformers' own name for the one label of a regression.
 REGRESSION_LABELS = ("LABEL_0",)
 
-# Padded tokens of one batch without gradients.
-_BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 # Pairs tokenised at a time: what is held of a large set is scores, not tokens.
 _TOKENIZE_WINDOW = 16_384
 
@@ -165,7 +162,7 @@ class CrossEncoder(nn.Module):
     def _score(self, first: Sequence[str], second: Sequence[str], scores: NDArray[np.float32]) -> None:
         """Score one window of pairs; `scores`, *shape* ``(pairs,)``, receives them."""
         tokenized = self._tokenizer(first, second)
-        for members in plan_batches(tokenized.lengths, _BATCH_TOKENS.get(self.device.type, _BATCH_TOKENS["cuda"])):
+        for members in inference_batches(tokenized.lengths, self.device):
             inputs = _without_full_mask(self._tokenizer.feed(tokenized, members))
             logits = self({name: tensor.to(self.device) for name, tensor in inputs.items()})
             scores[members] = pair_scores(logits, self.model).cpu().numpy()

@@ -17,7 +17,12 @@ from typing import Any, Literal, cast
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from transformers.utils import logging
 
 from es_sbert.bundle.bundle import PairFormat
@@ -25,15 +30,20 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivati
 from es_sbert.bundle.model_files import read_json
 from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence_model
 from es_sbert.encoder.tokenizer import load_tokenizer
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.networks.cross_encoder import CrossEncoder, set_labels
 from es_sbert.networks.poly_encoder import PolyEncoder
-from es_sbert.networks.siamese_encoder import SiameseEncoder, merge_lora, open_siamese_encoder, save_siamese_encoder
+from es_sbert.networks.siamese_encoder import (
+    SiameseEncoder,
+    load_pretrained,
+    open_error,
+    open_siamese_encoder,
+    qualified_name,
+    save_siamese_encoder,
+    save_transformer,
+)
 
-_ACTIVATION_NAMES = {
-    ScoreActivation.SIGMOID: "torch.nn.modules.activation.Sigmoid",
-    ScoreActivation.IDENTITY: "torch.nn.modules.linear.Identity",
-}
+_ACTIVATIONS = {ScoreActivation.SIGMOID: torch.nn.Sigmoid, ScoreActivation.IDENTITY: torch.nn.Identity}
 _Side = Literal["left", "right"]
 
 
@@ -98,24 +108,18 @@ def save_cross_encoder(network: CrossEncoder, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     model = network.model
-    transformer: Any = merge_lora(network.transformer)
-    # Said aloud, although it is the default: the base may have said otherwise.
-    transformer.config.sentence_transformers = {"activation_fn": _ACTIVATION_NAMES[model.activation]}
-    tokenizer = AutoTokenizer.from_pretrained(
-        str(model.folder),
-        local_files_only=True,
-        trust_remote_code=False,
-        model_input_names=list(network.pairs.inputs),
-        model_max_length=model.max_tokens,
-    )
-    try:
-        with quiet_transformers():
-            transformer.save_pretrained(str(folder))
-    except SafetensorError as error:  # not an OSError, even for disk errors
-        raise OSError(f"{folder}: {error}") from error
-    tokenizer.save_pretrained(str(folder))
-    # The tokenizer as it was: transformers may write it in another form, and its file is part of the fingerprint.
-    (folder / "tokenizer.json").write_bytes(model.tokenizer_file.read_bytes())
+    # Written although it is the default: the base may have had another one.
+    activation = qualified_name(_ACTIVATIONS[model.activation])
+    transformer: Any = network.transformer
+    transformer.config.sentence_transformers = {"activation_fn": activation}
+    with quiet_transformers():
+        save_transformer(
+            transformer,
+            folder,
+            model.folder,
+            model_input_names=list(network.pairs.inputs),
+            model_max_length=model.max_tokens,
+        )
 
 
 @contextmanager
@@ -154,27 +158,16 @@ def _load_cross_encoder(model: CrossEncoderModel, *, new_head: bool) -> Any:
     """The network with the checkpoint's weights; anything but the head must be in it."""
     try:
         config = AutoConfig.from_pretrained(str(model.folder), local_files_only=True, trust_remote_code=False)
-        set_labels(config, model.labels)
-        with quiet_transformers():
-            transformer, report = AutoModelForSequenceClassification.from_pretrained(
-                str(model.folder),
-                config=config,
-                use_safetensors=True,
-                local_files_only=True,
-                dtype=torch.float32,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
-    except ValueError as error:
-        if "Unrecognized configuration class" not in str(error):
-            raise _open_error(model, error) from error
+    except (OSError, ValueError, KeyError) as error:
+        raise open_error(model.folder, error) from error
+    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         raise UnsupportedArchitecture(
             f"transformers has no sequence classification for {model.architecture} ({model.folder})",
             "Choose another base, e.g. a BERT, RoBERTa, MPNet or DeBERTa.",
-        ) from error
-    except (OSError, KeyError, RuntimeError, SafetensorError) as error:
-        raise _open_error(model, error) from error
-    absent = set(report["missing_keys"])
+        )
+    set_labels(config, model.labels)
+    with quiet_transformers():
+        transformer, absent = load_pretrained(AutoModelForSequenceClassification, model.folder, config=config)
     if new_head:
         # BERT's pooler is below the head and not in every encoder's checkpoint; it is trained with the head.
         below = f"{transformer.base_model_prefix}."
@@ -191,7 +184,7 @@ def _pair_format(model: CrossEncoderModel, transformer: Any, *, trained: bool) -
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(model.folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare Exception for every kind of broken file
-        raise _open_error(model, error) from error
+        raise open_error(model.folder, error) from error
     types = "token_type_ids" in inspect.signature(transformer.forward).parameters
     types = types and getattr(transformer.config, "type_vocab_size", 2) > 1
     if trained:
@@ -202,13 +195,6 @@ def _pair_format(model: CrossEncoderModel, transformer: Any, *, trained: bool) -
         padding_id=tokenizer.pad_token_id or 0,
         padding_side=cast(_Side, tokenizer.padding_side),
         truncation_side=cast(_Side, tokenizer.truncation_side),
-    )
-
-
-def _open_error(model: CrossEncoderModel, error: Exception) -> BundleInvalid:
-    return BundleInvalid(
-        f"transformers cannot open {model.folder}: {error_summary(error)}",
-        "Give the folder of a transformers encoder with its config.json and model.safetensors.",
     )
 
 
@@ -305,9 +291,9 @@ def save_poly_encoder(network: PolyEncoder, folder: Path) -> None:
         OSError: the disk is full, or the folder cannot be written to.
     """
     codes = network.codes.detach().to("cpu", torch.float32).contiguous()
+    with quiet_transformers():
+        save_siamese_encoder(network.encoder, folder)
     try:
-        with quiet_transformers():
-            save_siamese_encoder(network.encoder, folder)
         save_file({"codes": codes}, folder / _POLY_CODES_FILE, metadata={"format": "pt"})
     except SafetensorError as error:  # not an OSError, even for disk errors
         raise OSError(f"{folder}: {error}") from error

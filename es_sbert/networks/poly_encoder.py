@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from es_sbert.encoder.batching import plan_batches, unique_rows
+from es_sbert.encoder.batching import unique_rows
 from es_sbert.networks.cross_encoder import check_pairs
 from es_sbert.networks.pooling import MIN_NORM, normalize_vectors
-from es_sbert.networks.siamese_encoder import SiameseEncoder, eval_mode
+from es_sbert.networks.siamese_encoder import SiameseEncoder, eval_mode, inference_batches
 
 
 def attend_with_codes(tokens: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
@@ -63,8 +63,6 @@ def attention_cosine(contexts: Tensor, candidates: Tensor) -> Tensor:
     return torch.where(has_direction, dots / length, 0.0)
 
 
-# Padded tokens of one batch without gradients.
-_BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 # Pairs scored at a time: each needs a context's m vectors.
 _SCORED_PAIRS = 256
 
@@ -162,6 +160,6 @@ class PolyEncoder(nn.Module):
     def _batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
         """Numbers of some rows with their ids and mask, on the network's device; every row once."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
-        for members in plan_batches(lengths, _BATCH_TOKENS.get(self.device.type, _BATCH_TOKENS["cuda"])):
+        for members in inference_batches(lengths, self.device):
             ids, mask = self.encoder.pad([rows[member] for member in members])
             yield members, ids.to(self.device), mask.to(self.device)

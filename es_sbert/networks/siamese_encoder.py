@@ -129,6 +129,11 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
 _BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
 
 
+def inference_batches(lengths: NDArray[np.int64], device: torch.device) -> list[NDArray[np.int64]]:
+    """Batches without gradients: row numbers of each, of inputs with `lengths` tokens, *shape* ``(rows,)``."""
+    return plan_batches(lengths, _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cuda"]))
+
+
 class DenseLayer(nn.Module):
     """y = activation(x Wᵀ + b); its tensors are named as sentence-transformers names them."""
 
@@ -243,7 +248,7 @@ class SiameseEncoder(nn.Module):
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (texts,)
         vectors = np.empty((len(rows), self.dimensions), dtype=np.float32)  # (texts, dimensions)
         with eval_mode(self):
-            for members in plan_batches(lengths, _BATCH_TOKENS.get(self.device.type, _BATCH_TOKENS["cuda"])):
+            for members in inference_batches(lengths, self.device):
                 ids, mask = self.pad([rows[member] for member in members])
                 padded = bool(lengths[members].min() < ids.shape[1])
                 vectors[members] = self(ids.to(self.device), mask.to(self.device), padded).cpu().numpy()
@@ -261,13 +266,6 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
     finally:
         module.train(training)
 
-
-_ACTIVATION_NAMES = {
-    Activation.IDENTITY: "torch.nn.modules.linear.Identity",
-    Activation.TANH: "torch.nn.modules.activation.Tanh",
-    Activation.RELU: "torch.nn.modules.activation.ReLU",
-    Activation.GELU: "torch.nn.modules.activation.GELU",
-}
 
 # Written in the form that every version of sentence-transformers reads.
 _POOLING_KEYS = {
@@ -321,22 +319,9 @@ def load_transformer(model: SentenceModel) -> nn.Module:
     """
     folder = model.transformer_folder
     find_weight_files(folder)  # refuses pickles before another library opens them
-    try:
-        transformer, loading = AutoModel.from_pretrained(
-            str(folder),
-            use_safetensors=True,
-            local_files_only=True,
-            dtype=torch.float32,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise BundleInvalid(
-            f"transformers cannot open {folder}: {error_summary(error)}",
-            "Give the folder of a transformers encoder with its config.json and model.safetensors.",
-        ) from error
+    transformer, missing_keys = load_pretrained(AutoModel, folder)
     # transformers fills what is missing with random numbers; only the pooler, which is not used, may be missing.
-    missing = sorted(key for key in loading["missing_keys"] if "pooler" not in key)
+    missing = sorted(key for key in missing_keys if "pooler" not in key)
     if missing:
         raise BundleInvalid(f"the weights in {folder} lack {', '.join(missing[:3])}", COPY_AGAIN)
     pooler = getattr(transformer, "pooler", None)
@@ -345,6 +330,43 @@ def load_transformer(model: SentenceModel) -> nn.Module:
         pooler.requires_grad_(False)
     network: nn.Module = transformer.train()
     return network
+
+
+def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any, set[str]]:
+    """A network of transformers with the weights of a folder, in float32, on the CPU.
+
+    Args:
+        auto_class: One of transformers' auto classes, such as `AutoModel`.
+        folder: The folder.
+        options: More arguments of `from_pretrained`.
+
+    Returns:
+        The network, and the names of its tensors that the folder lacks.
+
+    Raises:
+        BundleInvalid: transformers cannot open the folder.
+    """
+    try:
+        network, loading = auto_class.from_pretrained(
+            str(folder),
+            use_safetensors=True,
+            local_files_only=True,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
+        raise open_error(folder, error) from error
+    return network, set(loading["missing_keys"])
+
+
+def open_error(folder: Path, error: Exception) -> BundleInvalid:
+    """The error of a folder that transformers cannot open."""
+    return BundleInvalid(
+        f"transformers cannot open {folder}: {error_summary(error)}",
+        "Give the folder of a transformers encoder with its config.json and model.safetensors.",
+    )
 
 
 def _open_dense(model: SentenceModel, settings: Dense) -> DenseLayer:
@@ -366,12 +388,7 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     """
     model = encoder.model
     folder.mkdir(parents=True, exist_ok=True)
-    transformer: Any = merge_lora(encoder.transformer)
-    transformer.save_pretrained(str(folder))
-    tokenizer = AutoTokenizer.from_pretrained(str(model.transformer_folder), local_files_only=True)
-    tokenizer.save_pretrained(str(folder))
-    # The tokenizer as it was: transformers may write it in another form, and its file is part of the fingerprint.
-    (folder / "tokenizer.json").write_bytes(model.tokenizer_file.read_bytes())
+    save_transformer(encoder.transformer, folder, model.transformer_folder)
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
     pooling = {key: mode in model.pooling for mode, key in _POOLING_KEYS.items()}
@@ -404,12 +421,35 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     )
 
 
-def merge_lora(transformer: Any) -> nn.Module:
-    """The transformer with its LoRA updates, where it has some, added to its weights; the argument is left alone."""
-    if not hasattr(transformer, "merge_and_unload"):
-        return cast(nn.Module, transformer)
-    plain: nn.Module = copy.deepcopy(transformer).merge_and_unload()
-    return plain
+def save_transformer(transformer: Any, folder: Path, base: Path, **tokenizer_options: Any) -> None:
+    """Write a transformer and its tokenizer; updates by LoRA are merged into the written weights.
+
+    Args:
+        transformer: The network; not changed.
+        folder: An existing folder.
+        base: The folder of its tokenizer.
+        tokenizer_options: What is changed in the tokenizer's settings.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written to.
+    """
+    if hasattr(transformer, "merge_and_unload"):
+        transformer = copy.deepcopy(transformer).merge_and_unload()
+    try:
+        transformer.save_pretrained(str(folder))
+    except safetensors.SafetensorError as error:  # not an OSError, even for disk errors
+        raise OSError(f"{folder}: {error}") from error
+    tokenizer = AutoTokenizer.from_pretrained(
+        str(base), local_files_only=True, trust_remote_code=False, **tokenizer_options
+    )
+    tokenizer.save_pretrained(str(folder))
+    # The tokenizer as it was: transformers may write it in another form, and its file is part of the fingerprint.
+    (folder / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
+
+
+def qualified_name(kind: type) -> str:
+    """A class by its module and name, as sentence-transformers writes activations."""
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _write_dense(layer: DenseLayer, folder: Path) -> None:
@@ -421,7 +461,7 @@ def _write_dense(layer: DenseLayer, folder: Path) -> None:
             "in_features": settings.in_features,
             "out_features": settings.out_features,
             "bias": settings.bias,
-            "activation_function": _ACTIVATION_NAMES[settings.activation],
+            "activation_function": qualified_name(type(layer.activation)),
         },
     )
     safetensors.torch.save_file(

@@ -54,14 +54,21 @@ def train(
     """
     require_extra("train", "torch", "transformers", "accelerate", "yaml", "scipy", "sklearn", "matplotlib")
     from es_sbert.training.recipe import load_recipe
-    from es_sbert.training.training_run import TrainingRun
+    from es_sbert.training.training_run import run_recipe
 
     if isinstance(recipe, str | Path):
         path = Path(recipe)
         data_folder = data_folder or (path.parent if path.is_file() else None)
         recipe = load_recipe(str(recipe), overrides)
-    run = TrainingRun(recipe, data_folder or Path(), device=device, report=report)
-    return run.train(output, resume=resume, keep_checkpoints=keep_checkpoints)
+    return run_recipe(
+        recipe,
+        data_folder or Path(),
+        output,
+        device=device,
+        resume=resume,
+        keep_checkpoints=keep_checkpoints,
+        report=report,
+    )
 
 
 __all__ = ["train"]

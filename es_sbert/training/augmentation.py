@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.errors import RecipeInvalid, SourceError
+from es_sbert.errors import SourceError
 from es_sbert.evaluation.pair_metrics import Similarity, paired_similarity
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.settings import MarginDistillationSpec, ObjectiveSpec, RegressionSpec
+from es_sbert.training.objective_settings import MarginDistillationSpec, ObjectiveSpec, RegressionSpec
 from es_sbert.training.recipe import NeighboursSpec
 from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_examples import Examples
 
 # Texts whose cosines with all others are in memory at once: 200 MB for 100,000 texts.
 _NEIGHBOUR_BLOCK = 512
@@ -129,7 +129,6 @@ def add_teacher_labels(
 
     Raises:
         ModelError: the teacher cannot be opened.
-        RecipeInvalid: margins need exactly one negative.
         OutputError: the cache cannot be written.
     """
     teacher: str | None = getattr(objective, "teacher", None)
@@ -143,10 +142,13 @@ def add_teacher_labels(
 
 def _teacher_labels(teacher: str, examples: Examples, objective: ObjectiveSpec, device: str) -> NDArray[np.float32]:
     """Sentence vectors ``(examples, dimensions)``, or scores or margins ``(examples,)``, as the objective needs."""
-    if isinstance(objective, MarginDistillationSpec):
-        return _teacher_margins(teacher, examples, device)
     folder = resolve_model(teacher)
     labels: NDArray[np.floating]
+    if isinstance(objective, MarginDistillationSpec):
+        scorer = open_pair_scorer(folder, name=teacher).to(device)
+        anchors, positives, negatives = examples.texts
+        margins: NDArray[np.float32] = scorer.score(anchors, positives) - scorer.score(anchors, negatives)
+        return margins
     if isinstance(objective, RegressionSpec) and is_pair_scorer(folder):
         labels = open_pair_scorer(folder, name=teacher).to(device).score(*examples.texts)
     else:
@@ -156,18 +158,6 @@ def _teacher_labels(teacher: str, examples: Examples, objective: ObjectiveSpec, 
             return vectors
         labels = paired_similarity(Similarity.COSINE, *(encoder.embed(texts) for texts in examples.texts))
     return np.clip(labels, *objective.range).astype(np.float32)
-
-
-def _teacher_margins(teacher: str, examples: Examples, device: str) -> NDArray[np.float32]:
-    if len(examples.texts) != 3:
-        raise RecipeInvalid(
-            f"{examples.name}: a teacher's margin is between one positive and one negative",
-            "Map the role negative to one column.",
-        )
-    scorer = open_pair_scorer(resolve_model(teacher), name=teacher).to(device)
-    anchors, positives, negatives = examples.texts
-    margins: NDArray[np.float32] = scorer.score(anchors, positives) - scorer.score(anchors, negatives)
-    return margins
 
 
 def _save_array(path: Path, array: NDArray[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,91 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from es_sbert.encoder.tokenizer import TokenizedPairs
 from es_sbert.evaluation.evaluated_models import PairScorer, SentenceEmbedder
 from es_sbert.networks.siamese_encoder import SiameseEncoder, save_siamese_encoder
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.data.token_columns import PairColumn, TokenColumn
-from es_sbert.training.objectives.losses import Objective
+from es_sbert.training.losses import Objective
 from es_sbert.training.training_device import gather
+from es_sbert.training.training_examples import Examples
+
+# Token ids of a text, *shape* ``(tokens,)``.
+Tokens = NDArray[np.int64]
+
+# Texts tokenised at a time: the tokenizer's own objects are many times as large as their ids.
+_SLICE = 16_384
+
+
+class TokenRows:
+    """Rows of numbers, one a text or a pair, in one flat array.
+
+    Args:
+        parts: The rows in order; each part as a flat array, *shape* ``(numbers of the part,)``.
+        lengths: *Shape:* ``(rows,)``.
+    """
+
+    def __init__(self, parts: Sequence[NDArray[np.integer]], lengths: Sequence[int]) -> None:
+        self._flat = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)  # (numbers,)
+        self.lengths = np.array(lengths, dtype=np.int64)
+        """Numbers of each row, *shape* ``(rows,)``."""
+        self._ends = np.cumsum(self.lengths)  # (rows,)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, row: int) -> NDArray[np.int64]:
+        """One row, *shape* ``(numbers,)``."""
+        end = self._ends[row]
+        return self._flat[end - self.lengths[row] : end].astype(np.int64)
+
+
+class TokenColumn(TokenRows):
+    """Token ids of many texts.
+
+    Args:
+        texts: The texts.
+        tokenize: Texts → one int64 array of token ids each.
+    """
+
+    def __init__(self, texts: Sequence[str], tokenize: Callable[[Sequence[str]], list[Tokens]]) -> None:
+        parts, lengths = [], []
+        for start in range(0, len(texts), _SLICE):
+            rows = tokenize(texts[start : start + _SLICE])
+            parts.append(np.concatenate(rows).astype(np.int32))  # (tokens of the slice,)
+            lengths += [len(row) for row in rows]
+        super().__init__(parts, lengths)
+
+
+class PairColumn:
+    """Token ids of many pairs of texts, and which text each token belongs to.
+
+    Args:
+        first, second: The texts.
+        tokenize: Pairs of texts, as two columns → their tokens.
+    """
+
+    def __init__(
+        self,
+        first: Sequence[str],
+        second: Sequence[str],
+        tokenize: Callable[[Sequence[str], Sequence[str]], TokenizedPairs],
+    ) -> None:
+        ids, types, lengths = [], [], []
+        for start in range(0, len(first), _SLICE):
+            part = slice(start, start + _SLICE)
+            tokenized = tokenize(first[part], second[part])
+            ids.append(np.concatenate(tokenized.ids).astype(np.int32))  # (tokens of the slice,)
+            types.append(np.concatenate(tokenized.types).astype(np.int8))  # (tokens of the slice,)
+            lengths += tokenized.lengths.tolist()
+        self._ids, self._types = TokenRows(ids, lengths), TokenRows(types, lengths)
+        self.lengths = self._ids.lengths
+        """Tokens of each pair, *shape* ``(pairs,)``."""
+
+    def pairs(self, rows: Sequence[int]) -> TokenizedPairs:
+        """Some pairs; that they were truncated is not known any more."""
+        return TokenizedPairs(
+            [self._ids[row] for row in rows], [self._types[row] for row in rows], np.zeros(len(rows), dtype=np.bool_)
+        )
+
 
 # A collated batch: name → tensors, nested for the text columns. The trainer moves it to the device.
 Batch = Mapping[str, Any]
@@ -78,9 +157,6 @@ class TrainingTask(nn.Module, ABC):
             OSError: the disk is full, or the folder cannot be written to.
         """
 
-
-# Token ids of a text, *shape* ``(tokens,)``.
-Tokens = NDArray[np.int64]
 
 # One pass over all columns has less overhead than one a column, unless it makes short texts as long as long ones.
 _MAX_PADDING_RATIO = 1.25

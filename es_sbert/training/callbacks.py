@@ -1,4 +1,4 @@
-"""Trainer callbacks: checkpoint schedule, early stopping, CSV log and plot, progress bar."""
+"""Trainer callbacks: schedule of checkpoints and early stopping, CSV log and plot, progress bar."""
 
 from __future__ import annotations
 
@@ -11,39 +11,16 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from es_sbert.progress_bar import SingleLineProgress
+from es_sbert.training.recipe import StageSpec
 from es_sbert.training.training_errors import translate_disk_errors
 
 
 def checkpoint_steps(steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
     """Steps within an epoch, from 1, with an evaluation and a checkpoint: evenly spread, including the last."""
     return frozenset(math.ceil(steps_per_epoch * part / per_epoch) for part in range(1, per_epoch + 1))
-
-
-class CheckpointSchedule(TrainerCallback):
-    """Evaluate and save at the steps of `checkpoint_steps`, and after the last step of the run (transformers' default).
-
-    Args:
-        steps_per_epoch: Optimiser steps of one epoch.
-        per_epoch: Checkpoints of an epoch.
-        measured: Whether there is a dev set.
-    """
-
-    def __init__(self, steps_per_epoch: int, per_epoch: int, *, measured: bool) -> None:
-        self._steps_per_epoch = steps_per_epoch
-        self._steps = checkpoint_steps(steps_per_epoch, per_epoch)
-        self._measured = measured
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        within = (state.global_step - 1) % self._steps_per_epoch + 1
-        if within in self._steps:
-            control.should_save = True
-            control.should_evaluate = self._measured
-        return control
 
 
 def is_out_of_patience(dev: Sequence[float], patience: int) -> bool:
@@ -56,34 +33,41 @@ def is_out_of_patience(dev: Sequence[float], patience: int) -> bool:
     return bool(dev) and len(dev) - 1 - dev.index(max(dev)) >= patience
 
 
-class ResumableEarlyStopping(TrainerCallback):
-    """Stop a run after its last step, or after `patience` evaluations without a better dev score.
+class StageSchedule(TrainerCallback):
+    """When a stage is evaluated and saved, and when it ends.
 
-    Both depend only on what a checkpoint holds, so a resumed run ends at the same step as an uninterrupted one.
+    It is evaluated and saved at the steps of `checkpoint_steps`, and after the last step (transformers' default). It
+    ends after its last step, or after `patience` evaluations without a better dev score.
+
+    The end depends only on what a checkpoint holds, so a resumed run ends at the same step as an uninterrupted one.
     transformers' early stopping starts counting again on resume, and its loop takes one step more if the last
     checkpoint is that of the last step, in the middle of an epoch.
 
     Args:
-        patience: Evaluations without a better score; None: never stop early.
+        stage: The stage.
+        steps_per_epoch: Optimiser steps of one epoch.
     """
 
-    def __init__(self, patience: int | None) -> None:
-        self._patience = patience
+    def __init__(self, stage: StageSpec, steps_per_epoch: int) -> None:
+        self._stage = stage
+        self._steps_per_epoch = steps_per_epoch
+        self._steps = checkpoint_steps(steps_per_epoch, stage.checkpoints_per_epoch)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps:
             control.should_training_stop = True
-        return self.on_evaluate(args, state, control)
+        self.on_evaluate(args, state, control)
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        step_in_epoch = (state.global_step - 1) % self._steps_per_epoch + 1
+        if step_in_epoch in self._steps:
+            control.should_save = True
+            control.should_evaluate = self._stage.dev is not None
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         dev = [entry["eval_dev"] for entry in state.log_history if "eval_dev" in entry and entry["step"] > 0]
-        if self._patience is not None and is_out_of_patience(dev, self._patience):
+        if self._stage.patience is not None and is_out_of_patience(dev, self._stage.patience):
             control.should_training_stop = True
-        return control
 
 
 _COLUMNS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "dev")
@@ -134,11 +118,10 @@ def plot_metrics(rows: Sequence[MetricsRow], path: Path, *, title: str, dev_name
     axes.plot([step for step, _ in losses], [loss for _, loss in losses], color="tab:blue", label="loss")
     measured = [(row["step"], row["dev"]) for row in rows if "dev" in row]
     if dev_name and measured:
+        steps, scores = zip(*measured, strict=True)
         right = axes.twinx()
         right.set_ylabel(dev_name)
-        right.plot(
-            [step for step, _ in measured], [dev for _, dev in measured], color="tab:orange", marker="o", label=dev_name
-        )
+        right.plot(steps, scores, color="tab:orange", marker="o", label=dev_name)
     figure.legend(loc="outside lower center", ncols=2)
     figure.savefig(path, dpi=120)
 
@@ -157,15 +140,13 @@ class MetricsLogCallback(TrainerCallback):
         self._title = title
         self._dev_name = dev_name
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             rows = metrics_history(state.log_history)
             with translate_disk_errors(self._stem.parent):
                 self._stem.with_name(f"{self._stem.name}.csv").write_text(metrics_csv(rows), encoding="utf-8")
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             path = self._stem.with_name(f"{self._stem.name}.png")
             with translate_disk_errors(self._stem.parent):
@@ -191,9 +172,7 @@ class ProgressBarCallback(TrainerCallback):
         self._console = console or Console(stderr=True)
         self._bar: SingleLineProgress | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not self._console.is_terminal:
             return
         self._bar = SingleLineProgress(
@@ -209,17 +188,12 @@ class ProgressBarCallback(TrainerCallback):
         self._bar.add_task(self._stage, total=state.max_steps, completed=state.global_step, loss="–")
         self._bar.start()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self._bar:
             self._bar.update(self._bar.task_ids[0], completed=state.global_step)
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, control: Any, logs: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
         logs = logs or {}
         if not state.is_world_process_zero:

@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Dense, Pooling, SentenceModel
+from es_sbert.bundle.sentence_model import Dense, Pooling
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.cross_encoder import CrossEncoder
 from es_sbert.networks.pair_scorer_folder import is_poly_encoder, read_poly_codes, start_cross_encoder
 from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import DenseLayer, SiameseEncoder, open_siamese_encoder, skip_mask_check
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.losses import Objective, build_objective, objective_schema
-from es_sbert.training.objectives.settings import ObjectiveSpec
+from es_sbert.training.losses import build_objective, objective_schema
+from es_sbert.training.objective_settings import ObjectiveSpec
 from es_sbert.training.pair_tasks import CrossEncoderTask, PolyEncoderTask, head_labels
 from es_sbert.training.recipe import LoraSpec, ModelKind, ModelSpec, StageSpec
+from es_sbert.training.training_examples import Examples
 
 
 def open_task(
@@ -122,10 +122,9 @@ def open_poly_encoder_task(spec: ModelSpec, objectives: Mapping[str, ObjectiveSp
 
 def _open_bi_encoder_task(spec: ModelSpec, stage: StageSpec, objectives: Mapping[str, ObjectiveSpec]) -> BiEncoderTask:
     encoder = open_initial_model(resolve_model(spec.base), spec)
-    built: dict[int, Objective] = {}  # data sets with the same objective share its head
-    for objective in objectives.values():
-        if id(objective) not in built:
-            built[id(objective)] = build_objective(objective, encoder.dimensions)
+    different = {id(objective): objective for objective in objectives.values()}
+    # Data sets with the same objective share its head.
+    built = {key: build_objective(objective, encoder.dimensions) for key, objective in different.items()}
     _prepare_transformer(encoder, stage, spec.lora)
     return BiEncoderTask(
         encoder,
@@ -204,14 +203,7 @@ def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
         ModelError: the folder cannot be opened.
     """
     encoder = open_siamese_encoder(folder, name=spec.base, pooling=spec.pooling or (Pooling.MEAN,))
-    model, dense = _apply_spec(encoder.model, encoder.dense_layers, spec)
-    return SiameseEncoder(model, encoder.transformer, dense, encoder.token_types)
-
-
-def _apply_spec(
-    model: SentenceModel, dense: list[DenseLayer], spec: ModelSpec
-) -> tuple[SentenceModel, list[DenseLayer]]:
-    """Settings and Dense layers of the model with the changes of the recipe."""
+    model, dense = encoder.model, encoder.dense_layers
     pooled = model.dense[0].in_features if model.dense else model.dimensions
     width = pooled // len(model.pooling)
     pooling = spec.pooling or model.pooling
@@ -237,4 +229,4 @@ def _apply_spec(
             "fingerprint": "",
         }
     )
-    return changed, dense
+    return SiameseEncoder(changed, encoder.transformer, dense, encoder.token_types)

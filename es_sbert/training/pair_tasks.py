@@ -15,11 +15,10 @@ from es_sbert.networks.cross_encoder import REGRESSION_LABELS, CrossEncoder
 from es_sbert.networks.pair_scorer_folder import save_cross_encoder, save_poly_encoder
 from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import SiameseEncoder
-from es_sbert.training.bi_encoder_task import Batch, TrainingTask
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.data.token_columns import PairColumn, TokenColumn
-from es_sbert.training.objectives.settings import InBatchSpec, ObjectiveSpec, RegressionSpec, SoftmaxSpec
+from es_sbert.training.bi_encoder_task import Batch, PairColumn, TokenColumn, TrainingTask
+from es_sbert.training.objective_settings import InBatchSpec, ObjectiveSpec, RegressionSpec, SoftmaxSpec
 from es_sbert.training.training_device import gather, joint_mean, rows_before
+from es_sbert.training.training_examples import Examples
 
 # Scores are float32 and were mapped to the range: 1 may have become 1.0000001.
 _SCORE_TOLERANCE = 1e-5

@@ -17,7 +17,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 
 from es_sbert.bundle.sentence_model import Activation, Pooling, Precision
 from es_sbert.errors import RecipeInvalid, error_summary
-from es_sbert.training.objectives.settings import ObjectiveSpec, RecipeSettings, RegressionSpec
+from es_sbert.training.objective_settings import ObjectiveSpec, RecipeSettings, RegressionSpec
 
 
 class ModelKind(StrEnum):
@@ -238,7 +238,7 @@ class Recipe(RecipeSettings):
         return self
 
 
-_SHIPPED_RECIPES = resources.files("es_sbert.training.recipes")
+_SHIPPED_RECIPES = resources.files("es_sbert.training") / "recipes"
 _REMEDY = "docs/commands/train.md describes every setting; `es-sbert train --list` names recipes to start from."
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import sort_checkpoints
 
 from es_sbert.bundle.bundle import EncoderManifest, hash_file
 from es_sbert.errors import CheckpointInvalid, UsageError
@@ -51,31 +51,15 @@ def _fsync(path: Path) -> None:
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
     """The newest complete checkpoint, or None."""
-    complete = [path for path in _list_checkpoints(folder) if (path / _COMPLETE_MARKER).exists()]
-    return complete[-1] if complete else None
+    complete = [path for path in sort_checkpoints(str(folder)) if (Path(path) / _COMPLETE_MARKER).exists()]
+    return Path(complete[-1]) if complete else None
 
 
-def remove_incomplete_checkpoints(folder: Path) -> None:
-    """Remove checkpoints of interrupted saves."""
-    for path in _list_checkpoints(folder):
-        if not (path / _COMPLETE_MARKER).exists():
+def remove_checkpoints(folder: Path, *, keep_complete: bool) -> None:
+    """Remove checkpoints: those of interrupted saves, or all once the trained model has been written."""
+    for path in sort_checkpoints(str(folder)):
+        if not (keep_complete and (Path(path) / _COMPLETE_MARKER).exists()):
             shutil.rmtree(path)
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint: the trained model has been written."""
-    for path in _list_checkpoints(folder):
-        shutil.rmtree(path)
-
-
-def _list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders by their step."""
-    found = []
-    for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        step = path.name.rpartition("-")[2]
-        if path.is_dir() and step.isdigit():
-            found.append((int(step), path))
-    return [path for _, path in sorted(found)]
 
 
 _RUN_FILE = "run.json"
@@ -174,8 +158,8 @@ class RunFolder:
                 raise CheckpointInvalid(
                     f"{self.output} was started with another model under the name {name}: its hash was {started[:12]}, "
                     f"now it is {current[:12]}",
-                    "Restore that model (or, if the name is a relative path, run the command in the same folder), "
-                    ", or start a new run in another folder.",
+                    "Restore that model (or, if the name is a relative path, run the command in the same folder), or "
+                    "start a new run in another folder.",
                 )
 
     def precision(self) -> NumberFormat | None:
@@ -226,7 +210,7 @@ class RunFolder:
             self.staging_folder.rmdir()
             if not keep_checkpoints:
                 for name in stages:
-                    remove_checkpoints(self.stage(name))
+                    remove_checkpoints(self.stage(name), keep_complete=False)
                     shutil.rmtree(self.stage(name) / "model", ignore_errors=True)
 
 

@@ -26,10 +26,9 @@ from es_sbert.evaluation.pair_metrics import (
     unit_rows,
 )
 from es_sbert.networks.siamese_encoder import eval_mode
+from es_sbert.training.batch_sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
 from es_sbert.training.bi_encoder_task import TrainingTask
-from es_sbert.training.data.examples import DevData, StageData
-from es_sbert.training.data.sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
-from es_sbert.training.objectives.settings import ObjectiveSpec, TripletDistance, TripletSpec
+from es_sbert.training.objective_settings import ObjectiveSpec, TripletSpec
 from es_sbert.training.recipe import DevSpec, StageSpec
 from es_sbert.training.run_folder import mark_checkpoint_complete
 from es_sbert.training.training_errors import (
@@ -38,6 +37,7 @@ from es_sbert.training.training_errors import (
     translate_disk_errors,
     translate_out_of_memory,
 )
+from es_sbert.training.training_examples import DevData, StageData
 
 _METRIC_NAMES = {
     "sts": "Spearman's ρ × 100",
@@ -67,25 +67,21 @@ def dev_score(model: SentenceEmbedder | PairScorer, data: DevData, distance: Sim
         RecipeInvalid: the task needs sentence vectors, and the model is a cross- or poly-encoder.
         ModelError: the model returned NaN or infinite values.
     """
+    scores: NDArray[np.floating]
     if isinstance(model, SentenceEmbedder):
-        return _score_vectors([model.embed(texts) for texts in data.texts], data, distance)
-    if data.task not in ("sts", "duplicates"):
+        vectors = [model.embed(texts) for texts in data.texts]
+        if data.task == "triplet":
+            return triplet_accuracy(*vectors)[distance]
+        if data.task == "pairs":
+            return reciprocal_rank(*vectors)
+        scores = paired_similarity(Similarity.COSINE, *vectors)
+    elif data.task in ("sts", "duplicates"):
+        scores = model.score(*data.texts)
+    else:
         raise RecipeInvalid(
             f"dev.task {data.task} needs sentence vectors, which a cross- or poly-encoder does not give",
             "Use dev.task: sts or duplicates.",
         )
-    return _score_pairs(model.score(*data.texts), data)
-
-
-def _score_vectors(vectors: list[NDArray[np.float32]], data: DevData, distance: Similarity) -> float:
-    if data.task == "triplet":
-        return triplet_accuracy(*vectors)[distance]
-    if data.task == "pairs":
-        return reciprocal_rank(*vectors)
-    return _score_pairs(paired_similarity(Similarity.COSINE, *vectors), data)
-
-
-def _score_pairs(scores: NDArray[np.floating], data: DevData) -> float:
     assert data.gold is not None, "read_dev gives labels for these tasks"
     if data.task == "sts":
         return correlate(scores, data.gold.astype(np.float64)).spearman
@@ -114,11 +110,7 @@ def triplet_distance(objectives: Iterable[ObjectiveSpec]) -> Similarity:
     distances = {objective.distance for objective in objectives if isinstance(objective, TripletSpec)}
     if len(distances) != 1:
         return Similarity.COSINE
-    return {
-        TripletDistance.EUCLIDEAN: Similarity.EUCLIDEAN,
-        TripletDistance.MANHATTAN: Similarity.MANHATTAN,
-        TripletDistance.COSINE: Similarity.COSINE,
-    }[distances.pop()]
+    return Similarity(distances.pop())  # the same names
 
 
 def compile_transformer(encoder: nn.Module, backend: str = "inductor") -> None:
@@ -274,7 +266,7 @@ class TaskTrainer(Trainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        # Set by `ResumableEarlyStopping` if the checkpoint is that of the last step.
+        # Set by `StageSchedule` if the checkpoint is that of the last step.
         if not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 

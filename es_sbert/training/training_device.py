@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,7 +88,10 @@ def float32_matmul_precision(precision: TrainingPrecision, device: Literal["cpu"
 
     A CPU, and a program that has set torch's precisions for each backend on its own, keep their settings.
     """
-    before = _matmul_precision() if device == "cuda" else None
+    before = None
+    if device == "cuda":
+        with suppress(RuntimeError):  # torch names no setting if those of the backends differ
+            before = torch.get_float32_matmul_precision()
     if before is None:
         yield
         return
@@ -97,15 +100,6 @@ def float32_matmul_precision(precision: TrainingPrecision, device: Literal["cpu"
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _matmul_precision() -> str | None:
-    """torch's one setting for all backends; None where they differ, which torch refuses to name."""
-    try:
-        setting: str = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return None
-    return setting
 
 
 def processes() -> int:

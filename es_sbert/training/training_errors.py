@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from es_sbert.errors import EsSbertError, OutOfMemory, OutputError, TrainingDiverged, error_summary
-from es_sbert.training.data.examples import Examples
+from es_sbert.errors import OutOfMemory, OutputError, TrainingDiverged, error_summary
+from es_sbert.training.training_examples import Examples
 
 # Batches between a loss and its check on a GPU. The host may run ahead of the GPU by this many.
 CHECK_DELAY = 8
-
-
-@dataclass(frozen=True)
-class _PendingLoss:
-    """A loss that is being copied to the host.
-
-    Attributes:
-        value: *Shape:* ``()``, pinned memory that receives it.
-        event: CUDA event after the copy; None on a CPU.
-        step, examples, rows: Step, data set and rows of the batch.
-    """
-
-    value: Tensor
-    event: Any
-    step: int
-    examples: Examples
-    rows: NDArray[np.int64]
 
 
 class LossCheck:
@@ -61,7 +43,9 @@ class LossCheck:
         self._delay = (CHECK_DELAY if self._on_gpu else 0) if delay is None else delay
         self._places = torch.zeros(self._delay + 1, pin_memory=self._on_gpu)  # (delay + 1,) float32
         self._added = 0
-        self._pending: deque[_PendingLoss] = deque()
+        # Losses that are being copied to the host: memory that receives each, the CUDA event after the copy (None on a
+        # CPU), and step, data set and rows of the batch.
+        self._pending: deque[tuple[Tensor, Any, int, Examples, NDArray[np.int64]]] = deque()
 
     def add(self, loss: Tensor, step: int, examples: Examples, rows: NDArray[np.int64]) -> None:
         """Add a loss and check the one of `delay` batches ago.
@@ -82,7 +66,7 @@ class LossCheck:
         if self._on_gpu:
             event = torch.cuda.Event()
             event.record()
-        self._pending.append(_PendingLoss(place, event, step, examples, rows))
+        self._pending.append((place, event, step, examples, rows))
         while len(self._pending) > self._delay:
             self._check_oldest()
 
@@ -96,11 +80,11 @@ class LossCheck:
             self._check_oldest()
 
     def _check_oldest(self) -> None:
-        pending = self._pending.popleft()
-        if pending.event is not None:
-            pending.event.synchronize()
+        place, event, step, examples, rows = self._pending.popleft()
+        if event is not None:
+            event.synchronize()
         # numpy reads host memory; torch could synchronise with the GPU.
-        check_loss_finite(float(pending.value.numpy()), pending.step, pending.examples, pending.rows)
+        check_loss_finite(float(place.numpy()), step, examples, rows)
 
 
 # Lines of a batch named in a message.
@@ -111,6 +95,9 @@ _DIVERGED_REMEDY = (
     "Lower learning_rate, or raise warmup; with precision: fp16 try bf16 or fp32. Then start a new run in another "
     "folder: --resume uses the same recipe and would diverge again."
 )
+
+# torch.save reports a failed write as a RuntimeError of its zip writer, with one of these words.
+_FAILED_WRITE = ("PytorchStreamWriter", "unexpected pos", "file write failed")
 
 # Messages of CPU allocators; torch has no error class for them.
 _CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
@@ -160,28 +147,18 @@ def translate_out_of_memory(batch: int, mini_batch: int | None) -> Iterator[None
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise _out_of_memory(error, batch, mini_batch) from error
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _CPU_OUT_OF_MEMORY):
-            raise _out_of_memory(error, batch, mini_batch) from error
-        raise
-
-
-def _out_of_memory(error: Exception, batch: int, mini_batch: int | None) -> OutOfMemory:
-    held = mini_batch or batch
-    setting = "mini_batch" if mini_batch else "batch"
-    smaller = max(1, held // 2)
-    instead = (
-        ""
-        if mini_batch
-        else f" (with mini_batch: {smaller} in its place, the batch stays {batch} and steps take longer)"
-    )
-    return OutOfMemory(
-        f"a batch does not fit into memory with {setting}: {held} ({error_summary(error)})",
-        f"Lower {setting} in the recipe to {smaller}{instead}, or lower model.max_tokens, or set "
-        "gradient_checkpointing: true.",
-    )
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not known and not any(words in str(error).lower() for words in _CPU_OUT_OF_MEMORY):
+            raise
+        setting, held = ("mini_batch", mini_batch) if mini_batch else ("batch", batch)
+        smaller = max(1, held // 2)
+        instead = f" (with mini_batch: {smaller} in its place, the batch stays {batch} and steps take longer)"
+        raise OutOfMemory(
+            f"a batch does not fit into memory with {setting}: {held} ({error_summary(error)})",
+            f"Lower {setting} in the recipe to {smaller}{'' if mini_batch else instead}, or lower model.max_tokens, or "
+            "set gradient_checkpointing: true.",
+        ) from error
 
 
 @contextmanager
@@ -193,21 +170,12 @@ def translate_disk_errors(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except EsSbertError:
-        raise
-    except (OSError, SafetensorError) as error:
-        raise _write_failed(folder, error) from error
-    except RuntimeError as error:
-        # torch.save reports a failed write as a RuntimeError of its zip writer.
-        if not any(word in str(error) for word in ("PytorchStreamWriter", "unexpected pos", "file write failed")):
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _FAILED_WRITE):
             raise
-        raise _write_failed(folder, error) from error
-
-
-def _write_failed(folder: Path, error: Exception) -> OutputError:
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return OutputError(
-        f"{folder} cannot be written: {'the disk is full' if full else error_summary(error)}",
-        "Free space, or make the folder writable, and run the same command with --resume: it continues from the last "
-        "complete checkpoint.",
-    )
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise OutputError(
+            f"{folder} cannot be written: {'the disk is full' if full else error_summary(error)}",
+            "Free space, or make the folder writable, and run the same command with --resume: it continues from the "
+            "last complete checkpoint.",
+        ) from error

@@ -24,14 +24,14 @@ from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, 
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 from es_sbert.exporters.parity import read_gold_pairs
 from es_sbert.training.augmentation import add_teacher_labels, mine_neighbour_pairs
-from es_sbert.training.data.examples import DevData, StageData, read_dev, read_stage
-from es_sbert.training.objectives.losses import objective_schema
+from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelKind, ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder, hash_model, hash_source, write_json
 from es_sbert.training.trainer import dev_metric_name, dev_score, triplet_distance
 from es_sbert.training.training_device import choose_training_device, choose_training_precision, has_native_bf16
 from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_examples import DevData, StageData, read_dev, read_stage
 from es_sbert.training.training_stage import RunSettings, StageResult, StageTraining
 
 
@@ -102,186 +102,180 @@ def next_model_spec(spec: ModelSpec, folder: Path) -> ModelSpec:
     return ModelSpec(base=str(folder), kind=spec.kind, codes=spec.codes, lora=spec.lora)
 
 
-class TrainingRun:
-    """One run of a recipe.
+def check_recipe(recipe: Recipe, data_folder: Path, device: str = "auto") -> list[StageData]:
+    """Check device and precision, find the models, read and check the data of every stage; write nothing.
 
     Args:
         recipe: The recipe.
         data_folder: Base of relative paths in the recipe.
+        device: `auto`, `cpu` or `cuda`.
+
+    Raises:
+        EsSbertError: an input is missing or invalid.
+    """
+    choose_training_precision(recipe.precision, choose_training_device(device), has_bf16=has_native_bf16())
+    find_models(recipe)
+    return read_stages(recipe, data_folder)
+
+
+def run_recipe(
+    recipe: Recipe,
+    data_folder: Path,
+    output: Path,
+    *,
+    device: str,
+    resume: bool,
+    keep_checkpoints: bool,
+    report: Callable[[str], None],
+) -> TrainingResult:
+    """Train all stages and export the model. All inputs are checked before anything is written.
+
+    Args:
+        recipe: The recipe.
+        data_folder: Base of relative paths in the recipe.
+        output: Folder of the trained model; new or empty, except with `resume`.
         device: `auto`, `cpu` or `cuda`; torchrun starts one process for each GPU.
+        resume: Resume an interrupted run from its last complete checkpoint.
+        keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
         report: Called with progress messages.
 
     Raises:
-        DeviceError: the device is not available.
+        EsSbertError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
     """
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    torch_device = choose_training_device(device)
+    process = accelerate.PartialState(cpu=torch_device == "cpu")
+    stages = read_stages(recipe, data_folder)
+    test_data = read_dev(recipe.test, data_folder) if recipe.test else None
+    models = find_models(recipe, all_needed=not resume)
+    folder = RunFolder(output)
+    precision = choose_training_precision(
+        # A resumed run keeps its number format, also on another GPU.
+        (folder.precision() if resume and recipe.precision == "auto" else None) or recipe.precision,
+        torch_device,
+        has_bf16=has_native_bf16(),
+    )
+    run_report = report if process.is_main_process else lambda message: None
+    run = RunSettings(recipe, folder, torch_device, precision, resume, run_report)
+    with ExitStack() as stack:
+        data_hashes: dict[str, str] = {}
+        if process.is_main_process:
+            data_hashes = _hash_data(recipe, data_folder)
+            model_hashes = {name: hash_model(path) for name, path in models.items()}
+            stack.enter_context(folder.lock(recipe, data_hashes, model_hashes, precision.products, resume=resume))
+        process.wait_for_everyone()
+        if resume and folder.finished():
+            run.report(f"{output} is finished: there is nothing to resume")
+            return TrainingResult(output, (), _exported_fingerprint(output))
+        results = _train_stages(run, stages)
+        fingerprint = test = None
+        if process.is_main_process:
+            if test_data is not None:
+                test = _measure_test_set(run, stages, test_data, process)
+            fingerprint = _export(run, data_folder, _training_record(run, data_hashes, test))
+            folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in recipe.stages])
+        process.wait_for_everyone()
+    return TrainingResult(output, results, fingerprint, test, str(precision))
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        data_folder: Path,
-        *,
-        device: str = "auto",
-        report: Callable[[str], None] = lambda message: None,
-    ) -> None:
-        self.recipe = recipe
-        self.data_folder = data_folder
-        self.device = choose_training_device(device)
-        self.report = report
 
-    def check(self) -> list[StageData]:
-        """Check the precision, find the models, read and check the data of every stage; write nothing.
+def _hash_data(recipe: Recipe, data_folder: Path) -> dict[str, str]:
+    paths = {data.path for stage in recipe.stages for data in stage.data}
+    paths |= {spec.path for spec in (recipe.test, *(stage.dev for stage in recipe.stages)) if spec}
+    return {path: hash_source(data_folder / path) for path in sorted(paths)}
 
-        Raises:
-            EsSbertError: an input is missing or invalid.
-        """
-        choose_training_precision(self.recipe.precision, self.device, has_bf16=has_native_bf16())
-        find_models(self.recipe)
-        return read_stages(self.recipe, self.data_folder)
 
-    def train(self, output: Path, *, resume: bool = False, keep_checkpoints: bool = False) -> TrainingResult:
-        """Train all stages and export the model. All inputs are checked before anything is written.
+def _train_stages(run: RunSettings, stages: Sequence[StageData]) -> tuple[StageResult, ...]:
+    """Train every stage that is not finished, each from the model of the stage before."""
+    start, results = run.recipe.model, []
+    for stage, data in zip(run.recipe.stages, stages, strict=True):
+        folder = run.folder.stage(stage.name)
+        if not (folder / "model").is_dir():
+            sizes = ", ".join(f"{each.name} ({len(each):,})" for each in data.examples)
+            run.report(f"Training {stage.name} on {run.device} in {run.precision}: {sizes}")
+            with accelerate.PartialState().main_process_first():
+                data = _augment_examples(run, stage, data)
+            results.append(StageTraining(run, stage, data).train(start))
+        start = next_model_spec(run.recipe.model, folder / "model")
+    return tuple(results)
 
-        Args:
-            output: Folder of the trained model; new or empty, except with `resume`.
-            resume: Resume an interrupted run from its last complete checkpoint.
-            keep_checkpoints: Keep the checkpoints and the stages' models in `output/training`.
 
-        Raises:
-            EsSbertError: the run failed. Complete checkpoints are kept; `resume` continues from the last one.
-        """
-        transformers_logging.disable_progress_bar()
-        transformers_logging.set_verbosity_error()
-        process = accelerate.PartialState(cpu=self.device == "cpu")
-        stages = read_stages(self.recipe, self.data_folder)
-        test_data = read_dev(self.recipe.test, self.data_folder) if self.recipe.test else None
-        models = find_models(self.recipe, all_needed=not resume)
-        folder = RunFolder(output)
-        precision = choose_training_precision(
-            # A resumed run keeps its number format, also on another GPU.
-            (folder.precision() if resume and self.recipe.precision == "auto" else None) or self.recipe.precision,
-            self.device,
-            has_bf16=has_native_bf16(),
-        )
-        report = self.report if process.is_main_process else lambda message: None
-        run = RunSettings(self.recipe, folder, self.device, precision, resume, report)
-        with ExitStack() as stack:
-            data_hashes: dict[str, str] = {}
-            if process.is_main_process:
-                data_hashes = self._hash_data()
-                model_hashes = {name: hash_model(path) for name, path in models.items()}
-                stack.enter_context(
-                    folder.lock(self.recipe, data_hashes, model_hashes, precision.products, resume=resume)
-                )
-            process.wait_for_everyone()
-            if resume and folder.finished():
-                report(f"{output} is finished: there is nothing to resume")
-                return TrainingResult(output, (), _exported_fingerprint(output))
-            results = self._train_stages(run, stages)
-            fingerprint = test = None
-            if process.is_main_process:
-                if test_data is not None:
-                    test = self._measure_test_set(run, stages, test_data, process)
-                fingerprint = self._export(run, self._training_record(run, data_hashes, test))
-                folder.publish(keep_checkpoints=keep_checkpoints, stages=[stage.name for stage in self.recipe.stages])
-            process.wait_for_everyone()
-        return TrainingResult(output, results, fingerprint, test, str(precision))
+def _augment_examples(run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
+    """Mine neighbours and add teachers' labels; both are kept in the stage's folder for a resumed run."""
+    folder, examples = run.folder.stage(stage.name), []
+    datasets = zip(stage.data, data.examples, data.objectives, strict=True)
+    for number, (spec, dataset, objective) in enumerate(datasets):
+        neighbours, labels = folder / f"neighbours-{number}.npy", folder / f"teacher-{number}.npy"
+        pairs = mine_neighbour_pairs(dataset, spec.neighbours, neighbours, run.device, run.report)
+        examples.append(add_teacher_labels(pairs, objective, labels, run.device, run.report))
+    return replace(data, examples=tuple(examples))
 
-    def _hash_data(self) -> dict[str, str]:
-        paths = {data.path for stage in self.recipe.stages for data in stage.data}
-        paths |= {spec.path for spec in (self.recipe.test, *(stage.dev for stage in self.recipe.stages)) if spec}
-        return {path: hash_source(self.data_folder / path) for path in sorted(paths)}
 
-    def _train_stages(self, run: RunSettings, stages: Sequence[StageData]) -> tuple[StageResult, ...]:
-        """Train every stage that is not finished, each from the model of the stage before."""
-        start, results = self.recipe.model, []
-        for stage, data in zip(self.recipe.stages, stages, strict=True):
-            folder = run.folder.stage(stage.name)
-            if not (folder / "model").is_dir():
-                sizes = ", ".join(f"{each.name} ({len(each):,})" for each in data.examples)
-                run.report(f"Training {stage.name} on {run.device} in {run.precision}: {sizes}")
-                with accelerate.PartialState().main_process_first():
-                    data = self._augment_examples(run, stage, data)
-                results.append(StageTraining(run, stage, data).train(start))
-            start = next_model_spec(self.recipe.model, folder / "model")
-        return tuple(results)
+def _measure_test_set(
+    run: RunSettings, stages: Sequence[StageData], test: DevData, process: accelerate.PartialState
+) -> FinalScores:
+    """Scores of the start model and of the trained model."""
 
-    def _augment_examples(self, run: RunSettings, stage: StageSpec, data: StageData) -> StageData:
-        """Mine neighbours and add teachers' labels; both are kept in the stage's folder for a resumed run."""
-        folder, examples = run.folder.stage(stage.name), []
-        for number, (spec, dataset, objective) in enumerate(
-            zip(stage.data, data.examples, data.objectives, strict=True)
-        ):
-            pairs = mine_neighbour_pairs(
-                dataset, spec.neighbours, folder / f"neighbours-{number}.npy", run.device, run.report
-            )
-            examples.append(
-                add_teacher_labels(pairs, objective, folder / f"teacher-{number}.npy", run.device, run.report)
-            )
-        return replace(data, examples=tuple(examples))
+    def score(model: ModelSpec, stage: StageSpec, data: StageData) -> float:
+        task = open_task(model, stage, data.examples, data.objectives).to(process.device)
+        return dev_score(task.evaluated_model(), test, triplet_distance(data.objectives))
 
-    def _measure_test_set(
-        self, run: RunSettings, stages: Sequence[StageData], test: DevData, process: accelerate.PartialState
-    ) -> FinalScores:
-        """Scores of the start model and of the trained model."""
+    recipe = run.recipe
+    assert recipe.test is not None
+    trained = next_model_spec(recipe.model, run.folder.stage(recipe.stages[-1].name) / "model")
+    is_bi_encoder = recipe.model.kind is ModelKind.BI_ENCODER
+    return FinalScores(
+        dev_metric_name(recipe.test, "test"),
+        score(recipe.model, recipe.stages[0], stages[0]) if is_bi_encoder else None,
+        score(trained, recipe.stages[-1], stages[-1]),
+    )
 
-        def score(model: ModelSpec, stage: StageSpec, data: StageData) -> float:
-            task = open_task(model, stage, data.examples, data.objectives).to(process.device)
-            return dev_score(task.evaluated_model(), test, triplet_distance(data.objectives))
 
-        recipe = self.recipe
-        assert recipe.test is not None
-        trained = next_model_spec(recipe.model, run.folder.stage(recipe.stages[-1].name) / "model")
-        is_bi_encoder = recipe.model.kind is ModelKind.BI_ENCODER
-        return FinalScores(
-            dev_metric_name(recipe.test, "test"),
-            score(recipe.model, recipe.stages[0], stages[0]) if is_bi_encoder else None,
-            score(trained, recipe.stages[-1], stages[-1]),
-        )
+def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalScores | None) -> dict[str, Any]:
+    """Content of `training.json`: recipe, hashes of the data, stage results, versions."""
+    packages = ("es-sbert", "torch", "transformers", "accelerate")
+    return {
+        "recipe": run.recipe.model_dump(mode="json", exclude_defaults=True),
+        "precision": str(run.precision),
+        "data": data_hashes,
+        "stages": [
+            json.loads(run.folder.result(stage.name).read_text(encoding="utf-8")) for stage in run.recipe.stages
+        ],
+        "test": None if test is None else asdict(test),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+    }
 
-    def _training_record(
-        self, run: RunSettings, data_hashes: dict[str, str], test: FinalScores | None
-    ) -> dict[str, Any]:
-        """Content of `training.json`: recipe, hashes of the data, stage results, versions."""
-        packages = ("es-sbert", "torch", "transformers", "accelerate")
-        return {
-            "recipe": self.recipe.model_dump(mode="json", exclude_defaults=True),
-            "precision": str(run.precision),
-            "data": data_hashes,
-            "stages": [
-                json.loads(run.folder.result(stage.name).read_text(encoding="utf-8")) for stage in self.recipe.stages
-            ],
-            "test": None if test is None else asdict(test),
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
-        }
 
-    def _export(self, run: RunSettings, record: dict[str, Any]) -> str | None:
-        """Write the exported model, its training record and its card to the staging folder."""
-        trained, staging = run.folder.stage(self.recipe.stages[-1].name) / "model", run.folder.staging_folder
-        shutil.rmtree(staging, ignore_errors=True)
-        with translate_disk_errors(run.folder.output):
-            fingerprint = self._export_model(trained, staging, run.report)
-            write_json(staging / TRAINING_RECORD, record)
-            card = model_card(self.recipe.name, (), TrainingRecord.model_validate(record))
-            (staging / "README.md").write_text(card, encoding="utf-8")
-        return fingerprint
+def _export(run: RunSettings, data_folder: Path, record: dict[str, Any]) -> str | None:
+    """Write the exported model, its training record and its card to the staging folder; returns the fingerprint."""
+    staging = run.folder.staging_folder
+    shutil.rmtree(staging, ignore_errors=True)
+    with translate_disk_errors(run.folder.output):
+        fingerprint = _export_model(run, data_folder)
+        write_json(staging / TRAINING_RECORD, record)
+        card = model_card(run.recipe.name, (), TrainingRecord.model_validate(record))
+        (staging / "README.md").write_text(card, encoding="utf-8")
+    return fingerprint
 
-    def _export_model(self, trained: Path, staging: Path, report: Callable[[str], None]) -> str | None:
-        """Export to ONNX, checked by the parity gate; returns the fingerprint, or None if nothing was exported."""
-        export, kind = self.recipe.export, self.recipe.model.kind
-        if not export.precisions or kind is ModelKind.POLY_ENCODER:
-            shutil.copytree(trained, staging)
-            return None
-        if kind is ModelKind.CROSS_ENCODER:
-            cross_encoder = read_cross_encoder(trained, self.recipe.name)
-            return export_reranker(cross_encoder, staging, export.precisions, on_progress=report).fingerprint
-        return export_bundle(
-            read_sentence_model(trained, self.recipe.name),
-            staging,
-            export.precisions,
-            sts_file=self.data_folder / export.sts if export.sts else None,
-            reference="auto",
-            on_progress=report,
-        ).fingerprint
+
+def _export_model(run: RunSettings, data_folder: Path) -> str | None:
+    """Export to ONNX, checked by the parity gate; returns the fingerprint, or None if nothing was exported."""
+    recipe, staging = run.recipe, run.folder.staging_folder
+    export, kind, trained = recipe.export, recipe.model.kind, run.folder.stage(recipe.stages[-1].name) / "model"
+    if not export.precisions or kind is ModelKind.POLY_ENCODER:
+        shutil.copytree(trained, staging)
+        return None
+    if kind is ModelKind.CROSS_ENCODER:
+        cross_encoder = read_cross_encoder(trained, recipe.name)
+        return export_reranker(cross_encoder, staging, export.precisions, on_progress=run.report).fingerprint
+    return export_bundle(
+        read_sentence_model(trained, recipe.name),
+        staging,
+        export.precisions,
+        sts_file=data_folder / export.sts if export.sts else None,
+        reference="auto",
+        on_progress=run.report,
+    ).fingerprint
 
 
 def _exported_fingerprint(folder: Path) -> str | None:

@@ -17,24 +17,17 @@ from transformers import TrainerCallback, TrainingArguments
 
 from es_sbert.errors import SourceError
 from es_sbert.exporters.export_bundle import staged_folder
+from es_sbert.training.batch_sampler import EpochPlan, MixedBatchSampler, PlannedDataset, batch_count, number_texts
 from es_sbert.training.bi_encoder_task import TrainingTask
-from es_sbert.training.callbacks import (
-    CheckpointSchedule,
-    MetricsLogCallback,
-    ProgressBarCallback,
-    ResumableEarlyStopping,
-    metrics_history,
-)
-from es_sbert.training.data.epoch_plan import EpochPlan, PlannedDataset, batch_count, number_texts
-from es_sbert.training.data.examples import Examples, StageData
-from es_sbert.training.data.sampler import MixedBatchSampler
-from es_sbert.training.objectives.losses import objective_schema
+from es_sbert.training.callbacks import MetricsLogCallback, ProgressBarCallback, StageSchedule, metrics_history
+from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import ModelSpec, Recipe, StageSpec
-from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_incomplete_checkpoints, write_json
+from es_sbert.training.run_folder import RunFolder, last_complete_checkpoint, remove_checkpoints, write_json
 from es_sbert.training.trainer import TaskTrainer, compile_transformer, dev_metric_name
-from es_sbert.training.training_device import NumberFormat, TrainingPrecision, float32_matmul_precision
+from es_sbert.training.training_device import TrainingPrecision, float32_matmul_precision
 from es_sbert.training.training_errors import translate_disk_errors
+from es_sbert.training.training_examples import Examples, StageData
 
 # Approximate number of log rows of one run.
 _LOG_ROWS = 200
@@ -42,75 +35,13 @@ _LOG_ROWS = 200
 # Minimum steps between two log rows. A row makes the host wait for a GPU; on a CPU it costs nothing.
 _MIN_LOG_STEPS = {"cpu": 1, "cuda": 10}
 
-# `CheckpointSchedule` decides when to evaluate and save: it knows where epochs end.
+# `StageSchedule` decides when to evaluate and save: it knows where epochs end.
 _DISABLED = 10**9
 
 
 def log_interval(steps: float, device: Literal["cpu", "cuda"]) -> int:
     """Steps between two log rows of a run of `steps` steps."""
     return max(_MIN_LOG_STEPS[device], round(steps / _LOG_ROWS))
-
-
-def training_arguments(
-    stage: StageSpec,
-    folder: Path,
-    *,
-    device: Literal["cpu", "cuda"],
-    precision: NumberFormat,
-    seed: int,
-    steps_per_epoch: int,
-    resuming: bool,
-) -> TrainingArguments:
-    """Arguments of transformers' Trainer for one stage.
-
-    Args:
-        stage: The stage.
-        folder: Folder of the checkpoints.
-        device: Device; several CUDA devices only with torchrun.
-        precision: Number format of the transformer's matrix products.
-        seed: Random seed.
-        steps_per_epoch: Optimiser steps of one epoch.
-        resuming: Whether the run resumes from a checkpoint.
-    """
-    measured = stage.dev is not None
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        num_train_epochs=stage.epochs,
-        per_device_train_batch_size=stage.batch,
-        gradient_accumulation_steps=stage.accumulation,
-        learning_rate=stage.learning_rate,
-        lr_scheduler_type="linear",
-        warmup_steps=stage.warmup,
-        weight_decay=stage.weight_decay,
-        max_grad_norm=stage.max_grad_norm,
-        bf16=precision == "bf16",
-        fp16=precision == "fp16",
-        seed=seed,
-        use_cpu=device == "cpu",
-        eval_strategy="steps" if measured else "no",
-        eval_steps=_DISABLED if measured else None,
-        save_strategy="steps",
-        save_steps=_DISABLED,
-        load_best_model_at_end=measured,
-        metric_for_best_model="dev" if measured else None,
-        greater_is_better=True if measured else None,
-        # The log row of step 0: the score of the start model.
-        eval_on_start=measured and not resuming,
-        logging_steps=log_interval(steps_per_epoch * stage.epochs, device),
-        logging_nan_inf_filter=False,
-        report_to="none",
-        disable_tqdm=True,
-        # A head without gradient occurs only if data sets have different objectives.
-        ddp_find_unused_parameters=any(data.objective is not None for data in stage.data),
-        # A transformer's buffers are constants, the same in every process.
-        ddp_broadcast_buffers=False,
-        remove_unused_columns=False,
-        dataloader_pin_memory=device == "cuda",
-    )
-    if arguments.n_gpu > 1:
-        # One process on several GPUs would copy the network to each at every step. Use torchrun for several GPUs.
-        arguments._n_gpu = 1
-    return arguments
 
 
 @dataclass(frozen=True)
@@ -214,7 +145,7 @@ class StageTraining:
 
     def _last_checkpoint(self) -> Path | None:
         if self.process.is_main_process:
-            remove_incomplete_checkpoints(self.folder)
+            remove_checkpoints(self.folder, keep_complete=True)
         self.process.wait_for_everyone()
         return last_complete_checkpoint(self.folder) if self.run.resume else None
 
@@ -223,24 +154,56 @@ class StageTraining:
     ) -> TaskTrainer:
         recipe, stage = self.run.recipe, self.stage
         steps_per_epoch = self._steps_per_epoch(sampler)
-        arguments = training_arguments(
-            stage,
-            self.folder,
-            device=self.run.device,
-            precision=self.run.precision.products,
-            seed=recipe.seed,
-            steps_per_epoch=steps_per_epoch,
-            resuming=resuming,
-        )
+        arguments = self._arguments(steps_per_epoch, resuming=resuming)
         callbacks: list[TrainerCallback] = [
-            CheckpointSchedule(steps_per_epoch, stage.checkpoints_per_epoch, measured=stage.dev is not None),
+            StageSchedule(stage, steps_per_epoch),
             MetricsLogCallback(
                 self.run.folder.log(stage.name), title=f"{recipe.name}: {stage.name}", dev_name=self.dev_metric
             ),
             bar,
-            ResumableEarlyStopping(stage.patience),
         ]
         return TaskTrainer(task, self.data, sampler, stage, arguments, callbacks, compiled=recipe.compile)
+
+    def _arguments(self, steps_per_epoch: int, *, resuming: bool) -> TrainingArguments:
+        run, stage, measured = self.run, self.stage, self.stage.dev is not None
+        arguments = TrainingArguments(
+            output_dir=str(self.folder),
+            num_train_epochs=stage.epochs,
+            per_device_train_batch_size=stage.batch,
+            gradient_accumulation_steps=stage.accumulation,
+            learning_rate=stage.learning_rate,
+            lr_scheduler_type="linear",
+            warmup_steps=stage.warmup,
+            weight_decay=stage.weight_decay,
+            max_grad_norm=stage.max_grad_norm,
+            bf16=run.precision.products == "bf16",
+            fp16=run.precision.products == "fp16",
+            seed=run.recipe.seed,
+            use_cpu=run.device == "cpu",
+            eval_strategy="steps" if measured else "no",
+            eval_steps=_DISABLED if measured else None,
+            save_strategy="steps",
+            save_steps=_DISABLED,
+            load_best_model_at_end=measured,
+            metric_for_best_model="dev" if measured else None,
+            greater_is_better=True if measured else None,
+            # The log row of step 0: the score of the start model.
+            eval_on_start=measured and not resuming,
+            logging_steps=log_interval(steps_per_epoch * stage.epochs, run.device),
+            logging_nan_inf_filter=False,
+            report_to="none",
+            disable_tqdm=True,
+            # A head without gradient occurs only if data sets have different objectives.
+            ddp_find_unused_parameters=any(data.objective is not None for data in stage.data),
+            # A transformer's buffers are constants, the same in every process.
+            ddp_broadcast_buffers=False,
+            remove_unused_columns=False,
+            dataloader_pin_memory=run.device == "cuda",
+        )
+        if arguments.n_gpu > 1:
+            # One process on several GPUs would copy the network to each at every step. Use torchrun for several GPUs.
+            arguments._n_gpu = 1
+        return arguments
 
     def _steps_per_epoch(self, sampler: MixedBatchSampler) -> int:
         return -(-len(sampler) // self.stage.accumulation)

@@ -143,7 +143,7 @@ def test_python_in_the_checkout_finds_all_of_it(python: Path) -> None:
 def test_recipes_are_inside(python: Path, tmp_path: Path) -> None:
     code = (
         "from importlib.resources import files\n"
-        "print(*sorted(entry.name for entry in files('es_sbert.training.recipes').iterdir()))"
+        "print(*sorted(entry.name for entry in (files('es_sbert.training') / 'recipes').iterdir()))"
     )
     assert "quickstart.yaml stsb-augmented.yaml stsb-regression.yaml" in _run(python, "-c", code, cwd=tmp_path)
 

@@ -10,6 +10,7 @@ import pytest
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.evaluation.task_data import (
+    TASKS,
     ArgumentPairs,
     ClassificationData,
     DuplicatePairs,
@@ -19,7 +20,7 @@ from es_sbert.evaluation.task_data import (
     Triplets,
     sample_rows,
 )
-from es_sbert.evaluation.task_files import ROLES, read_files, read_folder
+from es_sbert.evaluation.task_files import read_files, read_folder
 
 
 def write(path: Path, *rows: tuple[str, ...]) -> Path:
@@ -295,10 +296,10 @@ def test_an_optional_column_that_was_named_must_be_there(tmp_path: Path) -> None
 
 def test_each_column_of_each_task_may_have_another_name(tmp_path: Path) -> None:
     values = {"label": "SS", "score": "1", "is_duplicate": "1"}
-    for task, roles in ROLES.items():
-        if not roles:
+    for task, info in TASKS.items():
+        if not info.roles:
             continue
-        wanted = [role for role in roles if task is not EvaluationTask.TRANSFER or role != "text"]
+        wanted = [role for role in info.roles if task is not EvaluationTask.TRANSFER or role != "text"]
         row = tuple(values.get(role, role) for role in wanted)
         path = write(tmp_path / f"{task}.tsv", tuple(f"my {role}" for role in wanted), row)
         plain = write(tmp_path / f"plain/{task}.tsv", tuple(wanted), row)

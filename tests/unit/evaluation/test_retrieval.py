@@ -8,7 +8,9 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from es_sbert.errors import ModelError, SourceError
 from es_sbert.evaluation import retrieval
-from es_sbert.evaluation.retrieval import measure_run, rank_documents, search_exact
+from es_sbert.evaluation.retrieval import measure_run, search_exact
+from es_sbert.evaluation.task_data import RetrievalCollection
+from es_sbert.evaluation.task_runner import memory_run
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 
@@ -61,29 +63,29 @@ def test_hand_worked() -> None:
     result = measure_run(run, {"q": {"b": 1, "z": 1}, "r": {"y": 1}})
     # q: b at rank 2, z never found; r: nothing relevant found.
     ideal = 1 + 1 / np.log2(3)
-    assert result.ndcg == pytest.approx(100 * (1 / np.log2(3)) / ideal / 2)
-    assert result.mrr == pytest.approx(100 * 0.5 / 2)
-    assert result.map == pytest.approx(100 * (0.5 / 2) / 2)
-    assert result.recall == pytest.approx(100 * 0.5 / 2)
+    assert result["ndcg@10"] == pytest.approx(100 * (1 / np.log2(3)) / ideal / 2)
+    assert result["mrr@10"] == pytest.approx(100 * 0.5 / 2)
+    assert result["map@100"] == pytest.approx(100 * (0.5 / 2) / 2)
+    assert result["recall@100"] == pytest.approx(100 * 0.5 / 2)
 
 
 def test_grades_count_in_ndcg() -> None:
     result = measure_run({"q": {"a": 2.0, "b": 1.0}}, {"q": {"a": 1, "b": 3}})
-    assert result.ndcg == pytest.approx(100 * (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)))
+    assert result["ndcg@10"] == pytest.approx(100 * (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)))
 
 
 @pytest.mark.parametrize(("relevant", "place"), [("a", 1), ("b", 2), ("c", 3)])
 def test_equal_scores_rank_in_their_order_for_every_figure(relevant: str, place: int) -> None:
     result = measure_run({"q": {"z": 0.1, "a": 0.5, "b": 0.5, "c": 0.5}}, {"q": {relevant: 1}})
-    assert result.ndcg == pytest.approx(100 / np.log2(1 + place))
-    assert result.mrr == pytest.approx(100 / place)
-    assert result.map == pytest.approx(100 / place)
+    assert result["ndcg@10"] == pytest.approx(100 / np.log2(1 + place))
+    assert result["mrr@10"] == pytest.approx(100 / place)
+    assert result["map@100"] == pytest.approx(100 / place)
 
 
 def test_mrr_looks_at_ten() -> None:
     run = {"q": {f"d{place:02}": 1 - place / 100 for place in range(20)}}
-    assert measure_run(run, {"q": {"d09": 1}}).mrr == pytest.approx(10)
-    assert measure_run(run, {"q": {"d10": 1}}).mrr == 0
+    assert measure_run(run, {"q": {"d09": 1}})["mrr@10"] == pytest.approx(10)
+    assert measure_run(run, {"q": {"d10": 1}})["mrr@10"] == 0
 
 
 def test_equal_to_sentence_transformers() -> None:
@@ -99,12 +101,15 @@ def test_equal_to_sentence_transformers() -> None:
         write_csv=False,
     )
     expected = evaluator(ReferenceModel(embedder))  # type: ignore[arg-type]
-    run = rank_documents(embedder.embed(queries), queries, embedder.embed(documents), documents)
-    result = measure_run(run, {query: dict.fromkeys(found, 1) for query, found in relevant.items()})
-    assert result.ndcg / 100 == pytest.approx(expected["cosine_ndcg@10"], abs=1e-4)
-    assert result.mrr / 100 == pytest.approx(expected["cosine_mrr@10"], abs=1e-4)
-    assert result.map / 100 == pytest.approx(expected["cosine_map@100"], abs=1e-4)
-    assert result.recall / 100 == pytest.approx(expected["cosine_recall@100"], abs=1e-4)
+    judgements = {query: dict.fromkeys(found, 1) for query, found in relevant.items()}
+    data = RetrievalCollection(
+        "random", {each: each for each in documents}, {each: each for each in queries}, judgements
+    )
+    result = measure_run(memory_run(embedder, data), judgements)
+    assert result["ndcg@10"] / 100 == pytest.approx(expected["cosine_ndcg@10"], abs=1e-4)
+    assert result["mrr@10"] / 100 == pytest.approx(expected["cosine_mrr@10"], abs=1e-4)
+    assert result["map@100"] / 100 == pytest.approx(expected["cosine_map@100"], abs=1e-4)
+    assert result["recall@100"] / 100 == pytest.approx(expected["cosine_recall@100"], abs=1e-4)
 
 
 def test_nothing_relevant() -> None:

@@ -14,9 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from es_sbert.cli.main import main as es_sbert
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, skip_mask_check
 from es_sbert.training.bi_encoder_task import BiEncoderTask, TrainingTask
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.losses import build_objective
-from es_sbert.training.objectives.settings import (
+from es_sbert.training.losses import build_objective
+from es_sbert.training.objective_settings import (
     CoSentSpec,
     InBatchSpec,
     MatryoshkaSpec,
@@ -27,6 +26,7 @@ from es_sbert.training.objectives.settings import (
 )
 from es_sbert.training.open_task import open_poly_encoder_task
 from es_sbert.training.recipe import ModelKind, ModelSpec
+from es_sbert.training.training_examples import Examples
 from tests.unit.training.device_reads import DeviceReads
 
 OBJECTIVES: dict[str, tuple[ObjectiveSpec, int]] = {

@@ -9,9 +9,9 @@ import torch
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training import bi_encoder_task
 from es_sbert.training.bi_encoder_task import BiEncoderTask
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.losses import Objective, build_objective
-from es_sbert.training.objectives.settings import InBatchSpec, RegressionSpec, SoftmaxSpec
+from es_sbert.training.losses import Objective, build_objective
+from es_sbert.training.objective_settings import InBatchSpec, RegressionSpec, SoftmaxSpec
+from es_sbert.training.training_examples import Examples
 from tests.unit.training.support import STILL, write_model
 
 LONG = "a very long sentence that goes on and on about nothing in particular at all"

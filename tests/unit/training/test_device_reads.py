@@ -12,8 +12,7 @@ import torch
 from transformers import TrainerCallback
 
 from es_sbert.training import train, trainer, training_stage
-from es_sbert.training.data.examples import Examples
-from es_sbert.training.objectives.settings import (
+from es_sbert.training.objective_settings import (
     CoSentSpec,
     InBatchSpec,
     MarginDistillationSpec,
@@ -29,6 +28,7 @@ from es_sbert.training.open_task import open_task
 from es_sbert.training.recipe import DataSpec, ModelKind, ModelSpec, StageSpec, load_recipe
 from es_sbert.training.trainer import TaskTrainer
 from es_sbert.training.training_errors import LossCheck
+from es_sbert.training.training_examples import Examples
 from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
 from tests.unit.training.device_reads import CardWaits, DeviceReads, StepReads
 from tests.unit.training.support import recipe, write_model, write_recipe

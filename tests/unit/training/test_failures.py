@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError
 
 from es_sbert.errors import OutOfMemory, OutputError, TrainingDiverged
-from es_sbert.training.data.examples import Examples
 from es_sbert.training.training_errors import check_loss_finite, translate_disk_errors, translate_out_of_memory
+from es_sbert.training.training_examples import Examples
 
 EXAMPLES = Examples("pairs", Path("pairs.tsv"), (["a"] * 30, ["b"] * 30), None, np.arange(2, 32))
 

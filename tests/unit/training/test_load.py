@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.training.data.examples import assign_columns
-from es_sbert.training.objectives.losses import objective_schema
+from es_sbert.training.losses import objective_schema
 from es_sbert.training.recipe import Recipe, load_recipe, parse_overrides, shipped_recipes
+from es_sbert.training.training_examples import assign_columns
 from tests.unit.training.support import recipe, write_recipe
 
 SHIPPED = {

@@ -8,9 +8,9 @@ import torch
 
 from es_sbert.errors import TrainingDiverged
 from es_sbert.training import trainer
-from es_sbert.training.data.examples import Examples
 from es_sbert.training.run_folder import last_complete_checkpoint
 from es_sbert.training.training_errors import CHECK_DELAY, LossCheck
+from es_sbert.training.training_examples import Examples
 from tests.unit.training.support import recipe, train_here, write_recipe
 
 EXAMPLES = Examples("pairs", Path("pairs.tsv"), (["a"] * 90, ["b"] * 90), None, np.arange(2, 92))

@@ -11,8 +11,8 @@ from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from es_sbert.training import augmentation
 from es_sbert.training.augmentation import distinct_texts, mine_neighbour_pairs, nearest_pairs
-from es_sbert.training.data.examples import Examples
 from es_sbert.training.recipe import NeighboursSpec, load_recipe
+from es_sbert.training.training_examples import Examples
 from tests.unit.training.support import recipe, train_here, write_model, write_pairs, write_recipe
 
 PAIRS = Examples("pairs", Path("pairs.tsv"), (["a", "b", "a", "d"], ["b", "c", "a", "e"]), None, np.array([2, 3, 4, 5]))

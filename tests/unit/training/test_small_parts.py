@@ -12,17 +12,12 @@ from es_sbert.cli.train import train_summary
 from es_sbert.errors import RecipeInvalid
 from es_sbert.evaluation.evaluation_report import FinalScores
 from es_sbert.evaluation.pair_metrics import Similarity
+from es_sbert.training.bi_encoder_task import TokenColumn
 from es_sbert.training.callbacks import checkpoint_steps, is_out_of_patience, metrics_csv, metrics_history, plot_metrics
-from es_sbert.training.data.examples import DevData
-from es_sbert.training.data.token_columns import TokenColumn
-from es_sbert.training.objectives.settings import RegressionSpec, TripletDistance, TripletSpec
-from es_sbert.training.run_folder import (
-    last_complete_checkpoint,
-    mark_checkpoint_complete,
-    remove_checkpoints,
-    remove_incomplete_checkpoints,
-)
+from es_sbert.training.objective_settings import RegressionSpec, TripletDistance, TripletSpec
+from es_sbert.training.run_folder import last_complete_checkpoint, mark_checkpoint_complete, remove_checkpoints
 from es_sbert.training.trainer import dev_score, reciprocal_rank, triplet_distance
+from es_sbert.training.training_examples import DevData
 from es_sbert.training.training_run import TrainingResult
 from es_sbert.training.training_stage import StageResult, log_interval
 
@@ -112,10 +107,10 @@ def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
     broken = checkpoint(tmp_path, 101, complete=False)
     (tmp_path / "checkpoint-notes").mkdir()
     assert last_complete_checkpoint(tmp_path) == newer
-    remove_incomplete_checkpoints(tmp_path)
+    remove_checkpoints(tmp_path, keep_complete=True)
     assert not broken.exists()
     assert older.exists()
-    remove_checkpoints(tmp_path)
+    remove_checkpoints(tmp_path, keep_complete=False)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-notes"]
 
 

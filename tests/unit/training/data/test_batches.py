@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from es_sbert.training.data.epoch_plan import balance_batches, batch_without_duplicates, number_texts, plan_batches
-from es_sbert.training.data.examples import Examples
+from es_sbert.training.batch_sampler import balance_batches, batch_without_duplicates, number_texts, plan_batches
+from es_sbert.training.training_examples import Examples
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=200).map(lambda values: np.array(values, dtype=np.int64))
 # Few different texts: many conflicts. (examples, 2)

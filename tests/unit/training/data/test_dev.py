@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.training.data.examples import read_dev
 from es_sbert.training.recipe import DevSpec
+from es_sbert.training.training_examples import read_dev
 
 PAIRS = {"sentence1": "a", "sentence2": "b"}
 

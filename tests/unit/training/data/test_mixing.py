@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_sbert.training.data.epoch_plan import EpochPlan, JointBatch, PlannedDataset, mix_batches
+from es_sbert.training.batch_sampler import EpochPlan, JointBatch, PlannedDataset, mix_batches
 
 
 def rows(*sizes: int) -> list[np.ndarray[Any, np.dtype[np.int64]]]:

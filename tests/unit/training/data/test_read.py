@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from es_sbert.errors import RecipeInvalid, SourceError
-from es_sbert.training.data.examples import ExampleSchema, LabelKind, read_examples
 from es_sbert.training.recipe import DataSpec
+from es_sbert.training.training_examples import ExampleSchema, LabelKind, read_examples
 
 PAIRS = ("sentence1", "sentence2")
 SCORES = ExampleSchema(PAIRS, LabelKind.SCORE, score_range=(0.0, 1.0))

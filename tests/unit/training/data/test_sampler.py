@@ -10,8 +10,14 @@ from accelerate import skip_first_batches
 from torch.utils.data import DataLoader
 
 from es_sbert.errors import UsageError
-from es_sbert.training.data.epoch_plan import EpochPlan, PlannedDataset
-from es_sbert.training.data.sampler import BatchItem, MixedBatchSampler, MixedDataset, process_part_sizes
+from es_sbert.training.batch_sampler import (
+    BatchItem,
+    EpochPlan,
+    MixedBatchSampler,
+    MixedDataset,
+    PlannedDataset,
+    process_part_sizes,
+)
 
 SIZES = (37, 21)
 PLAN = EpochPlan(

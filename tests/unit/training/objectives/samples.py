@@ -9,9 +9,9 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from es_sbert.training.data.examples import LabelKind
-from es_sbert.training.objectives.losses import Objective
-from es_sbert.training.objectives.settings import ObjectiveSpec
+from es_sbert.training.losses import Objective
+from es_sbert.training.objective_settings import ObjectiveSpec
+from es_sbert.training.training_examples import LabelKind
 
 BATCH, DIMENSIONS = 8, 12
 

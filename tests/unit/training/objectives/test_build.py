@@ -5,9 +5,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from es_sbert.training.data.examples import LabelKind
-from es_sbert.training.objectives.losses import build_objective, objective_schema
-from es_sbert.training.objectives.settings import ObjectiveSpec
+from es_sbert.training.losses import build_objective, objective_schema
+from es_sbert.training.objective_settings import ObjectiveSpec
+from es_sbert.training.training_examples import LabelKind
 from tests.unit.training.objectives.samples import ALL_SPECS, DIMENSIONS, SPECS, settings
 
 
@@ -19,11 +19,12 @@ def test_every_kind_of_the_recipe_has_a_sample() -> None:
 @pytest.mark.parametrize("values", ALL_SPECS.values(), ids=ALL_SPECS.keys())
 def test_the_shape_is_that_of_the_objective(values: dict[str, Any]) -> None:
     shape, objective = objective_schema(settings(values)), build_objective(settings(values), DIMENSIONS)
-    for attribute in ("roles", "repeats_last", "label", "score_range", "distinct"):
-        assert getattr(shape, attribute) == getattr(objective, attribute)
+    for attribute in ("roles", "repeats_last", "label", "distinct"):
+        assert getattr(shape, attribute) == getattr(objective.schema, attribute)
 
 
 def test_the_shape_of_regression_has_the_range_of_the_recipe() -> None:
+    assert objective_schema(settings({"kind": "regression"})).score_range == (0, 1)
     assert objective_schema(settings({"kind": "regression", "range": [-1, 1]})).score_range == (-1, 1)
     assert objective_schema(settings({"kind": "cosent"})).score_range is None
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.losses import CoSENTLoss
-from es_sbert.training.objectives.settings import CoSentSpec
+from es_sbert.training.losses import CoSENTLoss
+from es_sbert.training.objective_settings import CoSentSpec
 from tests.unit.training.objectives.samples import BATCH, assert_same_as_reference, columns, labels_for, tensor
 
 
@@ -30,7 +30,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("steps", [2, 5, 1000])  # few steps: many equal scores
 def test_like_sentence_transformers(scale: float, steps: int) -> None:
     objective = build(scale)
-    labels = labels_for(objective.label)
+    labels = labels_for(objective.schema.label)
     assert labels is not None
     rounded = (labels * steps).round() / steps
     assert_same_as_reference(objective, lambda model: losses.CoSENTLoss(model, scale=scale), columns(2), rounded)

@@ -5,7 +5,7 @@ import torch
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.training.objectives.losses import MarginMSELoss, VectorDistillationLoss, check_dimensions
+from es_sbert.training.losses import MarginMSELoss, VectorDistillationLoss, check_dimensions
 from tests.unit.training.objectives.samples import BATCH, assert_same_as_reference, columns, labels_for, tensor
 
 
@@ -19,7 +19,7 @@ def test_vectors_by_hand() -> None:
 @pytest.mark.parametrize("targets", [0, 1, 3])
 def test_vectors_like_sentence_transformers(targets: int) -> None:
     objective = VectorDistillationLoss()
-    assert_same_as_reference(objective, losses.MSELoss, columns(1 + targets), labels_for(objective.label))
+    assert_same_as_reference(objective, losses.MSELoss, columns(1 + targets), labels_for(objective.schema.label))
 
 
 def test_margins_by_hand() -> None:
@@ -32,7 +32,7 @@ def test_margins_by_hand() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_margins_like_sentence_transformers(seed: int) -> None:
     objective = MarginMSELoss()
-    labels = labels_for(objective.label, seed)
+    labels = labels_for(objective.schema.label, seed)
     assert_same_as_reference(objective, losses.MarginMSELoss, columns(3, seed), labels)
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.losses import MultipleNegativesRankingLoss
-from es_sbert.training.objectives.settings import InBatchSpec
+from es_sbert.training.losses import MultipleNegativesRankingLoss
+from es_sbert.training.objective_settings import InBatchSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, tensor
 
 

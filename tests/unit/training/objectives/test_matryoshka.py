@@ -7,7 +7,7 @@ import torch
 from sentence_transformers.sentence_transformer import losses
 
 from es_sbert.errors import RecipeInvalid
-from es_sbert.training.objectives.losses import MatryoshkaLoss, Objective, build_objective
+from es_sbert.training.losses import MatryoshkaLoss, Objective, build_objective
 from tests.unit.training.objectives.samples import (
     ALL_SPECS,
     BATCH,
@@ -54,7 +54,7 @@ def test_like_sentence_transformers(
         objective,
         lambda model: losses.MatryoshkaLoss(model, reference(model), [DIMENSIONS, 6, 3], weights),
         columns(count),
-        labels_for(objective.label),
+        labels_for(objective.schema.label),
     )
 
 
@@ -64,7 +64,7 @@ def test_the_whole_vector_alone_is_the_objective_itself(name: str) -> None:
     plain = build_objective(settings(SPECS[name]), DIMENSIONS)
     torch.manual_seed(0)
     wrapped = build(SPECS[name], DIMENSIONS)
-    vectors, labels = columns(len(plain.roles)), labels_for(plain.label)
+    vectors, labels = columns(len(plain.schema.roles)), labels_for(plain.schema.label)
     assert wrapped(vectors, labels).item() == plain(vectors, labels).item()
 
 
@@ -75,8 +75,7 @@ def test_it_wants_the_data_of_the_objective_it_wraps(name: str) -> None:
         for specs, key in ((SPECS, name), (ALL_SPECS, f"matryoshka of {name}"))
     )
     assert isinstance(wrapped, MatryoshkaLoss)
-    for attribute in ("roles", "repeats_last", "label", "score_range", "distinct"):
-        assert getattr(wrapped, attribute) == getattr(plain, attribute)
+    assert wrapped.schema == plain.schema
 
 
 def test_each_dimension_has_a_head_of_its_own() -> None:
@@ -87,7 +86,7 @@ def test_each_dimension_has_a_head_of_its_own() -> None:
         "objectives.1.classifier.weight": (3, 12),
         "objectives.1.classifier.bias": (3,),
     }
-    objective(columns(2), labels_for(objective.label)).backward()
+    objective(columns(2), labels_for(objective.schema.label)).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in objective.parameters())
 
 

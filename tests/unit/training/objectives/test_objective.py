@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from es_sbert.training.objectives.losses import Objective, build_objective
+from es_sbert.training.losses import Objective, build_objective
 from tests.unit.training.objectives.samples import ALL_SPECS, BATCH, DIMENSIONS, columns, labels_for, settings
 
 every_objective = pytest.mark.parametrize("values", ALL_SPECS.values(), ids=ALL_SPECS.keys())
@@ -19,7 +19,7 @@ def build(values: dict[str, Any]) -> Objective:
 @every_objective
 def test_a_step_against_the_gradient_makes_the_loss_smaller(values: dict[str, Any]) -> None:
     objective = build(values)
-    vectors, labels = columns(len(objective.roles)), labels_for(objective.label)
+    vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
     loss = objective(vectors, labels)
     gradients = torch.autograd.grad(loss, vectors)
     assert all(gradient.isfinite().all() for gradient in gradients)
@@ -33,10 +33,10 @@ def test_a_step_against_the_gradient_makes_the_loss_smaller(values: dict[str, An
 @every_objective
 def test_a_vector_that_is_no_number_shows_in_the_loss(values: dict[str, Any]) -> None:
     objective = build_objective(settings(values), DIMENSIONS)
-    vectors = columns(len(objective.roles))
+    vectors = columns(len(objective.schema.roles))
     with torch.no_grad():
         vectors[0][3] = float("nan")
-    assert torch.isnan(objective(vectors, labels_for(objective.label)))
+    assert torch.isnan(objective(vectors, labels_for(objective.schema.label)))
 
 
 @every_objective
@@ -44,8 +44,8 @@ def test_zero_and_equal_vectors_give_finite_gradients(values: dict[str, Any]) ->
     objective = build(values)
     column = torch.zeros(BATCH, DIMENSIONS)
     column[BATCH // 2 :] = 1  # half of the batch zero, half equal
-    vectors = [column.clone().requires_grad_() for _ in objective.roles]
-    loss = objective(vectors, labels_for(objective.label))
+    vectors = [column.clone().requires_grad_() for _ in objective.schema.roles]
+    loss = objective(vectors, labels_for(objective.schema.label))
     gradients = torch.autograd.grad(loss, vectors)
     assert loss.isfinite()
     # Finite is not enough: 1/ε at a zero vector would be finite too, and drown the step.
@@ -55,7 +55,7 @@ def test_zero_and_equal_vectors_give_finite_gradients(values: dict[str, Any]) ->
 @every_objective
 def test_autocast_changes_nothing(values: dict[str, Any]) -> None:
     objective = build(values)
-    vectors, labels = columns(len(objective.roles)), labels_for(objective.label)
+    vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
     plain = objective(vectors, labels)
     with torch.autocast("cpu", torch.bfloat16):
         cast = objective(vectors, labels)
@@ -66,8 +66,8 @@ def test_autocast_changes_nothing(values: dict[str, Any]) -> None:
 @every_objective
 def test_half_precision_vectors_are_computed_with_in_float32(values: dict[str, Any]) -> None:
     objective = build(values)
-    halves = [column.detach().bfloat16().requires_grad_() for column in columns(len(objective.roles))]
-    labels = labels_for(objective.label)
+    halves = [column.detach().bfloat16().requires_grad_() for column in columns(len(objective.schema.roles))]
+    labels = labels_for(objective.schema.label)
     loss = objective(halves, labels)
     assert loss.dtype == torch.float32
     assert loss.item() == objective([column.detach().float() for column in halves], labels).item()
@@ -77,7 +77,7 @@ def test_half_precision_vectors_are_computed_with_in_float32(values: dict[str, A
 @every_objective
 def test_the_order_of_the_batch_does_not_matter(values: dict[str, Any]) -> None:
     objective = build(values)
-    vectors, labels = columns(len(objective.roles)), labels_for(objective.label)
+    vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
     turned = objective([column[order] for column in vectors], None if labels is None else labels[order])
     torch.testing.assert_close(turned, objective(vectors, labels))
@@ -86,17 +86,19 @@ def test_the_order_of_the_batch_does_not_matter(values: dict[str, Any]) -> None:
 @every_objective
 def test_one_example_is_a_batch(values: dict[str, Any]) -> None:
     objective = build(values)
-    assert objective(columns(len(objective.roles), batch=1), labels_for(objective.label, batch=1)).isfinite()
+    assert objective(
+        columns(len(objective.schema.roles), batch=1), labels_for(objective.schema.label, batch=1)
+    ).isfinite()
 
 
 @every_objective
 def test_columns_that_are_not_the_roles_are_refused(values: dict[str, Any]) -> None:
     objective = build(values)
-    labels = labels_for(objective.label)
-    count = len(objective.roles)
+    labels = labels_for(objective.schema.label)
+    count = len(objective.schema.roles)
     with pytest.raises(ValueError, match="columns of vectors for the roles"):
-        objective(columns(count - 1 - objective.repeats_last), labels)
-    if not objective.repeats_last:
+        objective(columns(count - 1 - objective.schema.repeats_last), labels)
+    if not objective.schema.repeats_last:
         with pytest.raises(ValueError, match="columns of vectors for the roles"):
             objective(columns(count + 1), labels)
 
@@ -104,7 +106,7 @@ def test_columns_that_are_not_the_roles_are_refused(values: dict[str, Any]) -> N
 @every_objective
 def test_columns_and_labels_of_the_wrong_shape_are_refused(values: dict[str, Any]) -> None:
     objective = build(values)
-    vectors, labels = columns(len(objective.roles)), labels_for(objective.label)
+    vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
     with pytest.raises(ValueError, match="columns of shapes"):
         objective([*vectors[:-1], vectors[-1][1:]], labels)
     if labels is None:

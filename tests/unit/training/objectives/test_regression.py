@@ -4,8 +4,8 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.losses import CosineSimilarityLoss
-from es_sbert.training.objectives.settings import RegressionSpec
+from es_sbert.training.losses import CosineSimilarityLoss
+from es_sbert.training.objective_settings import RegressionSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, labels_for, tensor
 
 
@@ -19,7 +19,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_like_sentence_transformers(seed: int) -> None:
     objective = CosineSimilarityLoss(RegressionSpec(kind="regression"))
-    labels = labels_for(objective.label, seed)
+    labels = labels_for(objective.schema.label, seed)
     assert_same_as_reference(objective, losses.CosineSimilarityLoss, columns(2, seed), labels)
 
 
@@ -28,8 +28,3 @@ def test_a_cosine_below_the_score_is_raised() -> None:
     CosineSimilarityLoss(RegressionSpec(kind="regression"))([u, v], torch.tensor([1.0])).backward()
     assert u.grad is not None
     assert u.grad.flatten().tolist() == [0, -2]  # against it lies v's direction
-
-
-def test_scores_are_mapped_to_the_range_of_the_recipe() -> None:
-    assert CosineSimilarityLoss(RegressionSpec(kind="regression")).score_range == (0, 1)
-    assert CosineSimilarityLoss(RegressionSpec(kind="regression", range=(-1, 1))).score_range == (-1, 1)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer import losses
 
-from es_sbert.training.objectives.losses import SoftmaxLoss
-from es_sbert.training.objectives.settings import PairFeature, SoftmaxSpec
+from es_sbert.training.losses import SoftmaxLoss
+from es_sbert.training.objective_settings import PairFeature, SoftmaxSpec
 from tests.unit.training.objectives.samples import DIMENSIONS, assert_same_as_reference, columns, labels_for, tensor
 
 PAPER = (PairFeature.U, PairFeature.V, PairFeature.DIFFERENCE)
@@ -68,7 +68,7 @@ def test_like_sentence_transformers(sentences: bool, difference: bool, product: 
         loss.classifier.load_state_dict(objective.classifier.state_dict())
         return loss
 
-    assert_same_as_reference(objective, reference, columns(2), labels_for(objective.label))
+    assert_same_as_reference(objective, reference, columns(2), labels_for(objective.schema.label))
 
 
 def test_starts_from_the_weights_that_sentence_transformers_starts_from() -> None:
@@ -81,5 +81,5 @@ def test_starts_from_the_weights_that_sentence_transformers_starts_from() -> Non
 
 def test_the_classifier_learns() -> None:
     objective = build()
-    objective(columns(2), labels_for(objective.label)).backward()
+    objective(columns(2), labels_for(objective.schema.label)).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in objective.parameters())

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from es_sbert.training.bi_encoder_task import TrainingTask
-from es_sbert.training.data.examples import Examples
+from es_sbert.training.training_examples import Examples
 
 FIRST = ["a man plays a guitar", "the cat sleeps", "two dogs run in the park", "rain", "a man plays a guitar", "x y z"]
 SECOND = [

@@ -16,7 +16,7 @@ from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, C
 from es_sbert.errors import BundleInvalid, RecipeInvalid, UnsupportedArchitecture, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.networks.pair_scorer_folder import open_cross_encoder, open_pair_scorer, save_cross_encoder
-from es_sbert.training.objectives.settings import (
+from es_sbert.training.objective_settings import (
     CoSentSpec,
     InBatchSpec,
     MatryoshkaSpec,

@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from es_sbert.errors import BundleInvalid
 from es_sbert.networks.pair_scorer_folder import is_pair_scorer, open_pair_scorer
-from es_sbert.training.objectives.settings import RegressionSpec
+from es_sbert.training.objective_settings import RegressionSpec
 from es_sbert.training.open_task import open_cross_encoder_task, open_poly_encoder_task
 from es_sbert.training.pair_tasks import PolyEncoderTask
 from es_sbert.training.recipe import ModelKind, ModelSpec

@@ -12,7 +12,7 @@ from torch import nn
 from es_sbert.errors import RecipeInvalid, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
-from es_sbert.training.objectives.settings import (
+from es_sbert.training.objective_settings import (
     InBatchSpec,
     MatryoshkaSpec,
     ObjectiveSpec,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from es_sbert.errors import RecipeInvalid, SourceError
 from es_sbert.io.tables import RowErrors, Table, read_table
-from es_sbert.training.objectives.settings import MarginDistillationSpec, ObjectiveSpec
+from es_sbert.training.objective_settings import MarginDistillationSpec, ObjectiveSpec
 from es_sbert.training.recipe import DataSpec, DevSpec, StageSpec
 
 
@@ -87,31 +87,19 @@ class Examples:
 _LABEL_ROLES = {LabelKind.SCORE: "score", LabelKind.CLASS: "class"}
 
 
-@dataclass(frozen=True)
-class AssignedColumns:
-    """Columns of a file by role.
-
-    Attributes:
-        texts: In the order of the objective's roles.
-        label: Scores or classes; None where the data has none.
-    """
-
-    texts: tuple[str, ...]
-    label: str | None
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """Every column that is read, each once."""
-        return tuple(dict.fromkeys((*self.texts, *([self.label] if self.label else []))))
-
-
-def assign_columns(name: str, columns: Mapping[str, str | tuple[str, ...]], shape: ExampleSchema) -> AssignedColumns:
+def assign_columns(
+    name: str, columns: Mapping[str, str | tuple[str, ...]], shape: ExampleSchema
+) -> tuple[list[str], str | None]:
     """Check a recipe's mapping of roles to columns against what an objective needs.
 
     Args:
         name: Of the data set, for messages.
         columns: Role → column; several for the last role of a shape that repeats it.
         shape: What the objective needs.
+
+    Returns:
+        The columns of texts in the order of the objective's roles; the column of scores or classes, None where the
+        data has none.
 
     Raises:
         RecipeInvalid: a role is unknown or lacks its column, or has several where one is needed.
@@ -132,7 +120,7 @@ def assign_columns(name: str, columns: Mapping[str, str | tuple[str, ...]], shap
             f"{name}: {', '.join(several)} has a list of columns", f"Name one column for {', '.join(several)}."
         )
     texts = [column for role in shape.roles for column in _as_tuple(columns.get(role, ()))]
-    return AssignedColumns(tuple(texts), str(columns[label_role]) if label_role else None)
+    return texts, str(columns[label_role]) if label_role else None
 
 
 def _as_tuple(given: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -189,74 +177,52 @@ def read_examples(spec: DataSpec, shape: ExampleSchema, data_folder: Path) -> Ex
             f"{name}: prompts for unknown roles: {', '.join(unknown)}",
             f"The roles of texts are: {', '.join(shape.roles)}.",
         )
-    return read_with_schema(
-        name,
-        data_folder / spec.path,
-        spec.columns,
-        shape,
-        score_range=spec.score_range,
-        skip=spec.skip,
-        limit=spec.limit,
-    )
+    return _read_rows(name, spec, shape, data_folder, spec.score_range or shape.score_range)
 
 
-def read_with_schema(
+def _read_rows(
     name: str,
-    path: Path,
-    columns: Mapping[str, str | tuple[str, ...]],
+    spec: DataSpec | DevSpec,
     shape: ExampleSchema,
-    *,
-    score_range: tuple[float, float] | None = None,
-    skip: int = 0,
-    limit: int | None = None,
+    data_folder: Path,
+    given: tuple[float, float] | None = None,
 ) -> Examples:
-    """Read the columns of a shape and check every row.
+    """Read the columns of a shape and check every row, also of those that `skip` leaves out.
 
-    Args:
-        name: Of the data set, for messages.
-        path: File or folder.
-        columns: Role → column; several for the last role of a shape that repeats it.
-        shape: What is needed.
-        score_range: Lowest and highest gold score of the data; None: those of the shape, if it has any.
-        skip: Skip this many rows at the start (they are read and checked).
-        limit: Use at most this many.
-
-    Raises:
-        RecipeInvalid, SourceError, UsageError: as for `read_examples`.
+    `given` is the lowest and the highest gold score of the data, if that is known.
     """
-    assigned = assign_columns(name, columns, shape)
-    given = score_range or shape.score_range
+    text_columns, label_column = assign_columns(name, spec.columns, shape)
     if given is not None and not given[0] < given[1]:
         raise RecipeInvalid(
             f"{name}: score_range {list(given)} is empty", "Give the lowest and the highest score, in this order."
         )
-    table = read_table(path, assigned.all, limit=None if limit is None else skip + limit)
+    path = data_folder / spec.path
+    columns = dict.fromkeys([*text_columns, *([label_column] if label_column else [])])  # each is read once
+    table = read_table(path, list(columns), limit=None if spec.limit is None else spec.skip + spec.limit)
     problems = table.problems()
-    texts = tuple(table.texts(column, problems) for column in assigned.texts)
-    labels = _labels(table, assigned, shape, given, problems)
+    texts = tuple(table.texts(column, problems) for column in text_columns)
+    labels = None if label_column is None else _labels(table, label_column, shape, given, problems)
     problems.check(_ROWS_REMEDY)
     if shape.label is LabelKind.NONE and "negative" in shape.roles:
         check_negatives(texts, table.lines, problems)
         problems.check("Remove these rows, or use other negatives.")
-    examples = Examples(name=name, path=path, texts=texts, labels=labels, lines=table.lines).part(skip, limit)
+    examples = Examples(name=name, path=path, texts=texts, labels=labels, lines=table.lines).part(spec.skip, spec.limit)
     if not len(examples):
-        raise SourceError(f"{path} has {len(texts[0])} examples, and skip: {skip} leaves none", "Lower skip.")
+        raise SourceError(f"{path} has {len(texts[0])} examples, and skip: {spec.skip} leaves none", "Lower skip.")
     return examples
 
 
 def _labels(
-    table: Table, columns: AssignedColumns, shape: ExampleSchema, given: tuple[float, float] | None, problems: RowErrors
-) -> NDArray[np.float32] | NDArray[np.int64] | None:
-    if columns.label is None:
-        return None
+    table: Table, column: str, shape: ExampleSchema, given: tuple[float, float] | None, problems: RowErrors
+) -> NDArray[np.float32] | NDArray[np.int64]:
     if shape.label is LabelKind.CLASS:
-        return _classes(table, columns.label, shape.classes, problems)
-    scores = table.floats(columns.label, problems)  # (rows,)
+        return _classes(table, column, shape.classes, problems)
+    scores = table.floats(column, problems)  # (rows,)
     if given is not None:
         low, high = given
         # An invalid score is NaN here and was reported already.
         for row in np.flatnonzero((scores < low) | (scores > high)):
-            reason = f"{columns.label} is {scores[row]:g}, outside {low:g} to {high:g}"
+            reason = f"{column} is {scores[row]:g}, outside {low:g} to {high:g}"
             problems.add(int(table.lines[row]), f"{reason} (score_range in the recipe)")
         if shape.score_range is not None:
             bottom, top = shape.score_range
@@ -321,9 +287,7 @@ def read_dev(spec: DevSpec, data_folder: Path) -> DevData:
         UsageError: the library that reads the format is not installed.
     """
     path = data_folder / spec.path
-    examples = read_with_schema(
-        f"dev ({path.name})", path, spec.columns, _DEV_SCHEMAS[spec.task], skip=spec.skip, limit=spec.limit
-    )
+    examples = _read_rows(f"dev ({path.name})", spec, _DEV_SCHEMAS[spec.task], data_folder)
     gold = examples.labels
     if gold is not None and np.all(gold == gold[0]):
         # Rank correlation and precision are then undefined, so no checkpoint would be the best.

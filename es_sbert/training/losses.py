@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -16,9 +17,9 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.pooling import normalize_vectors
-from es_sbert.training.data.examples import ExampleSchema, LabelKind
-from es_sbert.training.objectives import settings
-from es_sbert.training.objectives.settings import ObjectiveSpec, PairFeature, TripletDistance
+from es_sbert.training import objective_settings as settings
+from es_sbert.training.objective_settings import ObjectiveSpec, PairFeature, TripletDistance
+from es_sbert.training.training_examples import ExampleSchema, LabelKind
 
 
 def pairwise_cosine(u: Tensor, v: Tensor) -> Tensor:
@@ -31,18 +32,6 @@ def pairwise_cosine(u: Tensor, v: Tensor) -> Tensor:
         *Shape:* ``(batch,)``.
     """
     return (normalize_vectors(u) * normalize_vectors(v)).sum(dim=-1)
-
-
-def pairwise_dot(u: Tensor, v: Tensor) -> Tensor:
-    """u · v row by row.
-
-    Args:
-        u, v: *Shape:* ``(batch, dimensions)``.
-
-    Returns:
-        *Shape:* ``(batch,)``.
-    """
-    return (u * v).sum(dim=-1)
 
 
 def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor:
@@ -69,26 +58,22 @@ def pairwise_distance(u: Tensor, v: Tensor, distance: TripletDistance) -> Tensor
 class Objective(nn.Module, ABC):
     """A loss over the sentence vectors of a batch.
 
-    An objective gets the joint batch of all processes. A subclass declares its columns and labels in class attributes
-    and computes the loss in `compute`.
+    An objective gets the joint batch of all processes. A subclass declares its columns and labels in `schema` and
+    computes the loss in `compute`.
+
+    Args:
+        spec: Its settings.
 
     Attributes:
-        roles: Names of the text columns, in the order of the vectors that `forward` takes.
-        repeats_last: Whether the last role may be mapped to any number of columns, none included (hard negatives,
-            target languages).
-        label: What kind of label `forward` expects.
-        score_range: For `LabelKind.SCORE`: the range that gold scores are mapped to, or None for scores as they are.
-        distinct: Whether a text must not occur twice in a batch (in-batch negatives).
+        schema: Its columns, in the order of the vectors that `forward` takes, and its labels. What depends on the
+            settings (the classes, the range of scores) is only in `objective_schema`.
     """
 
-    roles: tuple[str, ...]
-    repeats_last: bool = False
-    label: LabelKind
-    score_range: tuple[float, float] | None = None
-    distinct: bool = False
+    schema: ExampleSchema
 
     def __init__(self, spec: Any = None) -> None:
         super().__init__()
+        self.spec = spec
 
     def forward(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         """The loss, averaged over the batch; in float32, under autocast too.
@@ -97,16 +82,16 @@ class Objective(nn.Module, ABC):
             vectors: One tensor for each text column, each ``(batch, dimensions)``, as the encoder returns them (of
                 unit length only if the model normalises).
             labels: ``(batch,)`` float32 scores, ``(batch,)`` int64 classes, ``(batch, dimensions)`` float32
-                vectors, or None, depending on `label`.
+                vectors, or None, depending on the label kind of `schema`.
 
         Returns:
             A scalar, float32.
 
         Raises:
-            ValueError: the columns are not those of `roles`, or the labels not of `label`'s shape.
+            ValueError: the columns are not those of `schema`, or the labels not of its kind.
         """
         self._check(vectors, labels)
-        if labels is not None and self.label is not LabelKind.CLASS:
+        if labels is not None and self.schema.label is not LabelKind.CLASS:
             labels = labels.float()
         # Near 1 bfloat16 has steps of 0.004: cosines times a scale of 20 would be logits in steps of 0.08. The
         # products here are small compared with the encoder's, so float32 costs almost nothing.
@@ -119,15 +104,15 @@ class Objective(nn.Module, ABC):
 
     def _check(self, vectors: Sequence[Tensor], labels: Tensor | None) -> None:
         # Broadcasting would silently compute a wrong loss from tensors of different shapes.
-        expected = len(self.roles)
-        if len(vectors) != expected and not (self.repeats_last and len(vectors) >= expected - 1):
-            raise ValueError(f"{len(vectors)} columns of vectors for the roles {', '.join(self.roles)}")
+        roles, label = self.schema.roles, self.schema.label
+        if len(vectors) != len(roles) and not (self.schema.repeats_last and len(vectors) >= len(roles) - 1):
+            raise ValueError(f"{len(vectors)} columns of vectors for the roles {', '.join(roles)}")
         if any(column.shape != vectors[0].shape for column in vectors):
             raise ValueError(f"columns of shapes {', '.join(str(tuple(column.shape)) for column in vectors)}")
-        if (labels is None) != (self.label is LabelKind.NONE):
-            raise ValueError(f"{'no' if labels is None else 'unexpected'} labels; the kind is {self.label!r}")
+        if (labels is None) != (label is LabelKind.NONE):
+            raise ValueError(f"{'no' if labels is None else 'unexpected'} labels; the kind is {label!r}")
         if labels is not None:
-            dimensions = 2 if self.label is LabelKind.VECTOR else 1
+            dimensions = 2 if label is LabelKind.VECTOR else 1
             if labels.ndim != dimensions or len(labels) != len(vectors[0]):
                 raise ValueError(f"labels of shape {tuple(labels.shape)} for vectors of {tuple(vectors[0].shape)}")
 
@@ -144,20 +129,17 @@ class SoftmaxLoss(Objective):
         dimensions: Length of the sentence vectors.
     """
 
-    roles = ("sentence1", "sentence2")
-    label = LabelKind.CLASS
+    spec: settings.SoftmaxSpec
+    schema = ExampleSchema(("sentence1", "sentence2"), LabelKind.CLASS)
 
     def __init__(self, spec: settings.SoftmaxSpec, dimensions: int) -> None:
-        super().__init__()
-        self.features = spec.features
+        super().__init__(spec)
         self.classifier = nn.Linear(len(spec.features) * dimensions, len(spec.classes))
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         u, v = vectors
-        features = torch.cat(
-            [_pair_feature(u, v, name) for name in self.features], dim=-1
-        )  # (batch, features · dimensions)
-        return cross_entropy(self.classifier(features), cast(Tensor, labels))
+        features = [_pair_feature(u, v, name) for name in self.spec.features]  # each (batch, dimensions)
+        return cross_entropy(self.classifier(torch.cat(features, dim=-1)), cast(Tensor, labels))
 
 
 def _pair_feature(u: Tensor, v: Tensor, name: PairFeature) -> Tensor:
@@ -174,18 +156,9 @@ def _pair_feature(u: Tensor, v: Tensor, name: PairFeature) -> Tensor:
 
 
 class CosineSimilarityLoss(Objective):
-    """Mean of (cos(u, v) − s)², s the gold score (Reimers and Gurevych 2019, section 3).
+    """Mean of (cos(u, v) − s)², s the gold score (Reimers and Gurevych 2019, section 3)."""
 
-    Args:
-        spec: The range that gold scores are mapped to; it becomes `score_range`.
-    """
-
-    roles = ("sentence1", "sentence2")
-    label = LabelKind.SCORE
-
-    def __init__(self, spec: settings.RegressionSpec) -> None:
-        super().__init__()
-        self.score_range = spec.range
+    schema = ExampleSchema(("sentence1", "sentence2"), LabelKind.SCORE)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         u, v = vectors
@@ -195,23 +168,17 @@ class CosineSimilarityLoss(Objective):
 class TripletLoss(Objective):
     """Mean of max(d(a, p) − d(a, n) + ε, 0) (Reimers and Gurevych 2019, section 3; there Euclidean, ε = 1).
 
-    Args:
-        spec: The distance d and the margin ε, in the units of d.
+    The settings have the distance d and the margin ε, in the units of d.
     """
 
-    roles = ("anchor", "positive", "negative")
-    label = LabelKind.NONE
-
-    def __init__(self, spec: settings.TripletSpec) -> None:
-        super().__init__()
-        self.distance = spec.distance
-        self.margin = spec.margin
+    spec: settings.TripletSpec
+    schema = ExampleSchema(("anchor", "positive", "negative"))
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         anchor, positive, negative = vectors
-        nearer = pairwise_distance(anchor, positive, self.distance)  # (batch,)
-        farther = pairwise_distance(anchor, negative, self.distance)  # (batch,)
-        return (nearer - farther + self.margin).relu().mean()
+        nearer = pairwise_distance(anchor, positive, self.spec.distance)  # (batch,)
+        farther = pairwise_distance(anchor, negative, self.spec.distance)  # (batch,)
+        return (nearer - farther + self.spec.margin).relu().mean()
 
 
 class MultipleNegativesRankingLoss(Objective):
@@ -224,31 +191,21 @@ class MultipleNegativesRankingLoss(Objective):
     anchors (as in CLIP, Radford et al. 2021, arXiv 2103.00020). Hard negatives belong to no anchor and take part in
     the first half only.
 
-    A text that occurs twice in a batch would be its own negative; `distinct` prevents that.
-
-    Args:
-        spec: The scale λ, and whether it is symmetric.
+    A text that occurs twice in a batch would be its own negative; `distinct` prevents that. The settings have the
+    scale λ, and whether the loss is symmetric.
     """
 
-    roles = ("anchor", "positive", "negative")
-    repeats_last = True
-    label = LabelKind.NONE
-    distinct = True
-
-    def __init__(self, spec: settings.InBatchSpec) -> None:
-        super().__init__()
-        self.scale = spec.scale
-        self.symmetric = spec.symmetric
+    spec: settings.InBatchSpec
+    schema = ExampleSchema(("anchor", "positive", "negative"), repeats_last=True, distinct=True)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         anchors = normalize_vectors(vectors[0])  # (batch, dimensions)
-        candidates = normalize_vectors(
-            torch.cat(list(vectors[1:]))
-        )  # (batch · (1 + negatives), dimensions), positives first
-        logits = self.scale * anchors @ candidates.T  # (batch, batch · (1 + negatives))
+        # candidates: (batch · (1 + negatives), dimensions), positives first
+        candidates = normalize_vectors(torch.cat(list(vectors[1:])))
+        logits = self.spec.scale * anchors @ candidates.T  # (batch, batch · (1 + negatives))
         own = torch.arange(len(anchors), device=anchors.device)  # (batch,): aᵢ's positive is candidate i
         loss = cross_entropy(logits, own)
-        if not self.symmetric:
+        if not self.spec.symmetric:
             return loss
         return (loss + cross_entropy(logits[:, : len(anchors)].T, own)) / 2
 
@@ -258,23 +215,17 @@ class CoSENTLoss(Objective):
 
     Consistent sentence embedding (Su 2022, kexue.fm/archives/8847; Huang et al. 2024, IEEE/ACM TASLP 32). It is what
     Spearman's ρ measures, made smooth: only the order of the scores counts, and pairs of equal scores are ignored. It
-    is a sum over the batch, not a mean over examples: a larger batch has more pairs and a larger loss.
-
-    Args:
-        spec: The scale λ.
+    is a sum over the batch, not a mean over examples: a larger batch has more pairs and a larger loss. The settings
+    have the scale λ.
     """
 
-    roles = ("sentence1", "sentence2")
-    label = LabelKind.SCORE
-
-    def __init__(self, spec: settings.CoSentSpec) -> None:
-        super().__init__()
-        self.scale = spec.scale
+    spec: settings.CoSentSpec
+    schema = ExampleSchema(("sentence1", "sentence2"), LabelKind.SCORE)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         assert labels is not None  # forward has checked it
         u, v = vectors
-        cosines = self.scale * pairwise_cosine(u, v)  # (batch,)
+        cosines = self.spec.scale * pairwise_cosine(u, v)  # (batch,)
         excess = cosines[:, None] - cosines[None, :]  # (batch, batch): cosᵢ − cosⱼ
         excess = excess.masked_fill(labels[:, None] >= labels[None, :], -torch.inf)
         # log(1 + Σ exp(x)) is the logsumexp of all x and a 0, which also keeps a batch of equal scores finite.
@@ -305,9 +256,7 @@ class VectorDistillationLoss(Objective):
     knowledge distillation (Reimers and Gurevych 2020, arXiv 2004.09813, section 2). One column is plain distillation.
     """
 
-    roles = ("source", "target")
-    repeats_last = True
-    label = LabelKind.VECTOR
+    schema = ExampleSchema(("source", "target"), LabelKind.VECTOR, repeats_last=True)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         assert labels is not None  # forward has checked it
@@ -323,12 +272,12 @@ class MarginMSELoss(Objective):
     For vectors of unit length it is the cosine, whose margin is at most 2.
     """
 
-    roles = ("anchor", "positive", "negative")
-    label = LabelKind.SCORE
+    schema = ExampleSchema(("anchor", "positive", "negative"), LabelKind.SCORE)
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         anchor, positive, negative = vectors
-        return mse_loss(pairwise_dot(anchor, positive - negative), cast(Tensor, labels))
+        margins = (anchor * (positive - negative)).sum(dim=-1)  # (batch,)
+        return mse_loss(margins, cast(Tensor, labels))
 
 
 class MatryoshkaLoss(Objective):
@@ -343,30 +292,26 @@ class MatryoshkaLoss(Objective):
         spec: The d and their weights c_d.
     """
 
+    spec: settings.MatryoshkaSpec
+
     def __init__(self, objectives: Sequence[Objective], spec: settings.MatryoshkaSpec) -> None:
-        super().__init__()
-        self.dimensions = spec.dimensions
+        super().__init__(spec)
         self.weights = spec.weights or (1.0,) * len(spec.dimensions)
         self.objectives = nn.ModuleList(objectives)
-        inner = objectives[0]
-        self.roles, self.repeats_last, self.distinct = inner.roles, inner.repeats_last, inner.distinct
-        self.label, self.score_range = inner.label, inner.score_range
+        self.schema = objectives[0].schema
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
-        if labels is not None and self.label is LabelKind.VECTOR:
+        teacher_vectors = labels if self.schema.label is LabelKind.VECTOR else None
+        if teacher_vectors is not None:
             # Cut vectors of student and teacher have the same length even if the whole ones do not.
-            check_dimensions(vectors[0].shape[1], labels.shape[1])
+            check_dimensions(vectors[0].shape[1], teacher_vectors.shape[1])
         total = vectors[0].new_zeros(())  # scalar
         objectives = cast(Iterable[Objective], self.objectives)
-        for objective, dimension, weight in zip(objectives, self.dimensions, self.weights, strict=True):
+        for objective, dimension, weight in zip(objectives, self.spec.dimensions, self.weights, strict=True):
             cut = [column[:, :dimension] for column in vectors]  # each (batch, dimension)
-            total = total + weight * objective.compute(cut, self._cut_labels(labels, dimension))
+            gold = labels if teacher_vectors is None else teacher_vectors[:, :dimension]
+            total = total + weight * objective.compute(cut, gold)
         return total
-
-    def _cut_labels(self, labels: Tensor | None, dimension: int) -> Tensor | None:
-        if labels is None or self.label is not LabelKind.VECTOR:
-            return labels
-        return labels[:, :dimension]  # (batch, dimension)
 
 
 _LOSSES: dict[type[ObjectiveSpec], type[Objective]] = {
@@ -382,13 +327,9 @@ _LOSSES: dict[type[ObjectiveSpec], type[Objective]] = {
 
 def objective_schema(spec: ObjectiveSpec) -> ExampleSchema:
     """The columns and labels that an objective needs, known before the model is opened."""
-    kind = _LOSSES[type(spec)]
-    return ExampleSchema(
-        roles=kind.roles,
-        repeats_last=kind.repeats_last,
-        label=kind.label,
-        score_range=spec.range if isinstance(spec, settings.RegressionSpec) else kind.score_range,
-        distinct=kind.distinct,
+    return replace(
+        _LOSSES[type(spec)].schema,
+        score_range=spec.range if isinstance(spec, settings.RegressionSpec) else None,
         classes=spec.classes if isinstance(spec, settings.SoftmaxSpec) else (),
         taught=getattr(spec, "teacher", None) is not None,
     )
