@@ -16,6 +16,7 @@ from es_sbert.analysis.similarity import (
     Int64Array,
     check_cosine,
     check_dimensions,
+    round_cosines,
     vector_lengths,
 )
 from es_sbert.encoder.batching import Vectors
@@ -141,5 +142,4 @@ def _best_by_margin(
     # Of equal margins the lower position.
     best = np.lexsort((places, -margins), axis=1)[:, 0]
     rows = np.arange(len(places))
-    cosine = np.round(np.clip(cosines[rows, best], -1, 1), DECIMALS) + 0.0
-    return np.column_stack([rows, places[rows, best], margins[rows, best], cosine])
+    return np.column_stack([rows, places[rows, best], margins[rows, best], round_cosines(cosines[rows, best])])

@@ -15,7 +15,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import DECIMALS, Float64Array, Int64Array, check_cosine, pairs_above, vector_lengths
+from es_sbert.analysis.similarity import (
+    DECIMALS,
+    Float64Array,
+    Int64Array,
+    check_cosine,
+    check_starts,
+    pairs_above,
+    round_cosines,
+    vector_lengths,
+)
 from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError, require_extra
 
@@ -211,12 +220,11 @@ def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tup
     units = _normalize(np.asarray(vectors))
     if starts is None:
         return units, None
-    rows = np.append(np.asarray(starts, np.int64), len(units))
-    if rows[0] != 0 or (np.diff(rows) < 1).any():
-        raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
+    starts = np.asarray(starts, np.int64)
+    check_starts(starts, len(units))
     if len(starts) == len(units):
         return units, None
-    return units, np.add.reduceat(units, rows[:-1], axis=0, dtype=np.float64)
+    return units, np.add.reduceat(units, starts, axis=0, dtype=np.float64)
 
 
 def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
@@ -284,8 +292,7 @@ def _kmeans_labels(texts: Vectors, k: int, seed: int, *, starts: int) -> Int64Ar
         texts = texts.astype(np.float64)
     else:
         model = MiniBatchKMeans(k, n_init=starts, random_state=seed, batch_size=_KMEANS_BATCH)
-    labels: Int64Array = model.fit(texts).labels_.astype(np.int64)
-    return labels
+    return np.asarray(model.fit(texts).labels_, np.int64)
 
 
 def _agglomerative(texts: Vectors, k: ClusterCount) -> Int64Array:
@@ -321,8 +328,7 @@ def _cut_tree(merges: Int64Array, k: int) -> Int64Array:
     above[merges[: len(made)]] = made[:, None]
     while (above != above[above]).any():
         above = above[above]
-    labels: Int64Array = np.unique(above[:count], return_inverse=True)[1].astype(np.int64)
-    return labels
+    return np.unique(above[:count], return_inverse=True)[1].astype(np.int64)
 
 
 def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Int64Array]) -> int:
@@ -382,8 +388,7 @@ def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
     # scikit-learn's trees take ten times as long with some hundred dimensions. Distances of unit vectors order pairs as
     # cosines do, and take less memory.
     model = HDBSCAN(min_cluster_size=min_size, algorithm="brute", copy=True)
-    labels: Int64Array = model.fit(texts).labels_.astype(np.int64)
-    return labels
+    return np.asarray(model.fit(texts).labels_, np.int64)
 
 
 def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int64Array, list[int]]:
@@ -418,14 +423,9 @@ def _neighbor_mask(texts: Vectors, some: Int64Array, min_cosine: float) -> NDArr
     near = np.empty((len(some), len(texts)), bool)
     wide = texts[some].astype(np.float64)
     for columns in _blocks(len(texts), _BLOCK):
-        near[:, columns] = _round_cosines(wide @ texts[columns].astype(np.float64).T) >= min_cosine
+        near[:, columns] = round_cosines(wide @ texts[columns].astype(np.float64).T) >= min_cosine
     near[np.arange(len(some)), some] = True
     return near
-
-
-def _round_cosines(cosines: Float64Array) -> Float64Array:
-    rounded: Float64Array = cosines.clip(-1, 1).round(DECIMALS) + 0.0
-    return rounded
 
 
 def _build_clustering(
@@ -449,6 +449,6 @@ def _build_cluster(texts: Vectors, members: Int64Array, central: int | None) -> 
     center = own.sum(axis=0) if central is None else texts[central].astype(np.float64)
     length = float(np.linalg.norm(center))
     # Vectors that cancel out have no mean direction.
-    cosines = _round_cosines(own @ center / length) if length > 0 else np.zeros(len(own))
+    cosines = round_cosines(own @ center / length) if length > 0 else np.zeros(len(own))
     order = np.lexsort((members, -cosines))
     return TextCluster(tuple(members[order].tolist()), tuple(cosines[order].tolist()))

@@ -11,8 +11,9 @@ the two remaining lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import combinations_with_replacement, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ from es_sbert.errors import UsageError
 
 Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
+# First positions, second positions and cosines of some pairs. *Shape:* (pairs,) each.
+PairArrays = tuple[Int64Array, Int64Array, Float64Array]
 
 DECIMALS = 5
 DEFAULT_K = 100
@@ -85,10 +88,7 @@ def most_similar_pairs(
     """
     side = _BlockedVectors(vectors, starts)
     _add_bounds(side)
-    best = _BestPairs(k, min_cosine)
-    for rows, columns in side.pairs_of_blocks(block):
-        best.add(rows, columns, above_diagonal=rows.first == columns.first)
-    return best.pairs()
+    return _best_pairs(combinations_with_replacement(side.blocks(block), 2), k, min_cosine)
 
 
 def most_similar_between(
@@ -114,16 +114,12 @@ def most_similar_between(
     left, right = _BlockedVectors(first, first_starts), _BlockedVectors(second, second_starts)
     check_dimensions(first, second)
     _add_bounds(left, right)
-    best = _BestPairs(k, min_cosine)
-    for rows in left.blocks(block):
-        for columns in right.blocks(block):
-            best.add(rows, columns)
-    return best.pairs()
+    return _best_pairs(product(left.blocks(block), right.blocks(block)), k, min_cosine)
 
 
 def pairs_above(
     vectors: Vectors, min_cosine: float, *, starts: Int64Array | None = None, block: int = _BLOCK
-) -> Iterator[tuple[Int64Array, Int64Array, Float64Array]]:
+) -> Iterator[PairArrays]:
     """Find all pairs of one collection whose cosine is not below a threshold, block by block.
 
     There may be n² of them, so they are never held together.
@@ -142,10 +138,7 @@ def pairs_above(
     side = _BlockedVectors(vectors, starts)
     if min_cosine >= _BOUNDED_COSINE:
         _add_bounds(side)
-    for rows, columns in side.pairs_of_blocks(block):
-        found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=rows.first == columns.first)
-        if len(found[0]):
-            yield found
+    return _pairs_above(combinations_with_replacement(side.blocks(block), 2), min_cosine)
 
 
 def pair_cosines(
@@ -165,27 +158,17 @@ def pair_cosines(
     for begin in range(0, len(first), _PAIRS):
         some = slice(begin, begin + _PAIRS)
         cosines[some] = _cosines_one_by_one(collection, collection, first[some], second[some])
-    return _round_cosines(cosines)
+    return round_cosines(cosines)
 
 
 def pairs_above_between(
-    first: Vectors,
-    second: Vectors,
-    min_cosine: float,
-    *,
-    first_starts: Int64Array | None = None,
-    second_starts: Int64Array | None = None,
-    block: int = _BLOCK,
-) -> Iterator[tuple[Int64Array, Int64Array, Float64Array]]:
+    first: Vectors, second: Vectors, min_cosine: float, *, first_starts: Int64Array, second_starts: Int64Array
+) -> Iterator[PairArrays]:
     """As `pairs_above`, of a text of one collection and a text of another."""
     check_cosine(min_cosine)
     left, right = _BlockedVectors(first, first_starts), _BlockedVectors(second, second_starts)
     check_dimensions(first, second)
-    for rows in left.blocks(block):
-        for columns in right.blocks(block):
-            found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=False)
-            if len(found[0]):
-                yield found
+    return _pairs_above(product(left.blocks(_BLOCK), right.blocks(_BLOCK)), min_cosine)
 
 
 def vector_lengths(vectors: Vectors) -> Float64Array:
@@ -210,6 +193,17 @@ def vector_lengths(vectors: Vectors) -> Float64Array:
             "Leave such vectors out.",
         )
     return lengths
+
+
+def check_starts(starts: Int64Array, count: int) -> None:
+    """Make sure that these are the rows of the first vectors of texts, out of `count` vectors.
+
+    Raises:
+        UsageError: they are not.
+    """
+    rows = np.append(starts, count)
+    if rows[0] != 0 or (np.diff(rows) < 1).any():
+        raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
 
 
 def check_dimensions(first: Vectors, second: Vectors) -> None:
@@ -247,21 +241,18 @@ class _Block(NamedTuple):
 
     def cosines_with(self, other: _Block) -> Vectors:
         """Cosines of all texts with all others, in float32. *Shape:* ``(texts, other texts)``."""
-        cosines: Vectors = self._of_texts(self.unit @ other.unit.T, other)
-        return cosines
+        return self._of_texts(self.unit @ other.unit.T, other)
 
     def bounds_with(self, other: _Block) -> Vectors | None:
         """Upper bounds of these cosines; None where there are none."""
         if self.bounding is None or other.bounding is None:
             return None
-        bounds: Vectors = self._of_texts(self.bounding @ other.bounding.T, other)
-        return bounds
+        return self._of_texts(self.bounding @ other.bounding.T, other)
 
     def exact_cosines_with(self, other: _Block) -> Float64Array:
         """The cosines in float64."""
         products = self.vectors.astype(np.float64) @ other.vectors.astype(np.float64).T
-        cosines: Float64Array = self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
-        return cosines
+        return self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
 
     def rows_of(self, texts: Int64Array) -> tuple[Int64Array, Int64Array]:
         """First row and number of vectors of some texts. *Shape:* ``(texts,)`` each."""
@@ -288,9 +279,7 @@ class _BlockedVectors:
         self._bounding: Vectors | None = None
         self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)
         if self._starts is not None:
-            rows = np.append(self._starts, len(self._vectors))
-            if rows[0] != 0 or (np.diff(rows) < 1).any():
-                raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
+            check_starts(self._starts, len(self._vectors))
             if len(self._starts) == len(self._vectors):
                 self._starts = None  # one vector a text, which takes less work
 
@@ -316,13 +305,6 @@ class _BlockedVectors:
     def whole(self) -> _Block:
         """All of it in one block, for `_cosines_one_by_one`, which needs no copy of the vectors."""
         return _Block(0, self._vectors, self._lengths, self._vectors[:0], None, self._starts)
-
-    def pairs_of_blocks(self, size: int) -> Iterator[tuple[_Block, _Block]]:
-        """Each block with itself and with each later one."""
-        for rows in self.blocks(size):
-            for columns in self.blocks(size):
-                if columns.first >= rows.first:
-                    yield rows, columns
 
     def blocks(self, size: int) -> Iterator[_Block]:
         if size < 1:
@@ -354,13 +336,12 @@ def _add_bounds(*sides: _BlockedVectors) -> None:
         side.add_bounds(np.ascontiguousarray(directions[:, -(dimensions // 4) :], np.float32))
 
 
-def _pairs_of_blocks(
-    rows: _Block, columns: _Block, threshold: float, *, above_diagonal: bool, k: int | None = None
-) -> tuple[Int64Array, Int64Array, Float64Array]:
+def _pairs_of_blocks(rows: _Block, columns: _Block, threshold: float, *, k: int | None = None) -> PairArrays:
     """Positions and cosines of the pairs of two blocks that reach a threshold, by first and second position.
 
+    Of a block with itself, only pairs whose first text comes before the second count.
+
     Args:
-        above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
         k: Pairs that cannot be among the k best of these blocks may be left out; None leaves none out.
     """
     found = _pairs_within_bounds(rows, columns, threshold - _SLACK)
@@ -368,20 +349,24 @@ def _pairs_of_blocks(
         products = rows.cosines_with(columns)
         found = _positions_above(products, threshold - _SLACK)
         if k is not None and len(found[0]) > max(k, _MAX_SINGLE_PAIRS):
-            near = products[found]
-            if above_diagonal:
-                near = near[found[1] > found[0]]
+            near = products[_in_order(rows, columns, found)]
             if len(near) > k:
                 # The k best of float32 reach this in float64, so the k-th best does.
                 least = np.partition(near, len(near) - k)[len(near) - k] - _SLACK
                 found = _positions_above(products, max(threshold, least) - _SLACK)
-    first, second = found
-    if above_diagonal:
-        above = second > first
-        first, second = first[above], second[above]
-    cosines = _round_cosines(_exact_cosines(rows, columns, first, second))
+    first, second = _in_order(rows, columns, found)
+    cosines = round_cosines(_exact_cosines(rows, columns, first, second))
     right = cosines >= threshold
     return first[right] + rows.first, second[right] + columns.first, cosines[right]
+
+
+def _in_order(rows: _Block, columns: _Block, pairs: tuple[Int64Array, Int64Array]) -> tuple[Int64Array, Int64Array]:
+    """The pairs of two blocks; of a block with itself, those whose first text comes before the second."""
+    if rows is not columns:
+        return pairs
+    first, second = pairs
+    above = second > first
+    return first[above], second[above]
 
 
 def _pairs_within_bounds(rows: _Block, columns: _Block, threshold: float) -> tuple[Int64Array, Int64Array] | None:
@@ -399,8 +384,7 @@ def _exact_cosines(rows: _Block, columns: _Block, first: Int64Array, second: Int
     """Cosines of some pairs of texts, in float64. *Shape:* ``(pairs,)``."""
     (_, row_counts), (_, column_counts) = rows.rows_of(first), columns.rows_of(second)
     if (row_counts * column_counts).sum() > _MAX_SINGLE_PAIRS:
-        cosines: Float64Array = rows.exact_cosines_with(columns)[first, second]
-        return cosines
+        return rows.exact_cosines_with(columns)[first, second]
     return _cosines_one_by_one(rows, columns, first, second)
 
 
@@ -427,7 +411,8 @@ def _positions_above(products: Vectors, threshold: float) -> tuple[Int64Array, I
     return np.divmod(flat, products.shape[1])
 
 
-def _round_cosines(cosines: Float64Array) -> Float64Array:
+def round_cosines(cosines: Float64Array) -> Float64Array:
+    """Cosines within [-1, 1], rounded to `DECIMALS` decimals."""
     # Adding 0 turns -0.0 into 0.0.
     rounded: Float64Array = cosines.clip(-1, 1).round(DECIMALS) + 0.0
     return rounded
@@ -443,45 +428,35 @@ def check_cosine(min_cosine: float) -> None:
         raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.")
 
 
-class _BestPairs:
-    """The best k pairs of the blocks that were added."""
-
-    def __init__(self, k: int, min_cosine: float) -> None:
-        if k < 1:
-            raise UsageError(f"k is {k}", "Ask for one pair at least.")
-        check_cosine(min_cosine)
-        self._k = k
-        # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
-        self._threshold = min_cosine
-        self._first: Int64Array = np.empty(0, np.int64)
-        self._second: Int64Array = np.empty(0, np.int64)
-        self._cosines: Float64Array = np.empty(0)
-
-    def add(self, rows: _Block, columns: _Block, *, above_diagonal: bool = False) -> None:
-        """Consider all pairs of two blocks.
-
-        Args:
-            above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
-        """
-        found = _pairs_of_blocks(rows, columns, self._threshold, above_diagonal=above_diagonal, k=self._k)
+def _pairs_above(blocks: Iterable[tuple[_Block, _Block]], min_cosine: float) -> Iterator[PairArrays]:
+    """The pairs of each two blocks that reach a threshold."""
+    for rows, columns in blocks:
+        found = _pairs_of_blocks(rows, columns, min_cosine)
         if len(found[0]):
-            self._merge(*found)
+            yield found
 
-    def _merge(self, first: Int64Array, second: Int64Array, cosines: Float64Array) -> None:
-        chosen = _top_k(cosines, self._k)
-        self._first = np.concatenate([self._first, first[chosen]])
-        self._second = np.concatenate([self._second, second[chosen]])
-        self._cosines = np.concatenate([self._cosines, cosines[chosen]])
-        order = np.lexsort((self._second, self._first, -self._cosines))[: self._k]
-        self._first, self._second, self._cosines = self._first[order], self._second[order], self._cosines[order]
-        if len(order) == self._k:
-            self._threshold = float(self._cosines[-1])
 
-    def pairs(self) -> list[SimilarPair]:
-        return [
-            SimilarPair(*found)
-            for found in zip(self._first.tolist(), self._second.tolist(), self._cosines.tolist(), strict=True)
-        ]
+def _best_pairs(blocks: Iterable[tuple[_Block, _Block]], k: int, min_cosine: float) -> list[SimilarPair]:
+    """The best k pairs of each two blocks."""
+    if k < 1:
+        raise UsageError(f"k is {k}", "Ask for one pair at least.")
+    check_cosine(min_cosine)
+    # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
+    threshold = min_cosine
+    first, second, cosines = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+    for rows, columns in blocks:
+        new_first, new_second, new_cosines = _pairs_of_blocks(rows, columns, threshold, k=k)
+        if not len(new_first):
+            continue
+        chosen = _top_k(new_cosines, k)
+        first = np.concatenate([first, new_first[chosen]])
+        second = np.concatenate([second, new_second[chosen]])
+        cosines = np.concatenate([cosines, new_cosines[chosen]])
+        order = np.lexsort((second, first, -cosines))[:k]
+        first, second, cosines = first[order], second[order], cosines[order]
+        if len(order) == k:
+            threshold = float(cosines[-1])
+    return [SimilarPair(*pair) for pair in zip(first.tolist(), second.tolist(), cosines.tolist(), strict=True)]
 
 
 def _top_k(cosines: Float64Array, k: int) -> Int64Array:
