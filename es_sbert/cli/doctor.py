@@ -80,7 +80,6 @@ def run_checks(
         check_encoder,
         check_engine,
         check_index,
-        check_permissions,
         inspect_index,
     )
     from es_sbert.engines.connect import connect
@@ -100,11 +99,10 @@ def run_checks(
         checked = [check_encoder(model, device, precision, threads, field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
         findings += check_cuda(device)
-        findings += check_engine(engine)
-        if index is not None and looked is not None:
-            findings += check_permissions(engine, index)
+        findings += check_engine(engine, index)
+        if looked is not None:
             findings += looked.findings
             models = {made_by: checked[n if model is None else 0][0] for n, made_by in enumerate(stored)}
             for state in looked.states:
-                findings += check_index(engine, state, looked.fields[state.name], models)
+                findings += check_index(engine, state, looked.fields, models)
     return findings
