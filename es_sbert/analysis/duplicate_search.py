@@ -42,6 +42,7 @@ from es_sbert.analysis.text_collection import (
     other_model_reason,
     starts_from_counts,
 )
+from es_sbert.diagnostics.index_size import count_vectors
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.protocol import DocumentKey, Engine, IndexState, Json, document_key
@@ -114,15 +115,8 @@ def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | No
         IndexMismatch: no such vector field.
         EngineError: the engine failed.
     """
-    vector = read_vector_field(engine, index, vector_field)
-    query = and_query(has_vector_query(vector.name, vector.meta), filter)
-    if vector.meta.passages is None:
-        count = engine.count(index, query)
-    else:
-        # Vectors are nested objects, and a count is one of documents.
-        body: Json = {"query": query, "size": 0, "aggs": {"chunks": {"nested": {"path": vector.name}}}}
-        count = int(engine.search(index, body)["aggregations"]["chunks"]["doc_count"])
-    return 4 * count * vector.meta.dimensions <= EXACT_BYTES
+    field = read_vector_field(engine, index, vector_field)
+    return 4 * count_vectors(engine, index, field, filter) * field.meta.dimensions <= EXACT_BYTES
 
 
 class DuplicateSearch:

@@ -230,7 +230,7 @@ def calibrate(
             report=say,
         ) as encoder:
             report_warnings(encoder, say)
-            report = index.calibrate(encoder, labelled, sample=sample, seed=seed, k=k, keep=keep, report=say)
+            report = index.calibrate(index.measure(encoder, labelled, sample=sample, seed=seed, k=k, report=say), keep)
     click.echo(orjson.dumps(report.as_json()) if as_json else "\n".join(calibration_lines(report)))
 
 

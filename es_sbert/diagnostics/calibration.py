@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.diagnostics.recall import ConfidenceInterval, mean_confidence_interval
+from es_sbert.diagnostics.recall import ConfidenceInterval, Doubles, document_cosines, mean_confidence_interval
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import Json
 from es_sbert.messages import escape_unprintable
@@ -51,7 +51,6 @@ class CalibrationReport:
         return plain | calibration
 
 
-Doubles = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 # Every value that is considered, in steps of 0.01: a cosine is not known better than that. *Shape:* (thresholds,).
@@ -231,22 +230,6 @@ def _count_reaching(cosines: Doubles) -> Counts:
     return len(cosines) - below
 
 
-def document_cosines(queries: Vectors, vectors: Vectors, starts: Counts) -> Doubles:
-    """Cosine of each query with each document: that of the nearest vector, where a document has several.
-
-    Args:
-        queries: *Shape:* ``(queries, dimensions)``.
-        vectors: Of all documents. *Shape:* ``(vectors, dimensions)``.
-        starts: Row of each document's first vector. *Shape:* ``(documents,)``.
-
-    Returns:
-        *Shape:* ``(queries, documents)``, within [-1, 1].
-    """
-    cosines = np.maximum.reduceat(_normalize(queries) @ _normalize(vectors).T, starts, axis=1)
-    clipped: Doubles = np.clip(cosines, -1.0, 1.0)
-    return clipped
-
-
 def count_unrelated(
     queries: Vectors, vectors: Vectors, starts: Counts, relevant: Sequence[Sequence[int]]
 ) -> tuple[Counts, Counts]:
@@ -270,41 +253,30 @@ def count_unrelated(
     return passed, compared
 
 
-def _normalize(vectors: Vectors) -> Doubles:
-    """Vectors of length 1 in float64. *Shape:* as given."""
-    wide = np.asarray(vectors, dtype=np.float64)
-    unit: Doubles = wide / np.linalg.norm(wide, axis=1, keepdims=True)
-    return unit
-
-
 def calibration_lines(report: CalibrationReport) -> list[str]:
     """What was measured, a table of values, and the recommendation, line by line; the last one is what to type."""
     recommended = report.calibration.recommended
-    head = f"{'min_cosine':>10}{'recall':>9}{'95 % interval':>17}{'unrelated':>12}{'per 100,000':>13}"
     lines = [
         f"{report.index}.{report.field}: {report.documents:,} documents with vectors of "
         f"{escape_unprintable(report.model)}",
         f"{report.queries:,} {_describe_queries(report)}, compared with a sample of {report.sample:,} documents",
-        *(
-            ["left out: " + ", ".join(f"{count:,} {reason}" for reason, count in report.left_out.items())]
-            if report.left_out
-            else []
-        ),
-        head + f"{f'hits of {report.k}':>13}" + (f"{'precision':>11}" if report.labelled else ""),
     ]
+    if report.left_out:
+        lines.append("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in report.left_out.items()))
+    head = f"{'min_cosine':>10}{'recall':>9}{'95 % interval':>17}{'unrelated':>12}{'per 100,000':>13}"
+    lines.append(head + f"{f'hits of {report.k}':>13}" + (f"{'precision':>11}" if report.labelled else ""))
     lines += [_format_row(row, report.labelled) for row in report.calibration.rows]
     if not report.labelled:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its own, not what users type. The "
             "value may be too high or too low for real queries. Labelled queries (--queries FILE) give a better one."
         )
-    lines.append(_recommendation_line(report, recommended))
+    lines.append(_recommendation_line(report))
     if recommended.overlaps:
         lines.append(
-            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: no value tells them from relevant "
-            f"ones here. Rank "
-            "by cosine without a minimum, combine it with words (a hybrid search), take a higher value from the table "
-            "if losing relevant documents is acceptable, or use a model that was trained on such texts."
+            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: no value tells them from relevant ones "
+            "here. Rank by cosine without a minimum, combine it with words (a hybrid search), take a higher value from "
+            "the table if losing relevant documents is acceptable, or use a model that was trained on such texts."
         )
     value = f"{recommended.row.min_cosine:.2f}"
     request = f'{{"match": {{"semantic": {{"query": "…", "min_cosine": {value}}}}}}}'
@@ -327,8 +299,8 @@ def _format_row(row: ThresholdRow, labelled: bool) -> str:
     )
 
 
-def _recommendation_line(report: CalibrationReport, recommended: CosineRecommendation) -> str:
-    row = recommended.row
+def _recommendation_line(report: CalibrationReport) -> str:
+    recommended, row = report.calibration.recommended, report.calibration.recommended.row
     interval = (
         f"at most {recommended.high:.2f}; for a lower end, give more queries"
         if recommended.low is None
@@ -338,8 +310,8 @@ def _recommendation_line(report: CalibrationReport, recommended: CosineRecommend
     return (
         f"Recommended to keep {report.keep:g} of the relevant documents: {row.min_cosine:.2f} "
         f"(95 % interval: {interval}). It keeps {_format_percent(row.recall)}, and lets "
-        f"{_format_percent(row.unrelated)} of "
-        f"unrelated documents pass: about {passing:,.0f} of {report.documents:,} for each query."
+        f"{_format_percent(row.unrelated)} of unrelated documents pass: about {passing:,.0f} of {report.documents:,} "
+        "for each query."
     )
 
 
