@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
 from importlib import resources
+from itertools import chain
+from string import Template
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,11 +63,8 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, see
     """
     require_extra("analysis", "sklearn")
     texts = _mean_vectors(vectors, starts)
-    if (
-        _UMAP_LEAST <= len(texts) <= _UMAP_MOST
-        and not _all_equal(texts)
-        and importlib.util.find_spec("umap") is not None
-    ):
+    fits_umap = _UMAP_LEAST <= len(texts) <= _UMAP_MOST and not _all_equal(texts)
+    if fits_umap and importlib.util.find_spec("umap") is not None:
         points = _umap_points(texts, seed)
         # Texts without any neighbor get no place.
         if np.isfinite(points).all():
@@ -80,8 +79,7 @@ def _mean_vectors(vectors: Vectors, starts: NDArray[np.int64] | None) -> Vectors
         return units
     # Opposite vectors have no mean direction: such a text lies at the origin.
     lengths = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
-    means: Vectors = (sums / lengths).astype(np.float32)
-    return means
+    return np.asarray(sums / lengths, np.float32)
 
 
 def _all_equal(texts: Vectors) -> bool:
@@ -96,8 +94,7 @@ def _umap_points(texts: Vectors, seed: int) -> Points:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        points: Points = np.asarray(method.fit_transform(texts), np.float32)
-    return points
+        return np.asarray(method.fit_transform(texts), np.float32)
 
 
 def _pca_points(texts: Vectors, seed: int) -> Points:
@@ -305,23 +302,23 @@ class WordDiff(NamedTuple):
 
 def differing_words(first: str, second: str) -> WordDiff:
     """The parts of each of two texts that the other does not have, by whole words and signs; white space is ignored."""
-    words, others = (
+    spans, other_spans = (
         [(match.start(), match.end()) for match in _WORD_PATTERN.finditer(text)] for text in (first, second)
     )
-    matcher = SequenceMatcher(
-        None, [first[start:end] for start, end in words], [second[start:end] for start, end in others], autojunk=False
-    )
+    words = [first[start:end] for start, end in spans]
+    other_words = [second[start:end] for start, end in other_spans]
     only_first: list[WordSpan] = []
     only_second: list[WordSpan] = []
     differences = 0
+    matcher = SequenceMatcher(None, words, other_words, autojunk=False)
     for kind, start, end, other_start, other_end in matcher.get_opcodes():
         if kind == "equal":
             continue
         differences += 1
         if end > start:
-            only_first.append((words[start][0], words[end - 1][1]))
+            only_first.append((spans[start][0], spans[end - 1][1]))
         if other_end > other_start:
-            only_second.append((others[other_start][0], others[other_end - 1][1]))
+            only_second.append((other_spans[other_start][0], other_spans[other_end - 1][1]))
     return WordDiff(only_first, only_second, differences)
 
 
@@ -338,20 +335,17 @@ def report_bytes(report: AnalysisReport, *, max_texts: int = MAX_TEXTS, max_grou
         max_texts: Texts on the page; of more, a sample is shown, and the page says so.
         max_groups: Groups on the page; of more, the first ones are shown, and the page says so.
     """
-    theme, script, style = (
-        _read_asset("theme.js"),
-        "".join(_read_asset(f"{name}.js") for name in _SCRIPTS),
-        _read_asset("report.css"),
+    theme, style = _read_asset("theme.js"), _read_asset("report.css")
+    script = "".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
+    page = Template(_read_asset("page.html")).substitute(
+        title=html.escape(escape_unprintable(report.title)),
+        script_hashes=f"{_policy_hash(theme)} {_policy_hash(script)}",
+        style_hash=_policy_hash(style),
+        style=style,
+        theme=theme,
+        data=_script_json(_page_data(report, max_texts, max_groups)),
+        script=script,
     )
-    parts = {
-        "title": html.escape(escape_unprintable(report.title)),
-        "policy": _policy([theme, script], style),
-        "style": style,
-        "theme": theme,
-        "data": _script_json(_page_data(report, max_texts, max_groups)),
-        "script": script,
-    }
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read_asset("page.html"))
     return page.encode()
 
 
@@ -359,26 +353,14 @@ def _read_asset(name: str) -> str:
     return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
 
 
-def _policy(scripts: Sequence[str], style: str) -> str:
-    def source(content: str) -> str:
-        return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {' '.join(map(source, scripts))}",
-            f"style-src {source(style)}",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        )
-    )
+def _policy_hash(content: str) -> str:
+    """What the content security policy calls a script or a style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def _script_json(data: Any) -> str:
     """JSON that cannot end the element that it is in."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _replace_surrogates(json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -395,10 +377,10 @@ def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[
         grouped[np.asarray(group.members)] = True
     return {
         "kind": report.kind.value,
-        "title": _replace_surrogates(report.title),
-        "facts": [[_replace_surrogates(name), _replace_surrogates(value)] for name, value in report.facts],
-        "projection": _replace_surrogates(report.projection),
-        "ids": [_replace_surrogates(report.ids[position]) for position in sample.texts],
+        "title": report.title,
+        "facts": report.facts,
+        "projection": report.projection,
+        "ids": [report.ids[position] for position in sample.texts],
         "texts": texts,
         "shortened": [number for number, text in enumerate(whole) if len(text) > limit],
         "limit": limit,
@@ -413,10 +395,12 @@ def _group_data(
 ) -> dict[str, Any]:
     group = shown.group
     members = [int(numbers[group.members[place]]) for place in shown.places]
+    # The mean of a cluster, the lowest of others.
+    cosine = float(np.mean(group.cosines)) if kind is ReportKind.CLUSTERS else float(min(group.cosines))
     data = {
-        "name": _replace_surrogates(group.name),
+        "name": group.name,
         "size": len(group.members),
-        "cosine": round(_group_cosine(kind, group.cosines), _DECIMALS),
+        "cosine": round(cosine, _DECIMALS),
         "members": members,
         "cosines": [round(float(group.cosines[place]), _DECIMALS) for place in shown.places],
     }
@@ -425,11 +409,6 @@ def _group_data(
     kept = members[0] if group.kept is None else int(numbers[group.kept])
     marks = [_word_differences(kept, member, whole, texts) for member in members]
     return data | {"kept": kept, "marks": marks}
-
-
-def _group_cosine(kind: ReportKind, cosines: Sequence[float]) -> float:
-    """The mean of a cluster, the lowest of others."""
-    return float(np.mean(cosines)) if kind is ReportKind.CLUSTERS else float(min(cosines))
 
 
 def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Sequence[str]) -> list[Any] | None:
@@ -441,11 +420,7 @@ def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Seque
         return None
     diff = differing_words(texts[kept], texts[member])
     rest = whole[kept][len(texts[kept]) :] != whole[member][len(texts[member]) :]
-    return [_flatten_spans(diff.first), _flatten_spans(diff.second), diff.differences, int(rest)]
-
-
-def _flatten_spans(spans: Sequence[WordSpan]) -> list[int]:
-    return [offset for span in spans for offset in span]
+    return [list(chain(*diff.first)), list(chain(*diff.second)), diff.differences, int(rest)]
 
 
 def _pack_points(points: NDArray[np.float32]) -> str:
