@@ -152,13 +152,13 @@ def _align(
     neighbors: int | None,
 ) -> list[_ScoredPair]:
     from es_sbert.analysis import margin_pairs
-    from es_sbert.analysis.bitext import DEFAULT_NEIGHBORS
+    from es_sbert.analysis.similarity import DEFAULT_MARGIN_NEIGHBORS
 
     pairs = margin_pairs(
         first.vectors,
         second.vectors,
         k,
-        neighbors=neighbors or DEFAULT_NEIGHBORS,
+        neighbors=neighbors or DEFAULT_MARGIN_NEIGHBORS,
         min_cosine=min_cosine,
         min_margin=min_margin,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 
 import numpy as np
 import onnxruntime
@@ -152,7 +152,7 @@ def check_cuda(device: str) -> list[Finding]:
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`, as the user gave it.
     """
-    installed = tuple(name for name in _ONNXRUNTIME_PACKAGES if _is_installed(name))
+    installed = tuple(name for name in _ONNXRUNTIME_PACKAGES if any(distributions(name=name)))
     state = CudaState(installed, onnxruntime.__version__, cuda_major(), cuda_driver())
     matters = state.cards > 0 or device.startswith("cuda")
     if not matters or state.major is None:
@@ -215,14 +215,6 @@ def _driver_findings(state: CudaState) -> Iterator[Finding]:
             "the NVIDIA driver runs CUDA up to {}.{}, ".format(*driver.cuda) + f"onnxruntime needs {state.major}",
             "Update the driver; inside a container, that of the host.",
         )
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 _FREE_SPACE = "Free space or add a node before a load."

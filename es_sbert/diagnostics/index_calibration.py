@@ -484,13 +484,10 @@ class IndexCalibrator:
             answers = self._engine.multi_search(field.index, [request.bodies[0] for _, request in part])
             for (query, request), answer in zip(part, answers, strict=True):
                 hits = request.read([answer])
+                cosines = np.array([hit.cosine for hit in hits], np.float64)
                 ids = set(query.ids)
-                found.append(
-                    NearestHits(
-                        np.array([hit.cosine for hit in hits], dtype=np.float64),
-                        np.array([hit.id in ids for hit in hits], dtype=np.bool_),
-                    )
-                )
+                relevant = np.array([hit.id in ids for hit in hits], np.bool_)
+                found.append(NearestHits(cosines, relevant))
         return found
 
 
