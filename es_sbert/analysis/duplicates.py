@@ -165,7 +165,10 @@ def _build_groups(
     labels: Int64Array, vectors: Vectors, starts: Int64Array | None, priority: Sequence[float] | None
 ) -> list[DuplicateGroup]:
     """The groups of more than one text."""
-    members = _group_members(labels)
+    order = np.argsort(labels, kind="stable")
+    borders = np.flatnonzero(np.diff(labels[order])) + 1
+    members = [group for group in np.split(order, borders) if len(group) > 1]
+    members.sort(key=lambda group: int(group[0]))
     if not members:
         return []
     kept = [
@@ -192,14 +195,6 @@ def _merge_groups(labels: Int64Array, pairs: Sequence[tuple[Int64Array, Int64Arr
     graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(len(labels), len(labels)))
     _, groups = connected_components(graph, directed=False)
     return np.asarray(groups[labels], np.int64)
-
-
-def _group_members(labels: Int64Array) -> list[Int64Array]:
-    """Positions of each group's texts, of groups with more than one."""
-    order = np.argsort(labels, kind="stable")
-    borders = np.flatnonzero(np.diff(labels[order])) + 1
-    groups = [members for members in np.split(order, borders) if len(members) > 1]
-    return sorted(groups, key=lambda members: int(members[0]))
 
 
 # SQLite's application id of these files: "esbd".

@@ -217,8 +217,9 @@ def _driver_findings(state: CudaState) -> Iterator[Finding]:
         )
 
 
+_DISK_SETTINGS = "cluster.routing.allocation.disk"
 _FREE_SPACE = "Free space or add a node before a load."
-# Settings below `cluster.routing.allocation.disk.watermark`, the highest first: default in per cent, and the finding
+# Settings `watermark.*`, the highest first: default in per cent, and the finding
 # about a disk that is fuller.
 _WATERMARKS = {
     "flood_stage": (
@@ -308,17 +309,15 @@ def _check_disks(engine: Engine) -> Iterator[Finding]:
     ]
     settings = engine.request_api("/_cluster/settings", {"include_defaults": "true", "flat_settings": "true"}) or {}
     merged: Json = {**settings.get("defaults", {}), **settings.get("persistent", {}), **settings.get("transient", {})}
-    guarded = str(merged.get("cluster.routing.allocation.disk.threshold_enabled", "true")) == "true"
-    yield from disk_findings(disks, merged, guarded=guarded)
+    yield from disk_findings(disks, merged)
 
 
-def disk_findings(disks: list[NodeDisk], settings: Json, *, guarded: bool) -> Iterator[Finding]:
+def disk_findings(disks: list[NodeDisk], settings: Json) -> Iterator[Finding]:
     """What full disks mean for a load.
 
     Args:
         disks: Of all nodes.
-        settings: Flat cluster settings; watermarks that they lack have their default.
-        guarded: Whether disk watermarks are enabled.
+        settings: Flat cluster settings; those that are missing have their default.
     """
     if not disks:
         remedy = "Give the user the cluster privilege monitor."
@@ -326,11 +325,11 @@ def disk_findings(disks: list[NodeDisk], settings: Json, *, guarded: bool) -> It
         return
     fullest = max(disks, key=lambda disk: disk.used)
     state = f"{fullest.node} has {fullest.free / 1e9:,.1f} GB free of {fullest.total / 1e9:,.1f}"
-    if not guarded:
+    if str(settings.get(f"{_DISK_SETTINGS}.threshold_enabled", "true")) != "true":
         yield ok("disk", f"{state}; watermarks are switched off")
         return
     for name, (default, level, effect, remedy) in _WATERMARKS.items():
-        if _is_fuller(fullest, settings.get(f"cluster.routing.allocation.disk.watermark.{name}"), default):
+        if _is_fuller(fullest, settings.get(f"{_DISK_SETTINGS}.watermark.{name}"), default):
             yield Finding(level, "disk", f"{state}: {effect}", remedy)
             return
     yield ok("disk", state)

@@ -209,14 +209,12 @@ class CalibrationQueries:
     Attributes:
         queries: The queries; each has a relevant document in the index.
         relevant: Of each query, the vectors of each relevant document, of *shape* ``(vectors, dimensions)``.
-        labelled: Whether somebody labelled them; else they are parts of documents.
-        kinds: How many are which part of a document; empty where they are labelled.
+        kinds: How many are which part of a document; empty where somebody labelled them.
         left_out: Reason → how many documents or queries were left out for it.
     """
 
     queries: Sequence[LabelledQuery]
     relevant: Sequence[Sequence[Vectors]]
-    labelled: bool
     kinds: Mapping[str, int]
     left_out: Mapping[str, int]
 
@@ -276,7 +274,7 @@ class IndexCalibrator:
             documents=measured.documents,
             sample=measured.sample,
             queries=len(queries.queries),
-            labelled=queries.labelled,
+            labelled=not queries.kinds,
             kinds=queries.kinds,
             left_out={reason: count for reason, count in queries.left_out.items() if count},
             k=measured.k,
@@ -311,8 +309,12 @@ class IndexCalibrator:
             EngineError: the engine failed.
         """
         check_field_model(self.field, encoder.info.fingerprint, encoder.info.model)
-        if queries is None:
-            self._check_has_text()
+        if queries is None and self._template is None:
+            raise IndexMismatch(
+                f"the text of {self.field.index}.{self.field.name} is not known, so no queries can be made of it",
+                "Give labelled queries by --queries FILE, or set the text: `es-sbert index create "
+                f"{self._name} --text-field FIELD{format_vector_field_option(self.field.name)}`.",
+            )
         self._engine.refresh(self.field.index)
         documents = self._engine.count(self.field.index, self._has_vector)
         every = self._engine.count(self.field.index, self._filter)
@@ -332,15 +334,6 @@ class IndexCalibrator:
         report(f"embedding {len(wanted.queries):,} queries, and searching for each")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
         return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors, k), documents, len(sampled), k)
-
-    def _check_has_text(self) -> None:
-        if self._template is None:
-            raise IndexMismatch(
-                f"the text of {self.field.index}.{self.field.name} is not known, so no queries can be made of it",
-                "Give labelled queries by --queries FILE, or set the text: "
-                f"`es-sbert index create {self._name} --text-field "
-                f"FIELD{format_vector_field_option(self.field.name)}`.",
-            )
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
         """Documents at random, the same ones for a seed as long as the index is at rest."""
@@ -394,7 +387,6 @@ class IndexCalibrator:
         return CalibrationQueries(
             [LabelledQuery(query.text, (document.id,)) for document, query in made],
             self._vectors_without_query(encoder, made),
-            False,
             dict(Counter(query.kind.value for _, query in made)),
             left_out,
         )
@@ -457,7 +449,7 @@ class IndexCalibrator:
                 "Check that the ids are those of this index (`_id`).",
             )
         vectors = [[found[id].vectors for id in query.ids] for query in kept]
-        return CalibrationQueries(kept, vectors, True, {}, left_out)
+        return CalibrationQueries(kept, vectors, {}, left_out)
 
     def _cosines(
         self, wanted: CalibrationQueries, sampled: Sequence[CalibrationDocument], vectors: Vectors, k: int
