@@ -30,7 +30,8 @@ from sklearn.metrics import average_precision_score, f1_score, precision_recall_
 
 from benchmarks.common import machine, read_jsonl, replaced, seconds, table
 from es_sbert.analysis import duplicate_groups, pairs_above, read_index
-from es_sbert.analysis.duplicate_search import DuplicateSearchSettings, search_duplicates
+from es_sbert.analysis.duplicate_search import search_duplicates
+from es_sbert.analysis.duplicates import DuplicateSearchSettings
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder

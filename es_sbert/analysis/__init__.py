@@ -11,13 +11,14 @@ from es_sbert.analysis.clusters import (
     cluster_texts,
     display_names,
 )
-from es_sbert.analysis.duplicate_search import (
+from es_sbert.analysis.duplicate_search import search_duplicates
+from es_sbert.analysis.duplicates import (
+    DuplicateGroup,
     DuplicateRecall,
     DuplicateSearchResult,
     DuplicateSearchSettings,
-    search_duplicates,
+    duplicate_groups,
 )
-from es_sbert.analysis.duplicates import DuplicateGroup, duplicate_groups
 from es_sbert.analysis.similarity import (
     AlignedPair,
     SimilarPair,

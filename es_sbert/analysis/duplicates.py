@@ -8,6 +8,7 @@ import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,12 +17,84 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from es_sbert.analysis.similarity import Int64Array, pair_cosines, pairs_above
+from es_sbert.analysis.similarity import Int64Array, check_cosine, pair_cosines, pairs_above
 from es_sbert.analysis.text_collection import TextCollection
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.protocol import DocumentKey
+from es_sbert.engines.protocol import DocumentKey, Json
 from es_sbert.errors import OutputError, UsageError, require_extra
 from es_sbert.messages import escape_unprintable
+from es_sbert.search.vector_query import MAX_K
+
+DEFAULT_NEIGHBORS = 20
+DEFAULT_SAMPLE = 1000
+
+
+@dataclass(frozen=True)
+class DuplicateSearchSettings:
+    """What is searched for, and how.
+
+    Attributes:
+        min_cosine: Documents with at least this cosine are near-duplicates.
+        filter: Query that every document must match; None for all documents.
+        neighbors: Nearest documents that a search gives; more where all of them are near-duplicates.
+        num_candidates: Vectors that each shard looks at in a search; None for the default of a search.
+        sample: Documents on which the recall is measured.
+        seed: Of the sample.
+    """
+
+    min_cosine: float
+    filter: Json | None = None
+    neighbors: int = DEFAULT_NEIGHBORS
+    num_candidates: int | None = None
+    sample: int = DEFAULT_SAMPLE
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_cosine(self.min_cosine)
+        if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
+            raise UsageError(
+                f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are requested",
+                f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}.",
+            )
+
+
+@dataclass(frozen=True)
+class DuplicateRecall:
+    """How many of the exact near-duplicates of some documents the search has put into one group.
+
+    Attributes:
+        sampled: Documents, taken at random, that were compared with all others.
+        pairs: Pairs of one of them and a near-duplicate of it.
+        found: Of these pairs, those whose documents are in one group.
+        shares: Of each sampled document that has a near-duplicate: the part of them that is in its group.
+    """
+
+    sampled: int
+    pairs: int
+    found: int
+    shares: tuple[float, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class DuplicateSearchResult:
+    """The near-duplicates of an index.
+
+    Attributes:
+        texts: The documents that have a near-duplicate, sorted by id.
+        groups: Positions are those in `texts`.
+        compared: Documents that were compared, those without a near-duplicate included.
+        recall: As measured.
+        resumed: Whether the search went on from an earlier one.
+        unread: Documents that were written at the end of the search and were not compared.
+    """
+
+    texts: TextCollection
+    groups: list[DuplicateGroup]
+    compared: int
+    recall: DuplicateRecall
+    resumed: bool
+    unread: int
+
 
 DEFAULT_MIN_COSINE = 0.95
 

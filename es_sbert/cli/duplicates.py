@@ -42,7 +42,7 @@ from es_sbert.messages import log_message
 
 if TYPE_CHECKING:
     from es_sbert.analysis import DuplicateGroup, TextCollection
-    from es_sbert.analysis.duplicate_search import DuplicateRecall, DuplicateSearchResult
+    from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult
     from es_sbert.engines.protocol import Engine, Json
 
 
@@ -265,8 +265,8 @@ def _search_by_knn(
     reading: dict[str, Any],
 ) -> DuplicateSearchResult | None:
     """Near-duplicates by the index's kNN; None where the user stopped the search."""
-    from es_sbert.analysis.duplicate_search import DuplicateSearch, DuplicateSearchSettings
-    from es_sbert.analysis.duplicates import DuplicateSearchState
+    from es_sbert.analysis.duplicate_search import DuplicateSearch
+    from es_sbert.analysis.duplicates import DuplicateSearchSettings, DuplicateSearchState
     from es_sbert.engines.connect import connect
     from es_sbert.engines.retry import RetryPolicy
     from es_sbert.index.mapping import IndexType

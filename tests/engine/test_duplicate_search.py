@@ -12,13 +12,13 @@ import orjson
 import pytest
 
 from es_sbert.analysis import duplicate_groups, pairs_above, read_index
-from es_sbert.analysis.duplicate_search import (
+from es_sbert.analysis.duplicate_search import DuplicateSearch
+from es_sbert.analysis.duplicates import (
     DuplicateRecall,
-    DuplicateSearch,
     DuplicateSearchResult,
     DuplicateSearchSettings,
+    DuplicateSearchState,
 )
-from es_sbert.analysis.duplicates import DuplicateSearchState
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.protocol import Engine, Json
 from es_sbert.engines.retry import RetryPolicy
