@@ -342,26 +342,19 @@ class DuplicateSearch:
 
     def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[DocumentKey]]:
         """Of each vector: its nearest documents that may reach the threshold, itself among them."""
-        meta = self._vector.meta
         candidates = self._settings.num_candidates
-        bodies = [
-            search_body(
-                self._engine.info.engine_type,
-                SearchMethod.KNN,
-                VectorQuery(
-                    self._vector.name,
-                    vector,
-                    k + 1,
-                    filter=self._filter,
-                    num_candidates=None if candidates is None else max(k + 1, candidates),
-                    oversample=OVERSAMPLE.get(self.index_type),
-                    passages=meta.passages is not None,
-                    min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
-                ),
-            )
-            | {"_source": False, "track_total_hits": False}
-            for vector in vectors
-        ]
+        query = VectorQuery(
+            self._vector.name,
+            vectors[0],
+            k + 1,
+            filter=self._filter,
+            num_candidates=None if candidates is None else max(k + 1, candidates),
+            oversample=OVERSAMPLE.get(self.index_type),
+            passages=self._vector.meta.passages is not None,
+            min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
+        )
+        engine_type, fields = self._engine.info.engine_type, {"_source": False, "track_total_hits": False}
+        bodies = [search_body(engine_type, SearchMethod.KNN, replace(query, vector=one)) | fields for one in vectors]
         answers = self._retrying(partial(self._engine.multi_search, self._index, bodies))
         return [[document_key(hit) for hit in answer["hits"]["hits"]] for answer in answers]
 

@@ -161,67 +161,55 @@ def calibrate(sample: CosineSample, keep: float) -> Calibration:
     Args:
         keep: Share of the relevant documents to keep, between 0 and 1.
     """
-    table = _ThresholdTable(sample)
+    rows = _threshold_rows(sample)
     least = keep - _ROUNDING
-    best = int(np.flatnonzero(table.recalls >= least)[-1])
-    low = next((place for place in range(best, -1, -1) if table.recall(place).low >= least), None)
-    beyond = next(
-        (place for place in range(best + 1, len(COSINE_GRID)) if table.recall(place).high < least), len(COSINE_GRID)
-    )
-    row = table.row(best)
+    best = max(place for place, row in enumerate(rows) if row.recall.mean >= least)
+    low = max((place for place in range(best + 1) if rows[place].recall.low >= least), default=None)
+    beyond = next((place for place in range(best + 1, len(rows)) if rows[place].recall.high < least), len(rows))
     recommended = CosineRecommendation(
-        row,
-        None if low is None else float(COSINE_GRID[low]),
-        float(COSINE_GRID[beyond - 1]),
-        row.unrelated.mean > MAX_UNRELATED_SHARE,
+        rows[best],
+        None if low is None else rows[low].min_cosine,
+        rows[beyond - 1].min_cosine,
+        rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
     )
-    return Calibration(tuple(table.row(place) for place in table.shown(best)), recommended)
+    return Calibration(tuple(rows[place] for place in _shown_places(rows, best)), recommended)
 
 
 def row_at(sample: CosineSample, min_cosine: float) -> ThresholdRow:
     """What one value of the grid does."""
-    return _ThresholdTable(sample).row(round(100 * min_cosine) + 100)
+    return _threshold_rows(sample)[round(100 * min_cosine) + 100]
 
 
-class _ThresholdTable:
-    """Rows of a sample, one for each value of the grid."""
-
-    def __init__(self, sample: CosineSample) -> None:
-        self._sample = sample
-        kept = [_count_reaching(cosines) / len(cosines) for cosines in sample.relevant]
-        self._kept = np.stack(kept)  # (queries, thresholds)
-        self.recalls: Doubles = self._kept.mean(axis=0)  # (thresholds,)
-        some = sample.compared > 0
-        self._unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
-        self._relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
-        self._unrelated_size = int(sample.compared[some].mean())
-        self._hits = np.sum([_count_reaching(hits.cosines) for hits in sample.nearest], axis=0)  # (thresholds,)
-        self._relevant_hits = np.sum(
-            [_count_reaching(hits.cosines[hits.relevant]) for hits in sample.nearest], axis=0
-        )  # (thresholds,)
-
-    def recall(self, place: int) -> ConfidenceInterval:
-        return mean_confidence_interval(self._kept[:, place].tolist(), self._relevant_size)
-
-    def row(self, place: int) -> ThresholdRow:
-        hits = int(self._hits[place])
-        return ThresholdRow(
-            float(COSINE_GRID[place]),
-            self.recall(place),
-            mean_confidence_interval(self._unrelated[:, place].tolist(), self._unrelated_size),
-            hits / len(self._kept),
-            int(self._relevant_hits[place]) / hits if hits else None,
+def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
+    """What each value of the grid does."""
+    kept = np.stack([_count_reaching(cosines) / len(cosines) for cosines in sample.relevant])  # (queries, thresholds)
+    relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
+    some = sample.compared > 0
+    unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
+    unrelated_size = int(sample.compared[some].mean())
+    hits = np.sum([_count_reaching(found.cosines) for found in sample.nearest], axis=0).tolist()
+    relevant_hits = np.sum(
+        [_count_reaching(found.cosines[found.relevant]) for found in sample.nearest], axis=0
+    ).tolist()
+    return [
+        ThresholdRow(
+            float(value),
+            mean_confidence_interval(kept[:, place].tolist(), relevant_size),
+            mean_confidence_interval(unrelated[:, place].tolist(), unrelated_size),
+            hits[place] / len(kept),
+            relevant_hits[place] / hits[place] if hits[place] else None,
         )
+        for place, value in enumerate(COSINE_GRID)
+    ]
 
-    def shown(self, best: int) -> list[int]:
-        """Places from where half of the unrelated documents pass to where no relevant one does, `best` among them."""
-        half = np.flatnonzero(self._unrelated.mean(axis=0) >= 0.5)
-        first = min(int(half[-1]) if len(half) else 0, best)
-        last = max(int(np.flatnonzero(self._kept.any(axis=0))[-1]), best)
-        step = next((step for step in _TABLE_STEPS if (last - first) // step < _MAX_TABLE_ROWS), _TABLE_STEPS[-1])
-        # Multiples of the step as cosines: the grid begins at -1, a multiple of every step.
-        rows = range(first - first % step, last + 1, step)
-        return sorted({*rows, best})
+
+def _shown_places(rows: Sequence[ThresholdRow], best: int) -> list[int]:
+    """Places from where half of the unrelated documents pass to where no relevant one does, `best` among them."""
+    first = min(best, max((place for place, row in enumerate(rows) if row.unrelated.mean >= 0.5), default=0))
+    last = max(place for place, row in enumerate(rows) if row.recall.mean > 0)
+    step = next((step for step in _TABLE_STEPS if (last - first) // step < _MAX_TABLE_ROWS), _TABLE_STEPS[-1])
+    # Multiples of the step as cosines: the grid begins at -1, a multiple of every step.
+    return sorted({*range(first - first % step, last + 1, step), best})
 
 
 def _count_reaching(cosines: Doubles) -> Counts:

@@ -154,11 +154,11 @@ def check_cuda(device: str) -> list[Finding]:
     """
     installed = tuple(name for name in _ONNXRUNTIME_PACKAGES if any(distributions(name=name)))
     state = CudaState(installed, onnxruntime.__version__, cuda_major(), cuda_driver())
-    matters = state.cards > 0 or device.startswith("cuda")
-    if not matters or state.major is None:
-        return list(cuda_findings(state, CudaLibraryStatus(), device))
-    libraries = load_libraries()
-    return list(cuda_findings(replace(state, problem=provider_problem()), libraries, device))
+    libraries = CudaLibraryStatus()
+    if state.major is not None and (state.cards or device.startswith("cuda")):
+        libraries = load_libraries()
+        state = replace(state, problem=provider_problem())
+    return list(cuda_findings(state, libraries, device))
 
 
 def cuda_findings(state: CudaState, libraries: CudaLibraryStatus, device: str) -> Iterator[Finding]:
@@ -425,10 +425,8 @@ def _multi_index_findings(name: str, indices: Sequence[str], fields: Sequence[Ve
         f"{name} points to {len(indices)} indices, which searches take together and loads do not",
         f"Load into one of them: {', '.join(indices[:5])}.",
     )
-    by_name: dict[str, list[VectorField]] = {}
-    for field in fields:
-        by_name.setdefault(field.name, []).append(field)
-    for field_name, same in by_name.items():
+    for field_name in dict.fromkeys(field.name for field in fields):
+        same = [field for field in fields if field.name == field_name]
         lacking = [index for index in indices if index not in {field.index for field in same}]
         if lacking:
             yield failure(
