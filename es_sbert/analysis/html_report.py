@@ -14,7 +14,7 @@ import importlib.util
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
@@ -204,37 +204,20 @@ _FIRST_MEMBERS = 20
 _SAMPLE_SEED = 0
 
 
-@dataclass(frozen=True)
-class PageGroup:
-    """A group with those members that are on the page.
-
-    Attributes:
-        group: The whole group.
-        places: Places in `group.members` of the members on the page, ascending.
-    """
-
-    group: ReportGroup
-    places: Sequence[int]
+# A group, and the places in its `members` of those that are on the page, ascending.
+PageGroup = tuple[ReportGroup, list[int]]
 
 
-@dataclass(frozen=True)
-class PageSample:
-    """What is on the page.
-
-    Attributes:
-        texts: Positions of the texts, ascending.
-        groups: The groups, in the report's order.
-    """
-
-    texts: NDArray[np.int64]
-    groups: Sequence[PageGroup]
-
-
-def sample_page(report: AnalysisReport, max_texts: int = MAX_TEXTS, max_groups: int = MAX_GROUPS) -> PageSample:
+def sample_page(
+    report: AnalysisReport, max_texts: int, max_groups: int = MAX_GROUPS
+) -> tuple[NDArray[np.int64], list[PageGroup]]:
     """Choose the texts and groups of the page: all of them, if they fit.
 
     Of more texts, whole pairs and groups of near-duplicates are taken in their order, and of each cluster its first
     members. The rest is a random sample, which is the same in each run.
+
+    Returns:
+        Positions of the texts, ascending, and the groups in the report's order.
     """
     count = len(report.ids)
     chosen = np.ones(count, bool)  # (texts,)
@@ -249,8 +232,8 @@ def sample_page(report: AnalysisReport, max_texts: int = MAX_TEXTS, max_groups: 
         places = np.flatnonzero(chosen[np.asarray(group.members)]).tolist()
         kept_is_there = group.kept is None or bool(chosen[group.kept])
         if len(places) >= min(least, len(group.members)) and kept_is_there:
-            groups.append(PageGroup(group, places))
-    return PageSample(np.flatnonzero(chosen), groups)
+            groups.append((group, places))
+    return np.flatnonzero(chosen), groups
 
 
 def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> NDArray[np.bool_]:
@@ -366,35 +349,32 @@ def _script_json(data: Any) -> str:
 
 def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[str, Any]:
     """What the page's script reads; texts are named by their number on the page."""
-    sample = sample_page(report, max_texts, max_groups)
-    whole = [_replace_surrogates(report.texts[position]) for position in sample.texts]
+    positions, groups = sample_page(report, max_texts, max_groups)
+    whole = [_replace_surrogates(report.texts[position]) for position in positions]
     limit = character_limit(whole)
     texts = [text if len(text) <= limit else text[:limit] for text in whole]
-    numbers = np.full(len(report.ids), -1)  # (texts,)
-    numbers[sample.texts] = np.arange(len(sample.texts))
-    grouped = np.zeros(len(report.ids), bool)
-    for group in report.groups:
-        grouped[np.asarray(group.members)] = True
+    numbers = {position: number for number, position in enumerate(positions.tolist())}
+    grouped = set(chain.from_iterable(group.members for group in report.groups))
     return {
         "kind": report.kind.value,
         "title": report.title,
         "facts": report.facts,
         "projection": report.projection,
-        "ids": [report.ids[position] for position in sample.texts],
+        "ids": [report.ids[position] for position in positions],
         "texts": texts,
         "shortened": [number for number, text in enumerate(whole) if len(text) > limit],
         "limit": limit,
-        "points": _pack_points(report.points[sample.texts]),
-        "groups": [_group_data(report.kind, group, numbers, whole, texts) for group in sample.groups],
-        "total": {"texts": len(report.ids), "groups": len(report.groups), "grouped": int(grouped.sum())},
+        "points": _pack_points(report.points[positions]),
+        "groups": [_group_data(report.kind, group, numbers, whole, texts) for group in groups],
+        "total": {"texts": len(report.ids), "groups": len(report.groups), "grouped": len(grouped)},
     }
 
 
 def _group_data(
-    kind: ReportKind, shown: PageGroup, numbers: NDArray[np.int64], whole: Sequence[str], texts: Sequence[str]
+    kind: ReportKind, page_group: PageGroup, numbers: Mapping[int, int], whole: Sequence[str], texts: Sequence[str]
 ) -> dict[str, Any]:
-    group = shown.group
-    members = [int(numbers[group.members[place]]) for place in shown.places]
+    group, places = page_group
+    members = [numbers[group.members[place]] for place in places]
     # The mean of a cluster, the lowest of others.
     cosine = float(np.mean(group.cosines)) if kind is ReportKind.CLUSTERS else float(min(group.cosines))
     data = {
@@ -402,11 +382,11 @@ def _group_data(
         "size": len(group.members),
         "cosine": round(cosine, _DECIMALS),
         "members": members,
-        "cosines": [round(float(group.cosines[place]), _DECIMALS) for place in shown.places],
+        "cosines": [round(float(group.cosines[place]), _DECIMALS) for place in places],
     }
     if kind is ReportKind.CLUSTERS:
         return data
-    kept = members[0] if group.kept is None else int(numbers[group.kept])
+    kept = members[0] if group.kept is None else numbers[group.kept]
     marks = [_word_differences(kept, member, whole, texts) for member in members]
     return data | {"kept": kept, "marks": marks}
 

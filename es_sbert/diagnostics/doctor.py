@@ -53,9 +53,9 @@ class Finding:
     remedy: str = ""
 
     @classmethod
-    def of(cls, about: str, error: EsSbertError, level: Severity = Severity.ERROR) -> Finding:
+    def of(cls, about: str, error: EsSbertError) -> Finding:
         """An error as a finding."""
-        return cls(level, about, error.message, error.remedy)
+        return cls(Severity.ERROR, about, error.message, error.remedy)
 
     def as_json(self) -> Json:
         return asdict(self)
