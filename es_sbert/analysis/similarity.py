@@ -564,7 +564,8 @@ def _nearest_neighbors(
             known, known_at = np.hstack([known, found]), np.hstack([known_at, at])
             if known.shape[1] > count:
                 nearest = np.argpartition(-known, count - 1, axis=1)[:, :count]
-                known, known_at = (np.take_along_axis(values, nearest, axis=1) for values in (known, known_at))
+                known = np.take_along_axis(known, nearest, axis=1)
+                known_at = np.take_along_axis(known_at, nearest, axis=1)
         places[rows], cosines[rows] = known_at, known
     return places, cosines
 
