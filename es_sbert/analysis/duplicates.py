@@ -445,14 +445,14 @@ class DuplicateSearchState:
         if tables and ours != _APPLICATION_ID:
             raise self._not_our_file()
         if tables and version == _VERSION:
-            rows = self._db.execute("SELECT identity, positions, compared FROM search").fetchall()
-            if rows and rows[0][0] == identity:
-                self.positions, self.compared = orjson.loads(rows[0][1]), rows[0][2]
+            [(stored, positions, compared)] = self._db.execute("SELECT identity, positions, compared FROM search")
+            if stored == identity:
+                self.positions, self.compared = orjson.loads(positions), compared
                 return bool(self.positions)
-            if rows and rows[0][2]:
+            if compared:
                 raise UsageError(
                     f"{self.path} holds a search with other options, or of another index or model, that has compared "
-                    f"{rows[0][2]:,} documents",
+                    f"{compared:,} documents",
                     "Use the same options to resume it, give --state another file, or delete this one.",
                 )
         for name in tables:

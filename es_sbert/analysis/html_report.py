@@ -63,8 +63,9 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, see
     """
     require_extra("analysis", "sklearn")
     texts = _mean_vectors(vectors, starts)
-    fits_umap = _UMAP_LEAST <= len(texts) <= _UMAP_MOST and not _all_equal(texts)
-    if fits_umap and importlib.util.find_spec("umap") is not None:
+    if _all_equal(texts):
+        return np.zeros((len(texts), 2), np.float32), "PCA"
+    if _UMAP_LEAST <= len(texts) <= _UMAP_MOST and importlib.util.find_spec("umap") is not None:
         points = _umap_points(texts, seed)
         # Texts without any neighbor get no place.
         if np.isfinite(points).all():
@@ -101,8 +102,6 @@ def _pca_points(texts: Vectors, seed: int) -> Points:
     from sklearn.decomposition import PCA
 
     points = np.zeros((len(texts), 2), np.float32)
-    if _all_equal(texts):
-        return points
     sample = texts
     if len(texts) > _PCA_SAMPLE:
         sample = texts[np.sort(np.random.default_rng(seed).choice(len(texts), _PCA_SAMPLE, replace=False))]
