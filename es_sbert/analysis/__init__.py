@@ -3,9 +3,14 @@
 Embeddings come from files, from an index that already stores them, or from arrays.
 """
 
-from es_sbert.analysis.bitext import AlignedPair, margin_pairs
-from es_sbert.analysis.cluster_names import cluster_names, display_names
-from es_sbert.analysis.clusters import Clustering, ClusterMethod, TextCluster, cluster_texts
+from es_sbert.analysis.clusters import (
+    Clustering,
+    ClusterMethod,
+    TextCluster,
+    cluster_names,
+    cluster_texts,
+    display_names,
+)
 from es_sbert.analysis.duplicate_search import search_duplicates
 from es_sbert.analysis.duplicates import (
     DuplicateGroup,
@@ -14,7 +19,14 @@ from es_sbert.analysis.duplicates import (
     DuplicateSearchSettings,
     duplicate_groups,
 )
-from es_sbert.analysis.similarity import SimilarPair, most_similar_between, most_similar_pairs, pairs_above
+from es_sbert.analysis.similarity import (
+    AlignedPair,
+    SimilarPair,
+    margin_pairs,
+    most_similar_between,
+    most_similar_pairs,
+    pairs_above,
+)
 from es_sbert.analysis.text_collection import SkippedDocuments, TextCollection, read_files, read_index
 
 __all__ = [

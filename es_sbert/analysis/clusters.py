@@ -1,21 +1,37 @@
-"""Clusters of texts by embedding: k-means, agglomerative, HDBSCAN and communities.
+"""Clusters of texts by embedding (k-means, agglomerative, HDBSCAN and communities), and names for them.
 
 All methods use the cosine: vectors are normalised first. A text with several vectors (chunks) counts once, by the
 normalised mean of its normalised vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the
 result does not depend on the number of threads.
+
+A cluster is named by its most distinctive words, by class-based TF-IDF (Grootendorst 2022, arXiv 2203.05794). A word
+scores its frequency in the cluster times log(1 + A / f): f is its frequency in all texts, A the mean number of words in
+a cluster. Noise counts as one more cluster, which gets no name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.analysis.similarity import DECIMALS, Float64Array, Int64Array, check_cosine, pairs_above, vector_lengths
+from es_sbert.analysis.similarity import (
+    DECIMALS,
+    Float64Array,
+    Int64Array,
+    check_cosine,
+    check_starts,
+    pairs_above,
+    round_cosines,
+    vector_lengths,
+)
 from es_sbert.encoder.batching import Vectors
 from es_sbert.errors import UsageError, require_extra
 
@@ -211,12 +227,11 @@ def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tup
     units = _normalize(np.asarray(vectors))
     if starts is None:
         return units, None
-    rows = np.append(np.asarray(starts, np.int64), len(units))
-    if rows[0] != 0 or (np.diff(rows) < 1).any():
-        raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
+    starts = np.asarray(starts, np.int64)
+    check_starts(starts, len(units))
     if len(starts) == len(units):
         return units, None
-    return units, np.add.reduceat(units, rows[:-1], axis=0, dtype=np.float64)
+    return units, np.add.reduceat(units, starts, axis=0, dtype=np.float64)
 
 
 def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
@@ -284,8 +299,7 @@ def _kmeans_labels(texts: Vectors, k: int, seed: int, *, starts: int) -> Int64Ar
         texts = texts.astype(np.float64)
     else:
         model = MiniBatchKMeans(k, n_init=starts, random_state=seed, batch_size=_KMEANS_BATCH)
-    labels: Int64Array = model.fit(texts).labels_.astype(np.int64)
-    return labels
+    return np.asarray(model.fit(texts).labels_, np.int64)
 
 
 def _agglomerative(texts: Vectors, k: ClusterCount) -> Int64Array:
@@ -321,8 +335,7 @@ def _cut_tree(merges: Int64Array, k: int) -> Int64Array:
     above[merges[: len(made)]] = made[:, None]
     while (above != above[above]).any():
         above = above[above]
-    labels: Int64Array = np.unique(above[:count], return_inverse=True)[1].astype(np.int64)
-    return labels
+    return np.unique(above[:count], return_inverse=True)[1].astype(np.int64)
 
 
 def _best_k(texts: Vectors, count: int, labels_of: Callable[[int], Int64Array]) -> int:
@@ -382,8 +395,7 @@ def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
     # scikit-learn's trees take ten times as long with some hundred dimensions. Distances of unit vectors order pairs as
     # cosines do, and take less memory.
     model = HDBSCAN(min_cluster_size=min_size, algorithm="brute", copy=True)
-    labels: Int64Array = model.fit(texts).labels_.astype(np.int64)
-    return labels
+    return np.asarray(model.fit(texts).labels_, np.int64)
 
 
 def _communities(texts: Vectors, min_cosine: float, min_size: int) -> tuple[Int64Array, list[int]]:
@@ -418,14 +430,9 @@ def _neighbor_mask(texts: Vectors, some: Int64Array, min_cosine: float) -> NDArr
     near = np.empty((len(some), len(texts)), bool)
     wide = texts[some].astype(np.float64)
     for columns in _blocks(len(texts), _BLOCK):
-        near[:, columns] = _round_cosines(wide @ texts[columns].astype(np.float64).T) >= min_cosine
+        near[:, columns] = round_cosines(wide @ texts[columns].astype(np.float64).T) >= min_cosine
     near[np.arange(len(some)), some] = True
     return near
-
-
-def _round_cosines(cosines: Float64Array) -> Float64Array:
-    rounded: Float64Array = cosines.clip(-1, 1).round(DECIMALS) + 0.0
-    return rounded
 
 
 def _build_clustering(
@@ -449,6 +456,133 @@ def _build_cluster(texts: Vectors, members: Int64Array, central: int | None) -> 
     center = own.sum(axis=0) if central is None else texts[central].astype(np.float64)
     length = float(np.linalg.norm(center))
     # Vectors that cancel out have no mean direction.
-    cosines = _round_cosines(own @ center / length) if length > 0 else np.zeros(len(own))
+    cosines = round_cosines(own @ center / length) if length > 0 else np.zeros(len(own))
     order = np.lexsort((members, -cosines))
     return TextCluster(tuple(members[order].tolist()), tuple(cosines[order].tolist()))
+
+
+DEFAULT_WORDS = 4
+
+# A word must be so much more frequent in its cluster than outside, or it comes after all that are.
+_MIN_FREQUENCY_RATIO = 2
+
+# Beyond it there are only ideographs and characters for private use.
+_LAST_CODE_POINT = 0x20000
+
+# Missing in scikit-learn's list, with the parts of don't, we'll and the like.
+_EXTRA_STOP_WORDS = frozenset([
+    "did", "does", "doing", "having", "just", "ain", "aren", "couldn", "didn", "doesn", "don", "hadn", "hasn", "haven",
+    "isn", "ll", "shouldn", "ve", "wasn", "weren", "won", "wouldn",
+])  # fmt: skip
+
+
+def cluster_names(
+    texts: Sequence[str],
+    clustering: Clustering,
+    *,
+    words: int = DEFAULT_WORDS,
+    stop_words: Collection[str] | Literal["english"] = "english",
+) -> list[tuple[str, ...]]:
+    """Name clusters by their words with the greatest class-based TF-IDF, the greatest first, ties in code point order.
+
+    Words are in lower case. They may hold hyphens; an apostrophe separates words. Numbers and single letters are left
+    out. A word that is not twice as frequent in its cluster as outside only fills up a name: function words of any
+    language are about as frequent everywhere.
+
+    Args:
+        texts: Texts of the collection; empty where they are not known.
+        clustering: Its clusters.
+        words: Words of a name, at most.
+        stop_words: Words that are left out, or `english`: the list of scikit-learn with some additions.
+
+    Returns:
+        The words of each cluster; none where its texts have none.
+
+    Raises:
+        UsageError: there is not one text for each position, words is below 1, or scikit-learn is not installed.
+    """
+    require_extra("analysis", "sklearn")
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    if words < 1:
+        raise UsageError(f"names of {words} words", "Ask for one word at least.")
+    positions = [cluster.members for cluster in clustering.clusters]
+    if len(texts) != sum(map(len, positions)) + len(clustering.noise):
+        raise UsageError(f"{len(texts):,} texts are given, and others were clustered", "Give the texts of the vectors.")
+    stopped = _english_stop_words() if stop_words == "english" else frozenset(map(_lower_case, stop_words))
+
+    def words_of_cluster(members: Iterable[int]) -> list[str]:
+        return [word for member in members for word in split_words(texts[member]) if word not in stopped]
+
+    if not any(words_of_cluster([member]) for members in positions for member in members):
+        return [()] * len(positions)
+    counter = CountVectorizer(analyzer=words_of_cluster, dtype=np.int64)
+    counts = counter.fit_transform([*positions, clustering.noise] if clustering.noise else positions)
+    vocabulary = counter.get_feature_names_out()  # in code point order
+    of_all = np.asarray(counts.sum(axis=0)).ravel()  # (words,)
+    of_clusters = np.asarray(counts.sum(axis=1)).ravel()  # (clusters,)
+    return [
+        tuple(vocabulary[_rank_words(counts, of_all, of_clusters, number)[:words]].tolist())
+        for number in range(len(positions))
+    ]
+
+
+def display_names(names: Iterable[Sequence[str]]) -> list[str]:
+    """What to call clusters: their words, or `cluster N` by the position from 0; no two are called the same."""
+    shown: dict[str, None] = {}
+    for number, words in enumerate(names):
+        name = wanted = ", ".join(words) or f"cluster {number}"
+        again = 1
+        while name in shown:
+            again += 1
+            name = f"{wanted} ({again})"
+        shown[name] = None
+    return list(shown)
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, normalised: letters and digits of any script with the marks that they carry."""
+    return [word for word in _word_pattern().findall(_lower_case(text)) if _is_word(word)]
+
+
+def _is_word(word: str) -> bool:
+    # A single character is a word in scripts without upper and lower case, such as Chinese.
+    return (len(word) > 1 or word == word.upper()) and any(map(str.isalpha, word))
+
+
+def _lower_case(text: str) -> str:
+    return unicodedata.normalize("NFC", text.lower())
+
+
+@cache
+def _word_pattern() -> re.Pattern[str]:
+    # \w leaves out the combining marks without which Hindi or Thai falls to pieces, and the joiners of Persian.
+    marks = "".join(chr(code) for code in range(_LAST_CODE_POINT) if unicodedata.category(chr(code))[0] == "M")
+    character = rf"[\w{marks}\u200c\u200d]"
+    return re.compile(rf"{character}+(?:[-\u2010\u2011]{character}+)*")
+
+
+@cache
+def _english_stop_words() -> frozenset[str]:
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    return _EXTRA_STOP_WORDS.union(ENGLISH_STOP_WORDS)
+
+
+def _rank_words(
+    counts: Any, of_all: NDArray[np.int64], of_clusters: NDArray[np.int64], number: int
+) -> NDArray[np.int64]:
+    """Words of a cluster, the best first.
+
+    Args:
+        counts: How often each word is in each cluster, sparse. *Shape:* ``(clusters, words)``.
+        of_all: How often it is in all of them. *Shape:* ``(words,)``.
+        of_clusters: Words of each cluster, repeated ones counted. *Shape:* ``(clusters,)``.
+    """
+    row = counts[[number]]
+    own, here = row.indices, row.data  # (words of the cluster,)
+    scores = here * np.log1p(of_clusters.mean() / of_all[own])
+    outside, words_outside = of_all[own] - here, of_clusters.sum() - of_clusters[number]
+    typical = here * words_outside >= _MIN_FREQUENCY_RATIO * outside * of_clusters[number]
+    best: NDArray[np.int64] = own[np.lexsort((own, -scores, ~typical))]
+    return best

@@ -10,13 +10,12 @@ do not crowd out other near-duplicates.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TypeVar
 
 import numpy as np
 import orjson
@@ -27,13 +26,12 @@ from es_sbert.analysis.duplicates import (
     DuplicateSearchResult,
     DuplicateSearchSettings,
     DuplicateSearchState,
+    KeyedVectors,
     KeyPair,
-    RecallSampleDocument,
     groups_of_pairs,
 )
 from es_sbert.analysis.similarity import Int64Array, pair_cosines, pairs_above_between
 from es_sbert.analysis.text_collection import (
-    DocumentVersion,
     OnProgress,
     SkippedDocuments,
     TextCollection,
@@ -42,9 +40,10 @@ from es_sbert.analysis.text_collection import (
     other_model_reason,
     starts_from_counts,
 )
+from es_sbert.diagnostics.index_size import count_vectors
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.protocol import DocumentKey, Engine, IndexState, Json, document_key
+from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.index.mapping import (
     OVERSAMPLE,
@@ -54,10 +53,8 @@ from es_sbert.index.mapping import (
     has_vector_query,
     random_order_query,
 )
-from es_sbert.index.vector_field import VectorField, index_not_found, read_vector_field, vector_field_from_state
+from es_sbert.index.vector_field import read_vector_field, require_index, vector_field_from_state
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, search_body
-
-T = TypeVar("T")
 
 # Vectors up to this size are compared in memory, which takes three times as much: 700,000 of 384 dimensions.
 EXACT_BYTES = 1 << 30
@@ -115,14 +112,7 @@ def fits_memory(engine: Engine, index: str, vector_field: str, filter: Json | No
         EngineError: the engine failed.
     """
     vector = read_vector_field(engine, index, vector_field)
-    query = and_query(has_vector_query(vector.name, vector.meta), filter)
-    if vector.meta.passages is None:
-        count = engine.count(index, query)
-    else:
-        # Vectors are nested objects, and a count is one of documents.
-        body: Json = {"query": query, "size": 0, "aggs": {"chunks": {"nested": {"path": vector.name}}}}
-        count = int(engine.search(index, body)["aggregations"]["chunks"]["doc_count"])
-    return 4 * count * vector.meta.dimensions <= EXACT_BYTES
+    return 4 * count_vectors(engine, index, vector, filter) * vector.meta.dimensions <= EXACT_BYTES
 
 
 class DuplicateSearch:
@@ -156,15 +146,12 @@ class DuplicateSearch:
         self._settings = settings
         self._on_progress: OnProgress = lambda done, total: None
         self._retrying = make_retrier(policy, on_wait)
-        state = self._retrying(partial(engine.get_index, index))
-        if state is None:
-            raise index_not_found(index, engine)
-        self._state: IndexState = state
+        self._state = state = self._retrying(partial(require_index, engine, index))
         # Not the alias: it may be moved during the search, and OpenSearch applies its filter after the search by kNN.
         self._index = state.name
         own = state.alias_filter(index)
         self._filter = settings.filter if own is None else and_query(own, settings.filter)
-        self._vector: VectorField = vector_field_from_state(engine, state, vector_field)
+        self._vector = vector_field_from_state(engine, state, vector_field)
         # Ids of a lookup must be fewer than the hits that a search may return.
         self._page = max(1, min(_PAGE, self._state.result_window - 1))
         self._total = 0
@@ -221,15 +208,10 @@ class DuplicateSearch:
             # Documents that were a copy of one that is gone or another by now have not been searched for themselves.
             self._search_again(lost, state)
             texts, pairs, _ = self._confirm_pairs(state, fields)
-        groups = groups_of_pairs(texts.vectors, *pairs, starts=texts.starts, priority=priority(texts))
-        return DuplicateSearchResult(
-            texts,
-            groups,
-            state.compared,
-            self._recall(texts, groups, state, sample),
-            state.resumed,
-            self._count_after(state.positions),
-        )
+        groups = groups_of_pairs(texts.vectors, [pairs], starts=texts.starts, priority=priority(texts))
+        recall = self._recall(texts, groups, state, sample)
+        unread = self._count_after(state.positions)
+        return DuplicateSearchResult(texts, groups, state.compared, recall, state.resumed, unread)
 
     @property
     def _shards(self) -> int:
@@ -239,41 +221,41 @@ class DuplicateSearch:
         """The documents that have a vector and match the filter."""
         return and_query(has_vector_query(self._vector.name, self._vector.meta), self._filter)
 
-    def _sample(self) -> list[RecallSampleDocument]:
+    def _sample(self) -> list[KeyedVectors]:
         """Some documents at random."""
         if not self._settings.sample:
             return []
-        body: Json = {
+        body = {
             "query": random_order_query(self._query(), self._settings.seed), "_source": False,
             "size": min(self._settings.sample, self._state.result_window), "track_total_hits": False,
         }  # fmt: skip
-        hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]["hits"]
-        return [
-            RecallSampleDocument(key, vectors)
-            for part in batched([document_key(hit) for hit in hits], self._page)
-            for key, vectors in _vectors_by_key(self._look_up(part))
-        ]
+        keys = [document_key(hit) for hit in self._hits(body)["hits"]]
+        return [one for part in batched(keys, self._page) for one in _vectors_by_key(self._look_up(part))]
+
+    def _hits(self, body: Json, shard: int | None = None) -> Json:
+        """The `hits` of a search of the index, or of one shard."""
+        preference = None if shard is None else f"_shards:{shard}"
+        found: Json = self._retrying(partial(self._engine.search, self._index, body, preference=preference))["hits"]
+        return found
 
     def _count_skipped(self) -> SkippedDocuments:
         """Documents that are not compared, by the reason."""
-        name, meta = self._vector.name, self._vector.meta
-        own = f"{document_meta_field(name)}.fingerprint"
-        other: Json = {
-            "filter": [has_vector_query(name, meta), {"exists": {"field": own}}],
-            "must_not": [{"term": {own: meta.fingerprint}}],
-        }
+        meta = self._vector.meta
+        fingerprint = f"{document_meta_field(self._vector.name)}.fingerprint"
+        has_vector = has_vector_query(self._vector.name, meta)
         reasons: dict[str, Json] = {
-            no_vector_reason(self._vector): {"must_not": [has_vector_query(name, meta)]},
-            other_model_reason(self._vector): other,
+            no_vector_reason(self._vector): {"must_not": [has_vector]},
+            other_model_reason(self._vector): {
+                "filter": [has_vector, {"exists": {"field": fingerprint}}],
+                "must_not": [{"term": {fingerprint: meta.fingerprint}}],
+            },
         }
         skipped = SkippedDocuments()
         for reason, clauses in reasons.items():
             query = and_query({"bool": clauses}, self._filter)
-            body: Json = {"query": query, "size": 1, "_source": False, "track_total_hits": True}
-            hits = self._retrying(partial(self._engine.search, self._index, body))["hits"]
+            hits = self._hits({"query": query, "size": 1, "_source": False, "track_total_hits": True})
             if hits["total"]["value"]:
-                skipped.counts[reason] = hits["total"]["value"]
-                skipped.first[reason] = hits["hits"][0]["_id"]
+                skipped.add(reason, hits["hits"][0]["_id"], hits["total"]["value"])
         return skipped
 
     def _latest_seq_no(self, shard: int) -> int:
@@ -282,8 +264,7 @@ class DuplicateSearch:
             "query": self._query(), "sort": [{"_seq_no": "desc"}], "size": 1, "_source": False,
             "track_total_hits": False,
         }  # fmt: skip
-        search = partial(self._engine.search, self._index, body, preference=f"_shards:{shard}")
-        hits = self._retrying(search)["hits"]["hits"]
+        hits = self._hits(body, shard)["hits"]
         return int(hits[0]["sort"][0]) if hits else -1
 
     def _count_after(self, positions: Sequence[int]) -> int:
@@ -291,30 +272,18 @@ class DuplicateSearch:
         count = 0
         for shard, position in enumerate(positions):
             query = and_query({"range": {"_seq_no": {"gt": position}}}, self._query())
-            body: Json = {"query": query, "size": 0, "track_total_hits": True}
-            search = partial(self._engine.search, self._index, body, preference=f"_shards:{shard}")
-            count += int(self._retrying(search)["hits"]["total"]["value"])
+            hits = self._hits({"query": query, "size": 0, "track_total_hits": True}, shard)
+            count += int(hits["total"]["value"])
         return count
 
-    def _compare_shard(
-        self, shard: int, end: int, state: DuplicateSearchState, sample: list[RecallSampleDocument]
-    ) -> None:
+    def _compare_shard(self, shard: int, end: int, state: DuplicateSearchState, sample: list[KeyedVectors]) -> None:
         """Search for the documents of a shard whose last write is between the position and `end`."""
         position = max(-1, state.positions[shard] - _OVERLAP)
         while position < end:
             reader = TextCollectionBuilder(self._vector)
-            read = partial(
-                self._engine.read_changes,
-                self._index,
-                shard,
-                position,
-                end,
-                query=reader.query(self._query()),
-                source_includes=reader.includes,
-                page=self._page,
-                vectors=True,
-            )
-            hits = self._retrying(read)
+            read = partial(self._engine.read_changes, self._index, shard, position, end, page=self._page, vectors=True)
+            query = reader.query(self._query())
+            hits = self._retrying(partial(read, query=query, source_includes=reader.includes))
             if not hits:
                 # Deleted since, or another copy of the shard was asked that does not show them yet: see `unread`.
                 return
@@ -340,16 +309,20 @@ class DuplicateSearch:
             The pairs, and the number of documents that were compared now.
         """
         owned = list(_vectors_by_key(documents))
-        firsts = state.first_with_vectors([_vectors_digest(vectors) for _, vectors in owned], [key for key, _ in owned])
-        pairs = [(first, key) for (first, _), (key, _) in zip(firsts, owned, strict=True) if first != key]
-        new = [
-            is_new or version.sequence > position
-            for (_, is_new), version in zip(firsts, documents.versions, strict=True)
-        ]
-        wanted = [one for (first, _), one, it in zip(firsts, owned, new, strict=True) if it and first == one[0]]
-        return pairs + self._candidates(wanted), sum(new)
+        firsts = state.first_with_vectors(owned)
+        pairs: list[KeyPair] = []
+        wanted: list[KeyedVectors] = []
+        compared = 0
+        for (key, vectors), (first, is_new), version in zip(owned, firsts, documents.versions, strict=True):
+            if first != key:
+                pairs.append((first, key))
+            if is_new or version.sequence > position:
+                compared += 1
+                if first == key:
+                    wanted.append((key, vectors))
+        return pairs + self._candidates(wanted), compared
 
-    def _candidates(self, owned: Sequence[tuple[DocumentKey, Vectors]]) -> list[KeyPair]:
+    def _candidates(self, owned: Sequence[KeyedVectors]) -> list[KeyPair]:
         """Near-duplicates of documents, given by their vectors, by the engine's scores."""
         pairs: list[KeyPair] = []
         searches = [(key, vector) for key, vectors in owned for vector in vectors]
@@ -369,26 +342,19 @@ class DuplicateSearch:
 
     def _search(self, vectors: Sequence[Vectors], k: int) -> list[list[DocumentKey]]:
         """Of each vector: its nearest documents that may reach the threshold, itself among them."""
-        meta = self._vector.meta
         candidates = self._settings.num_candidates
-        bodies = [
-            search_body(
-                self._engine.info.engine_type,
-                SearchMethod.KNN,
-                VectorQuery(
-                    self._vector.name,
-                    vector,
-                    k + 1,
-                    filter=self._filter,
-                    num_candidates=None if candidates is None else max(k + 1, candidates),
-                    oversample=OVERSAMPLE.get(self.index_type),
-                    passages=meta.passages is not None,
-                    min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
-                ),
-            )
-            | {"_source": False, "track_total_hits": False}
-            for vector in vectors
-        ]
+        query = VectorQuery(
+            self._vector.name,
+            vectors[0],
+            k + 1,
+            filter=self._filter,
+            num_candidates=None if candidates is None else max(k + 1, candidates),
+            oversample=OVERSAMPLE.get(self.index_type),
+            passages=self._vector.meta.passages is not None,
+            min_cosine=max(-1.0, self._settings.min_cosine - _SLACK),
+        )
+        engine_type, fields = self._engine.info.engine_type, {"_source": False, "track_total_hits": False}
+        bodies = [search_body(engine_type, SearchMethod.KNN, replace(query, vector=one)) | fields for one in vectors]
         answers = self._retrying(partial(self._engine.multi_search, self._index, bodies))
         return [[document_key(hit) for hit in answer["hits"]["hits"]] for answer in answers]
 
@@ -401,39 +367,26 @@ class DuplicateSearch:
             The documents of all candidates, positions of the pairs, and the documents that lost a candidate because it
             was deleted or changed.
         """
-        positions: dict[int, int] = {}  # number of a candidate's document → position
-        ids: list[str] = []
-        texts: list[str] = []
-        values: list[Json] = []
-        versions: list[DocumentVersion] = []
-        counts: list[int] = []
+        numbers: dict[DocumentKey, int] = {}
         with tempfile.TemporaryFile(dir=state.path.parent) as file:
+            reader = TextCollectionBuilder(self._vector, fields, file)
             for page in state.documents():
+                numbers |= {key: number for number, key in page}
                 for some in batched(page, self._page):
-                    part = self._look_up([key for _, key in some], fields)
-                    places = {key: len(ids) + place for place, key in enumerate(part.keys)}
-                    positions |= {number: places[key] for number, key in some if key in places}
-                    ids += part.ids
-                    texts += part.texts
-                    values += part.values
-                    versions += part.versions
-                    counts += [len(vectors) for _, vectors in _vectors_by_key(part)]
-                    file.write(part.vectors.astype(np.float32).tobytes())
-            vectors = _memory_map(file, self._vector.meta.dimensions)
-        starts = starts_from_counts(counts)
-        model = self._vector.meta.model
-        documents = TextCollection(ids, texts, vectors, starts, self._count_skipped(), values, versions, model)
+                    self._read_current([key for _, key in some], reader)
+            documents = replace(reader.collection(), skipped=self._count_skipped())
+        keys = documents.keys
+        positions = {numbers[key]: position for position, key in enumerate(keys)}
         pairs = np.hstack(
             [np.empty((2, 0), np.int64)]
             + [np.array([[positions.get(n, -1) for n in side.tolist()] for side in page]) for page in state.pairs()]
         )  # (2, pairs)
         gone = (pairs < 0).any(axis=0)
         there = pairs[:, ~gone]
-        cosines = pair_cosines(vectors, there[0], there[1], starts)
+        cosines = pair_cosines(documents.vectors, there[0], there[1], documents.starts)
         # Only a document that was changed since is so far from the engine's score.
         changed = cosines < self._settings.min_cosine - 2 * _SLACK
         lost = np.concatenate([pairs[:, gone].max(axis=0, initial=-1), there[:, changed].ravel()])
-        keys = documents.keys
         right = there[:, cosines >= self._settings.min_cosine]
         return documents, (right[0], right[1]), {keys[place] for place in set(lost.tolist()) - {-1}}
 
@@ -442,7 +395,7 @@ class DuplicateSearch:
         texts: TextCollection,
         groups: Sequence[DuplicateGroup],
         state: DuplicateSearchState,
-        sample: Sequence[RecallSampleDocument],
+        sample: Sequence[KeyedVectors],
     ) -> DuplicateRecall:
         """How many of the sample's near-duplicates are in one group."""
         keys = texts.keys
@@ -454,7 +407,7 @@ class DuplicateSearch:
         missed = [pair for pair, hit in together.items() if not hit]
         still = set(self._still_near_duplicates(missed))
         together = {pair: hit for pair, hit in together.items() if hit or pair in still}
-        hits: dict[DocumentKey, list[bool]] = {one.key: [] for one in sample}
+        hits: dict[DocumentKey, list[bool]] = {key: [] for key, _ in sample}
         for pair, hit in together.items():
             for key in pair:
                 hits.get(key, []).append(hit)
@@ -476,60 +429,43 @@ class DuplicateSearch:
             pairs = self._candidates(list(_vectors_by_key(self._look_up(part))))
             state.add(pairs, [], state.positions, state.compared)
 
-    def _look_up(self, keys: Sequence[DocumentKey], fields: Sequence[str] = ()) -> TextCollection:
+    def _look_up(self, keys: Sequence[DocumentKey]) -> TextCollection:
         """The current documents in the order of these keys, without those that were deleted or no longer match."""
-        reader = TextCollectionBuilder(self._vector, fields)
-        find = partial(
-            multi_get,
-            self._engine,
-            self._index,
-            [document_id for document_id, _ in keys],
-            query=reader.query(self._query()),
-            source=self._engine.info.source_with_vectors(reader.includes),
-            result_window=self._state.result_window,
-        )
-        hits = self._retrying(find)
-        reader.add(hits[key] for key in keys if key in hits)
+        reader = TextCollectionBuilder(self._vector)
+        self._read_current(keys, reader)
         return reader.collection()
 
+    def _read_current(self, keys: Sequence[DocumentKey], reader: TextCollectionBuilder) -> None:
+        """As `_look_up`, added to others."""
+        ids, query = [document_id for document_id, _ in keys], reader.query(self._query())
+        source, window = self._engine.info.source_with_vectors(reader.includes), self._state.result_window
+        find = partial(multi_get, self._engine, self._index, ids, query=query, source=source, result_window=window)
+        hits = self._retrying(find)
+        reader.add(hits[key] for key in keys if key in hits)
 
-def _vectors_by_key(documents: TextCollection) -> Iterator[tuple[DocumentKey, Vectors]]:
+
+def _vectors_by_key(documents: TextCollection) -> Iterator[KeyedVectors]:
     """Of each document: its vectors."""
     ends = [*documents.starts[1:].tolist(), len(documents.vectors)]
     for key, start, end in zip(documents.keys, documents.starts.tolist(), ends, strict=True):
         yield key, documents.vectors[start:end]
 
 
-def _sample_pairs(
-    sample: Sequence[RecallSampleDocument], documents: TextCollection, min_cosine: float
-) -> list[KeyPair]:
+def _sample_pairs(sample: Sequence[KeyedVectors], documents: TextCollection, min_cosine: float) -> list[KeyPair]:
     """The near-duplicates of the sampled documents among others, exactly."""
     if not sample or not len(documents):
         return []
     keys = documents.keys
-    starts = starts_from_counts([len(one.vectors) for one in sample])
+    near = pairs_above_between(
+        np.concatenate([vectors for _, vectors in sample]),
+        documents.vectors,
+        min_cosine,
+        first_starts=starts_from_counts([len(vectors) for _, vectors in sample]),
+        second_starts=documents.starts,
+    )
     return [
-        (sample[one].key, keys[two])
-        for first, second, _ in pairs_above_between(
-            np.concatenate([one.vectors for one in sample]),
-            documents.vectors,
-            min_cosine,
-            first_starts=starts,
-            second_starts=documents.starts,
-        )
+        (sample[one][0], keys[two])
+        for first, second, _ in near
         for one, two in zip(first.tolist(), second.tolist(), strict=True)
-        if sample[one].key != keys[two]
+        if sample[one][0] != keys[two]
     ]
-
-
-def _memory_map(file: IO[bytes], dimensions: int) -> Vectors:
-    """The vectors of a file, which need not fit into memory. *Shape:* ``(vectors, dimensions)``."""
-    size = file.tell()
-    file.flush()
-    if not size:
-        return np.empty((0, dimensions), np.float32)
-    return np.memmap(file, np.float32, "r", shape=(size // (4 * dimensions), dimensions))
-
-
-def _vectors_digest(vectors: Vectors) -> bytes:
-    return hashlib.sha256(vectors.astype("<f4").tobytes()).digest()[:16]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -150,14 +151,30 @@ def duplicate_groups(
     Raises:
         UsageError: a number is out of range, a vector is zero or not finite, or SciPy is not installed.
     """
-    require_extra("analysis", "scipy")
     count = len(vectors) if starts is None else len(starts)
     if priority is not None and len(priority) != count:
         raise UsageError(f"{len(priority)} priorities are given for {count} texts", "Give one a text.")
-    labels = np.arange(count)  # (texts,): the group of each text
+    pairs = ((first, second) for first, second, _ in pairs_above(vectors, min_cosine, starts=starts, block=block))
+    return groups_of_pairs(vectors, pairs, starts=starts, priority=priority)
+
+
+def groups_of_pairs(
+    vectors: Vectors,
+    pairs: Iterable[tuple[Int64Array, Int64Array]],
+    *,
+    starts: Int64Array | None = None,
+    priority: Sequence[float] | None = None,
+) -> list[DuplicateGroup]:
+    """As `duplicate_groups`, of near-duplicates that are known.
+
+    Args:
+        pairs: Positions of the first and of the second texts of some pairs, part by part. *Shape:* ``(pairs,)`` each.
+    """
+    require_extra("analysis", "scipy")
+    labels = np.arange(len(vectors) if starts is None else len(starts))  # (texts,): the group of each text
     held: list[tuple[Int64Array, Int64Array]] = []
     size = 0
-    for first, second, _ in pairs_above(vectors, min_cosine, starts=starts, block=block):
+    for first, second in pairs:
         # Pairs inside a group add nothing.
         apart = labels[first] != labels[second]
         if apart.any():
@@ -166,24 +183,6 @@ def duplicate_groups(
         if size >= _MAX_PENDING_PAIRS:
             labels, held, size = _merge_groups(labels, held), [], 0
     return _build_groups(_merge_groups(labels, held), vectors, starts, priority)
-
-
-def groups_of_pairs(
-    vectors: Vectors,
-    first: Int64Array,
-    second: Int64Array,
-    *,
-    starts: Int64Array | None = None,
-    priority: Sequence[float] | None = None,
-) -> list[DuplicateGroup]:
-    """As `duplicate_groups`, of near-duplicates that are known.
-
-    Args:
-        first, second: Positions of the near-duplicates. *Shape:* ``(pairs,)`` each.
-    """
-    require_extra("analysis", "scipy")
-    count = len(vectors) if starts is None else len(starts)
-    return _build_groups(_merge_groups(np.arange(count), [(first, second)]), vectors, starts, priority)
 
 
 def keep_priorities(texts: TextCollection, keep: KeepPolicy, date_field: str | None = None) -> list[float] | None:
@@ -239,7 +238,10 @@ def _build_groups(
     labels: Int64Array, vectors: Vectors, starts: Int64Array | None, priority: Sequence[float] | None
 ) -> list[DuplicateGroup]:
     """The groups of more than one text."""
-    members = _group_members(labels)
+    order = np.argsort(labels, kind="stable")
+    borders = np.flatnonzero(np.diff(labels[order])) + 1
+    members = [group for group in np.split(order, borders) if len(group) > 1]
+    members.sort(key=lambda group: int(group[0]))
     if not members:
         return []
     kept = [
@@ -265,16 +267,7 @@ def _merge_groups(labels: Int64Array, pairs: Sequence[tuple[Int64Array, Int64Arr
     first, second = (labels[np.concatenate(side)] for side in zip(*pairs, strict=True))
     graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(len(labels), len(labels)))
     _, groups = connected_components(graph, directed=False)
-    joined: Int64Array = groups[labels].astype(np.int64)
-    return joined
-
-
-def _group_members(labels: Int64Array) -> list[Int64Array]:
-    """Positions of each group's texts, of groups with more than one."""
-    order = np.argsort(labels, kind="stable")
-    borders = np.flatnonzero(np.diff(labels[order])) + 1
-    groups = [members for members in np.split(order, borders) if len(members) > 1]
-    return sorted(groups, key=lambda members: int(members[0]))
+    return np.asarray(groups[labels], np.int64)
 
 
 # SQLite's application id of these files: "esbd".
@@ -290,18 +283,8 @@ CREATE TABLE sample_pairs (first TEXT, second TEXT, PRIMARY KEY (first, second))
 """
 _PAGE = 100_000
 KeyPair = tuple[DocumentKey, DocumentKey]
-
-
-class RecallSampleDocument(NamedTuple):
-    """A document whose near-duplicates are also found exactly.
-
-    Attributes:
-        key: Its id and routing.
-        vectors: *Shape:* ``(vectors, dimensions)``.
-    """
-
-    key: DocumentKey
-    vectors: Vectors
+# A document and its vectors. *Shape:* (vectors, dimensions).
+KeyedVectors = tuple[DocumentKey, Vectors]
 
 
 class DuplicateSearchState:
@@ -328,25 +311,16 @@ class DuplicateSearchState:
         self.path = path
         self.positions: list[int] = []
         self.compared = 0
-        try:
+        with self._errors():
             self._db = sqlite3.connect(path, isolation_level=None, timeout=0)
-        except sqlite3.OperationalError as error:
-            raise self._cannot_write(error) from error
         try:
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._db.execute("BEGIN EXCLUSIVE")
-            self.resumed = self._read(identity)
-            self._db.execute("COMMIT")
-        except BaseException as error:
+            with self._errors():
+                self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+                self._db.execute("BEGIN EXCLUSIVE")
+                self.resumed = self._read(identity)
+                self._db.execute("COMMIT")
+        except BaseException:
             self._db.close()
-            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-                raise UsageError(
-                    f"another process works with {path}", "Wait until it is done, or give --state another file."
-                ) from error
-            if isinstance(error, sqlite3.OperationalError):
-                raise self._cannot_write(error) from error
-            if isinstance(error, sqlite3.DatabaseError):
-                raise self._not_our_file() from error
             raise
 
     def __enter__(self) -> DuplicateSearchState:
@@ -360,41 +334,36 @@ class DuplicateSearchState:
         self._db.close()
         self.path.unlink(missing_ok=True)
 
-    def start(self, positions: Sequence[int], sample: Iterable[RecallSampleDocument]) -> None:
-        """Begin a search: nothing was compared yet."""
-        self._write(
-            lambda: self._db.executemany(
-                "INSERT INTO sample (key, vectors) VALUES (?, ?)",
-                ((_encode_key(one.key), one.vectors.astype("<f4").tobytes()) for one in sample),
-            ),
-            list(positions),
-            0,
-        )
+    def start(self, positions: Sequence[int], sample: Iterable[KeyedVectors]) -> None:
+        """Begin a search: nothing was compared yet.
 
-    def sample(self, dimensions: int) -> list[RecallSampleDocument]:
+        Args:
+            sample: Documents whose near-duplicates are also found exactly.
+        """
+        with self._transaction(positions, 0):
+            self._db.executemany(
+                "INSERT INTO sample (key, vectors) VALUES (?, ?)",
+                ((_encode_key(key), vectors.astype("<f4").tobytes()) for key, vectors in sample),
+            )
+
+    def sample(self, dimensions: int) -> list[KeyedVectors]:
         """The sampled documents."""
         with self._errors():
             rows = self._db.execute("SELECT key, vectors FROM sample ORDER BY number").fetchall()
-        return [
-            RecallSampleDocument(_decode_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions))
-            for key, vectors in rows
-        ]
+        return [(_decode_key(key), np.frombuffer(vectors, "<f4").reshape(-1, dimensions)) for key, vectors in rows]
 
-    def first_with_vectors(
-        self, hashes: Sequence[bytes], keys: Sequence[DocumentKey]
-    ) -> list[tuple[DocumentKey, bool]]:
+    def first_with_vectors(self, documents: Iterable[KeyedVectors]) -> list[tuple[DocumentKey, bool]]:
         """Of each document: the first one that had the same vectors, and whether that is new.
 
         The first one may be the document itself. They are remembered with the next `add`.
         """
         found: list[tuple[DocumentKey, bool]] = []
         with self._errors():
-            if not self._db.in_transaction:
-                self._db.execute("BEGIN")
-            for digest, key in zip(hashes, keys, strict=True):
-                text = _encode_key(key)
-                inserted = self._db.execute("INSERT OR IGNORE INTO vectors VALUES (?, ?)", (digest, text)).rowcount
-                [(first,)] = self._db.execute("SELECT key FROM vectors WHERE hash = ?", (digest,))
+            self._begin()
+            for key, vectors in documents:
+                row = hashlib.sha256(vectors.astype("<f4").tobytes()).digest()[:16], _encode_key(key)
+                inserted = self._db.execute("INSERT OR IGNORE INTO vectors VALUES (?, ?)", row).rowcount
+                [(first,)] = self._db.execute("SELECT key FROM vectors WHERE hash = ?", row[:1])
                 found.append((_decode_key(first), inserted == 1))
         return found
 
@@ -402,15 +371,12 @@ class DuplicateSearchState:
         self, pairs: Iterable[KeyPair], sample_pairs: Iterable[KeyPair], positions: Sequence[int], compared: int
     ) -> None:
         """Add what a page of documents has brought, and how far the search is now."""
-
-        def insert() -> None:
+        with self._transaction(positions, compared):
             for pair in pairs:
-                first, second = sorted(map(self._number, pair))
-                self._db.execute("INSERT OR IGNORE INTO pairs VALUES (?, ?)", (first, second))
+                numbers = sorted(map(self._number, pair))
+                self._db.execute("INSERT OR IGNORE INTO pairs VALUES (?, ?)", numbers)
             for pair in sample_pairs:
                 self._db.execute("INSERT OR IGNORE INTO sample_pairs VALUES (?, ?)", sorted(map(_encode_key, pair)))
-
-        self._write(insert, list(positions), compared)
 
     def documents(self) -> Iterator[list[tuple[int, DocumentKey]]]:
         """Numbers and keys of the documents that are in a pair, sorted by id, in pages."""
@@ -430,28 +396,40 @@ class DuplicateSearchState:
     def sample_pairs(self) -> list[KeyPair]:
         """The near-duplicates of the sampled documents, found exactly."""
         with self._errors():
-            return [
-                (_decode_key(first), _decode_key(second))
-                for first, second in self._db.execute("SELECT * FROM sample_pairs")
-            ]
+            rows = self._db.execute("SELECT first, second FROM sample_pairs").fetchall()
+        return [(_decode_key(first), _decode_key(second)) for first, second in rows]
 
-    def _write(self, insert: Callable[[], object], positions: list[int], compared: int) -> None:
+    def _begin(self) -> None:
+        if not self._db.in_transaction:
+            self._db.execute("BEGIN")
+
+    @contextmanager
+    def _transaction(self, positions: Sequence[int], compared: int) -> Iterator[None]:
+        """Commit what is inserted, and how far the search is then."""
         with self._errors():
-            if not self._db.in_transaction:
-                self._db.execute("BEGIN")
-            insert()
-            self._db.execute(
-                "UPDATE search SET positions = ?, compared = ?", (orjson.dumps(positions).decode(), compared)
-            )
+            self._begin()
+            yield
+            progress = orjson.dumps(positions).decode(), compared
+            self._db.execute("UPDATE search SET positions = ?, compared = ?", progress)
             self._db.execute("COMMIT")
-        self.positions, self.compared = positions, compared
+        self.positions, self.compared = list(positions), compared
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._cannot_write(error) from error
+            # Errors that SQLite has not seen, such as a closed file, have no code.
+            code = getattr(error, "sqlite_errorcode", None)
+            if code == sqlite3.SQLITE_BUSY:
+                raise UsageError(
+                    f"another process works with {self.path}", "Wait until it is done, or give --state another file."
+                ) from error
+            if code == sqlite3.SQLITE_NOTADB:
+                raise self._not_our_file() from error
+            raise OutputError(
+                f"the state file {self.path} cannot be used: {error}", "Free disk space, or give --state another file."
+            ) from error
 
     def _number(self, key: DocumentKey) -> int:
         text = _encode_key(key)
@@ -467,14 +445,14 @@ class DuplicateSearchState:
         if tables and ours != _APPLICATION_ID:
             raise self._not_our_file()
         if tables and version == _VERSION:
-            rows = self._db.execute("SELECT identity, positions, compared FROM search").fetchall()
-            if rows and rows[0][0] == identity:
-                self.positions, self.compared = orjson.loads(rows[0][1]), rows[0][2]
+            [(stored, positions, compared)] = self._db.execute("SELECT identity, positions, compared FROM search")
+            if stored == identity:
+                self.positions, self.compared = orjson.loads(positions), compared
                 return bool(self.positions)
-            if rows and rows[0][2]:
+            if compared:
                 raise UsageError(
                     f"{self.path} holds a search with other options, or of another index or model, that has compared "
-                    f"{rows[0][2]:,} documents",
+                    f"{compared:,} documents",
                     "Use the same options to resume it, give --state another file, or delete this one.",
                 )
         for name in tables:
@@ -488,11 +466,6 @@ class DuplicateSearchState:
 
     def _not_our_file(self) -> UsageError:
         return UsageError(f"{self.path} is not the state of a search for near-duplicates", "Give --state another file.")
-
-    def _cannot_write(self, error: sqlite3.Error) -> OutputError:
-        return OutputError(
-            f"the state file {self.path} cannot be used: {error}", "Free disk space, or give --state another file."
-        )
 
 
 def _encode_key(key: DocumentKey) -> str:

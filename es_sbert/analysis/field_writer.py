@@ -7,20 +7,26 @@ and skipped if its text changed. Every update ends in exactly one outcome.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
 
 import orjson
 
-from es_sbert.analysis.text_collection import DocumentVersion, TextCollection, TextCollectionBuilder, document_version
+from es_sbert.analysis.text_collection import (
+    DocumentVersion,
+    TextCollection,
+    TextCollectionBuilder,
+    document_version,
+    pick_fields,
+)
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.protocol import BulkItemResult, DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import META_KEY, and_query, document_meta_field, with_meta_entry
-from es_sbert.index.text_template import MISSING, TextTemplate, find_field
-from es_sbert.index.vector_field import VectorField, index_not_found, vector_field_from_state
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 
 _WRITTEN = "written_fields"  # of `_meta.es_sbert`
@@ -30,16 +36,19 @@ _PAGE = 500
 _MAX_ATTEMPTS = 10
 
 
-class FieldUpdate(NamedTuple):
+@dataclass(frozen=True)
+class FieldUpdate:
     """A field of one document.
 
     Attributes:
+        field: Name of the field.
         id: Of the document.
         text: What was analysed; a document whose text has changed is skipped.
         version: The version that was analysed.
         value: What the field gets; None removes it.
     """
 
+    field: str
     id: str
     text: str
     version: DocumentVersion
@@ -48,6 +57,18 @@ class FieldUpdate(NamedTuple):
     @property
     def key(self) -> DocumentKey:
         return self.id, self.version.routing
+
+    @cached_property
+    def body(self) -> bytes:
+        """Lines of a bulk request."""
+        routing, sequence, term = self.version
+        action: Json = {"_id": self.id, "if_seq_no": sequence, "if_primary_term": term}
+        if routing is not None:
+            action["routing"] = routing
+        document: Any = self.value
+        for part in reversed(self.field.split(".")):
+            document = {part: document}
+        return orjson.dumps({"update": action}) + b"\n" + orjson.dumps({"doc": document}) + b"\n"
 
 
 @dataclass
@@ -71,8 +92,7 @@ class FieldUpdateCounts:
     @property
     def completed(self) -> int:
         """Updates that came to an end."""
-        ended = (self.changed, self.deleted, self.refused)
-        return self.written + self.removed + sum(map(len, ended))
+        return self.written + self.removed + len(self.changed) + len(self.deleted) + len(self.refused)
 
     def add_written(self, update: FieldUpdate) -> None:
         if update.value is None:
@@ -100,7 +120,7 @@ def field_updates(texts: TextCollection, name: str, values: Mapping[int, str]) -
         values: Position in `texts` → what the field gets.
     """
     return [
-        FieldUpdate(texts.ids[place], texts.texts[place], texts.versions[place], value)
+        FieldUpdate(name, texts.ids[place], texts.texts[place], texts.versions[place], value)
         for place, value in values.items()
         if texts.values[place].get(name) != value
     ]
@@ -137,10 +157,7 @@ class FieldWriter:
         self._engine = engine
         self._retrying = make_retrier(policy, on_wait)
         self.name = name
-        state = self._retrying(partial(engine.get_index, index))
-        if state is None:
-            raise index_not_found(index, engine)
-        self._state: IndexState = state
+        self._state = state = self._retrying(partial(require_index, engine, index))
         self._updates = VersionedUpdates(engine, state, policy, on_wait)
         self._alias_filter = state.alias_filter(index)
         self._vector = vector_field_from_state(engine, state, vector_field)
@@ -197,14 +214,10 @@ class FieldWriter:
             return []
         reader = TextCollectionBuilder(self._vector)
         query = and_query(and_query({"exists": {"field": self.name}}, self._alias_filter), filter)
-        pages = self._engine.scan(
-            self._state.name,
-            query=query,
-            source_includes=[*reader.text_fields, self.name],
-            page=min(_PAGE, self._state.result_window),
-        )
+        includes, page = [*reader.text_fields, self.name], min(_PAGE, self._state.result_window)
+        pages = self._engine.scan(self._state.name, query=query, source_includes=includes, page=page)
         return [
-            FieldUpdate(hit["_id"], reader.text_of(hit), document_version(hit), None)
+            FieldUpdate(self.name, hit["_id"], reader.text_of(hit), document_version(hit), None)
             for page in pages
             for hit in page
             if document_key(hit) not in assigned
@@ -221,8 +234,7 @@ class FieldWriter:
         counts = FieldUpdateCounts()
         waiting = list(updates)
         for _ in range(_MAX_ATTEMPTS):
-            sent = self._updates.send(_update_action(update, self.name) for update in waiting)
-            conflicts = [action.update for action, result in sent if not counts.add(action.update, result)]
+            conflicts = [update for update, result in self._updates.send(waiting) if not counts.add(update, result)]
             waiting = list(self._retry_conflicts(conflicts, counts))
             if not waiting:
                 break
@@ -243,15 +255,9 @@ class FieldWriter:
         # Ids of a lookup must be fewer than the hits that a search may return.
         page = max(1, min(_PAGE, self._state.result_window - 1))
         for some in batched(conflicts, page):
-            find = partial(
-                multi_get,
-                self._engine,
-                self._state.name,
-                [update.id for update in some],
-                source=source,
-                result_window=self._state.result_window,
-            )
-            found = {document_key(hit): hit for hit in self._retrying(find).values()}
+            ids, window = [update.id for update in some], self._state.result_window
+            find = partial(multi_get, self._engine, self._state.name, ids, source=source, result_window=window)
+            found = self._retrying(find)
             for update in some:
                 hit = found.get(update.key)
                 if hit is None:
@@ -259,41 +265,17 @@ class FieldWriter:
                 elif not reader.text_fields or reader.text_of(hit) != update.text:
                     # If the mapping does not say which text was embedded, any change may be one of the text.
                     counts.changed.append(update.id)
-                elif _field_value(hit, self.name) == update.value:
+                elif pick_fields(hit.get("_source") or {}, [self.name]).get(self.name) == update.value:
                     # Written by a request whose response was lost.
                     counts.add_written(update)
                 else:
-                    yield update._replace(version=document_version(hit))
-
-
-class _UpdateAction(NamedTuple):
-    """An update as lines of a bulk request."""
-
-    update: FieldUpdate
-    body: bytes
-
-
-def _update_action(update: FieldUpdate, name: str) -> _UpdateAction:
-    version = update.version
-    head: Json = {"_id": update.id, "if_seq_no": version.sequence, "if_primary_term": version.term}
-    if version.routing is not None:
-        head["routing"] = version.routing
-    document: Any = update.value
-    for part in reversed(name.split(".")):
-        document = {part: document}
-    lines = ({"update": head}, {"doc": document})
-    return _UpdateAction(update, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+                    yield replace(update, version=document_version(hit))
 
 
 def _written_fields(state: IndexState) -> list[str]:
     """The fields that analyses write, as the mapping says."""
     written = state.mappings.get("_meta", {}).get(META_KEY, {}).get(_WRITTEN)
     return written if isinstance(written, list) else []
-
-
-def _field_value(hit: Json, name: str) -> Any:
-    value = find_field(hit.get("_source") or {}, name)
-    return None if value is MISSING else value
 
 
 def _check_field(state: IndexState, vector: VectorField, name: str) -> bool:

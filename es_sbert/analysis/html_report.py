@@ -14,11 +14,13 @@ import importlib.util
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
 from importlib import resources
+from itertools import chain
+from string import Template
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,11 +63,9 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, see
     """
     require_extra("analysis", "sklearn")
     texts = _mean_vectors(vectors, starts)
-    if (
-        _UMAP_LEAST <= len(texts) <= _UMAP_MOST
-        and not _all_equal(texts)
-        and importlib.util.find_spec("umap") is not None
-    ):
+    if _all_equal(texts):
+        return np.zeros((len(texts), 2), np.float32), "PCA"
+    if _UMAP_LEAST <= len(texts) <= _UMAP_MOST and importlib.util.find_spec("umap") is not None:
         points = _umap_points(texts, seed)
         # Texts without any neighbor get no place.
         if np.isfinite(points).all():
@@ -80,8 +80,7 @@ def _mean_vectors(vectors: Vectors, starts: NDArray[np.int64] | None) -> Vectors
         return units
     # Opposite vectors have no mean direction: such a text lies at the origin.
     lengths = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
-    means: Vectors = (sums / lengths).astype(np.float32)
-    return means
+    return np.asarray(sums / lengths, np.float32)
 
 
 def _all_equal(texts: Vectors) -> bool:
@@ -96,16 +95,13 @@ def _umap_points(texts: Vectors, seed: int) -> Points:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        points: Points = np.asarray(method.fit_transform(texts), np.float32)
-    return points
+        return np.asarray(method.fit_transform(texts), np.float32)
 
 
 def _pca_points(texts: Vectors, seed: int) -> Points:
     from sklearn.decomposition import PCA
 
     points = np.zeros((len(texts), 2), np.float32)
-    if _all_equal(texts):
-        return points
     sample = texts
     if len(texts) > _PCA_SAMPLE:
         sample = texts[np.sort(np.random.default_rng(seed).choice(len(texts), _PCA_SAMPLE, replace=False))]
@@ -207,37 +203,20 @@ _FIRST_MEMBERS = 20
 _SAMPLE_SEED = 0
 
 
-@dataclass(frozen=True)
-class PageGroup:
-    """A group with those members that are on the page.
-
-    Attributes:
-        group: The whole group.
-        places: Places in `group.members` of the members on the page, ascending.
-    """
-
-    group: ReportGroup
-    places: Sequence[int]
+# A group, and the places in its `members` of those that are on the page, ascending.
+PageGroup = tuple[ReportGroup, list[int]]
 
 
-@dataclass(frozen=True)
-class PageSample:
-    """What is on the page.
-
-    Attributes:
-        texts: Positions of the texts, ascending.
-        groups: The groups, in the report's order.
-    """
-
-    texts: NDArray[np.int64]
-    groups: Sequence[PageGroup]
-
-
-def sample_page(report: AnalysisReport, max_texts: int = MAX_TEXTS, max_groups: int = MAX_GROUPS) -> PageSample:
+def sample_page(
+    report: AnalysisReport, max_texts: int, max_groups: int = MAX_GROUPS
+) -> tuple[NDArray[np.int64], list[PageGroup]]:
     """Choose the texts and groups of the page: all of them, if they fit.
 
     Of more texts, whole pairs and groups of near-duplicates are taken in their order, and of each cluster its first
     members. The rest is a random sample, which is the same in each run.
+
+    Returns:
+        Positions of the texts, ascending, and the groups in the report's order.
     """
     count = len(report.ids)
     chosen = np.ones(count, bool)  # (texts,)
@@ -252,8 +231,8 @@ def sample_page(report: AnalysisReport, max_texts: int = MAX_TEXTS, max_groups: 
         places = np.flatnonzero(chosen[np.asarray(group.members)]).tolist()
         kept_is_there = group.kept is None or bool(chosen[group.kept])
         if len(places) >= min(least, len(group.members)) and kept_is_there:
-            groups.append(PageGroup(group, places))
-    return PageSample(np.flatnonzero(chosen), groups)
+            groups.append((group, places))
+    return np.flatnonzero(chosen), groups
 
 
 def _first_members(report: AnalysisReport, max_texts: int, max_groups: int) -> NDArray[np.bool_]:
@@ -305,23 +284,23 @@ class WordDiff(NamedTuple):
 
 def differing_words(first: str, second: str) -> WordDiff:
     """The parts of each of two texts that the other does not have, by whole words and signs; white space is ignored."""
-    words, others = (
+    spans, other_spans = (
         [(match.start(), match.end()) for match in _WORD_PATTERN.finditer(text)] for text in (first, second)
     )
-    matcher = SequenceMatcher(
-        None, [first[start:end] for start, end in words], [second[start:end] for start, end in others], autojunk=False
-    )
+    words = [first[start:end] for start, end in spans]
+    other_words = [second[start:end] for start, end in other_spans]
     only_first: list[WordSpan] = []
     only_second: list[WordSpan] = []
     differences = 0
+    matcher = SequenceMatcher(None, words, other_words, autojunk=False)
     for kind, start, end, other_start, other_end in matcher.get_opcodes():
         if kind == "equal":
             continue
         differences += 1
         if end > start:
-            only_first.append((words[start][0], words[end - 1][1]))
+            only_first.append((spans[start][0], spans[end - 1][1]))
         if other_end > other_start:
-            only_second.append((others[other_start][0], others[other_end - 1][1]))
+            only_second.append((other_spans[other_start][0], other_spans[other_end - 1][1]))
     return WordDiff(only_first, only_second, differences)
 
 
@@ -338,20 +317,17 @@ def report_bytes(report: AnalysisReport, *, max_texts: int = MAX_TEXTS, max_grou
         max_texts: Texts on the page; of more, a sample is shown, and the page says so.
         max_groups: Groups on the page; of more, the first ones are shown, and the page says so.
     """
-    theme, script, style = (
-        _read_asset("theme.js"),
-        "".join(_read_asset(f"{name}.js") for name in _SCRIPTS),
-        _read_asset("report.css"),
+    theme, style = _read_asset("theme.js"), _read_asset("report.css")
+    script = "".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
+    page = Template(_read_asset("page.html")).substitute(
+        title=html.escape(escape_unprintable(report.title)),
+        script_hashes=f"{_policy_hash(theme)} {_policy_hash(script)}",
+        style_hash=_policy_hash(style),
+        style=style,
+        theme=theme,
+        data=_script_json(_page_data(report, max_texts, max_groups)),
+        script=script,
     )
-    parts = {
-        "title": html.escape(escape_unprintable(report.title)),
-        "policy": _policy([theme, script], style),
-        "style": style,
-        "theme": theme,
-        "data": _script_json(_page_data(report, max_texts, max_groups)),
-        "script": script,
-    }
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read_asset("page.html"))
     return page.encode()
 
 
@@ -359,77 +335,59 @@ def _read_asset(name: str) -> str:
     return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
 
 
-def _policy(scripts: Sequence[str], style: str) -> str:
-    def source(content: str) -> str:
-        return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {' '.join(map(source, scripts))}",
-            f"style-src {source(style)}",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        )
-    )
+def _policy_hash(content: str) -> str:
+    """What the content security policy calls a script or a style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def _script_json(data: Any) -> str:
     """JSON that cannot end the element that it is in."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _replace_surrogates(json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _page_data(report: AnalysisReport, max_texts: int, max_groups: int) -> dict[str, Any]:
     """What the page's script reads; texts are named by their number on the page."""
-    sample = sample_page(report, max_texts, max_groups)
-    whole = [_replace_surrogates(report.texts[position]) for position in sample.texts]
+    positions, groups = sample_page(report, max_texts, max_groups)
+    whole = [_replace_surrogates(report.texts[position]) for position in positions]
     limit = character_limit(whole)
     texts = [text if len(text) <= limit else text[:limit] for text in whole]
-    numbers = np.full(len(report.ids), -1)  # (texts,)
-    numbers[sample.texts] = np.arange(len(sample.texts))
-    grouped = np.zeros(len(report.ids), bool)
-    for group in report.groups:
-        grouped[np.asarray(group.members)] = True
+    numbers = {position: number for number, position in enumerate(positions.tolist())}
+    grouped = set(chain.from_iterable(group.members for group in report.groups))
     return {
         "kind": report.kind.value,
-        "title": _replace_surrogates(report.title),
-        "facts": [[_replace_surrogates(name), _replace_surrogates(value)] for name, value in report.facts],
-        "projection": _replace_surrogates(report.projection),
-        "ids": [_replace_surrogates(report.ids[position]) for position in sample.texts],
+        "title": report.title,
+        "facts": report.facts,
+        "projection": report.projection,
+        "ids": [report.ids[position] for position in positions],
         "texts": texts,
         "shortened": [number for number, text in enumerate(whole) if len(text) > limit],
         "limit": limit,
-        "points": _pack_points(report.points[sample.texts]),
-        "groups": [_group_data(report.kind, group, numbers, whole, texts) for group in sample.groups],
-        "total": {"texts": len(report.ids), "groups": len(report.groups), "grouped": int(grouped.sum())},
+        "points": _pack_points(report.points[positions]),
+        "groups": [_group_data(report.kind, group, numbers, whole, texts) for group in groups],
+        "total": {"texts": len(report.ids), "groups": len(report.groups), "grouped": len(grouped)},
     }
 
 
 def _group_data(
-    kind: ReportKind, shown: PageGroup, numbers: NDArray[np.int64], whole: Sequence[str], texts: Sequence[str]
+    kind: ReportKind, page_group: PageGroup, numbers: Mapping[int, int], whole: Sequence[str], texts: Sequence[str]
 ) -> dict[str, Any]:
-    group = shown.group
-    members = [int(numbers[group.members[place]]) for place in shown.places]
+    group, places = page_group
+    members = [numbers[group.members[place]] for place in places]
+    # The mean of a cluster, the lowest of others.
+    cosine = float(np.mean(group.cosines)) if kind is ReportKind.CLUSTERS else float(min(group.cosines))
     data = {
-        "name": _replace_surrogates(group.name),
+        "name": group.name,
         "size": len(group.members),
-        "cosine": round(_group_cosine(kind, group.cosines), _DECIMALS),
+        "cosine": round(cosine, _DECIMALS),
         "members": members,
-        "cosines": [round(float(group.cosines[place]), _DECIMALS) for place in shown.places],
+        "cosines": [round(float(group.cosines[place]), _DECIMALS) for place in places],
     }
     if kind is ReportKind.CLUSTERS:
         return data
-    kept = members[0] if group.kept is None else int(numbers[group.kept])
+    kept = members[0] if group.kept is None else numbers[group.kept]
     marks = [_word_differences(kept, member, whole, texts) for member in members]
     return data | {"kept": kept, "marks": marks}
-
-
-def _group_cosine(kind: ReportKind, cosines: Sequence[float]) -> float:
-    """The mean of a cluster, the lowest of others."""
-    return float(np.mean(cosines)) if kind is ReportKind.CLUSTERS else float(min(cosines))
 
 
 def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Sequence[str]) -> list[Any] | None:
@@ -441,11 +399,7 @@ def _word_differences(kept: int, member: int, whole: Sequence[str], texts: Seque
         return None
     diff = differing_words(texts[kept], texts[member])
     rest = whole[kept][len(texts[kept]) :] != whole[member][len(texts[member]) :]
-    return [_flatten_spans(diff.first), _flatten_spans(diff.second), diff.differences, int(rest)]
-
-
-def _flatten_spans(spans: Sequence[WordSpan]) -> list[int]:
-    return [offset for span in spans for offset in span]
+    return [list(chain(*diff.first)), list(chain(*diff.second)), diff.differences, int(rest)]
 
 
 def _pack_points(points: NDArray[np.float32]) -> str:

@@ -1,4 +1,6 @@
-"""The most similar pairs of a collection, exact, by blocked matrix products that never hold n² cosines.
+"""The most similar pairs of one or two collections, and translation pairs by margin scoring.
+
+All pairs are compared, by blocked matrix products that never hold n² cosines.
 
 Blocks of cosines are computed in float32, whose last digits depend on the shape of the block. Pairs close to the k-th
 best are therefore computed again in float64. Cosines are rounded to `DECIMALS` decimals, and ties are broken by
@@ -7,12 +9,18 @@ position. So a result does not depend on the block size or on the number of thre
 Most pairs are far below the threshold. Upper bounds of their cosines show that with a quarter of the work: vectors are
 rotated so that the first components hold most of their length. By Cauchy-Schwarz the rest adds at most the product of
 the two remaining lengths.
+
+Translation pairs (bitext) are ranked by their margin (Artetxe and Schwenk 2019, arXiv 1811.01136): the cosine divided
+by the mean cosine of both texts with their nearest neighbors in the other collection. It corrects for texts that are
+close to everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations_with_replacement, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +31,8 @@ from es_sbert.errors import UsageError
 
 Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
+# First positions, second positions and cosines of some pairs. *Shape:* (pairs,) each.
+PairArrays = tuple[Int64Array, Int64Array, Float64Array]
 
 DECIMALS = 5
 DEFAULT_K = 100
@@ -83,12 +93,8 @@ def most_similar_pairs(
     Raises:
         UsageError: k, min_cosine or block is out of range, or a vector is zero or holds a value that is not finite.
     """
-    side = _BlockedVectors(vectors, starts)
-    _add_bounds(side)
-    best = _BestPairs(k, min_cosine)
-    for rows, columns in side.pairs_of_blocks(block):
-        best.add(rows, columns, above_diagonal=rows.first == columns.first)
-    return best.pairs()
+    [texts] = _with_bounds(_collection(vectors, starts))
+    return _best_pairs(combinations_with_replacement(texts.blocks(block), 2), k, min_cosine)
 
 
 def most_similar_between(
@@ -111,19 +117,15 @@ def most_similar_between(
     Raises:
         UsageError: as `most_similar_pairs`; or the collections have different dimensions.
     """
-    left, right = _BlockedVectors(first, first_starts), _BlockedVectors(second, second_starts)
+    left, right = _collection(first, first_starts), _collection(second, second_starts)
     check_dimensions(first, second)
-    _add_bounds(left, right)
-    best = _BestPairs(k, min_cosine)
-    for rows in left.blocks(block):
-        for columns in right.blocks(block):
-            best.add(rows, columns)
-    return best.pairs()
+    left, right = _with_bounds(left, right)
+    return _best_pairs(product(left.blocks(block), right.blocks(block)), k, min_cosine)
 
 
 def pairs_above(
     vectors: Vectors, min_cosine: float, *, starts: Int64Array | None = None, block: int = _BLOCK
-) -> Iterator[tuple[Int64Array, Int64Array, Float64Array]]:
+) -> Iterator[PairArrays]:
     """Find all pairs of one collection whose cosine is not below a threshold, block by block.
 
     There may be n² of them, so they are never held together.
@@ -139,13 +141,10 @@ def pairs_above(
         UsageError: as `most_similar_pairs`.
     """
     check_cosine(min_cosine)
-    side = _BlockedVectors(vectors, starts)
+    texts = _collection(vectors, starts)
     if min_cosine >= _BOUNDED_COSINE:
-        _add_bounds(side)
-    for rows, columns in side.pairs_of_blocks(block):
-        found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=rows.first == columns.first)
-        if len(found[0]):
-            yield found
+        [texts] = _with_bounds(texts)
+    return _pairs_above(combinations_with_replacement(texts.blocks(block), 2), min_cosine)
 
 
 def pair_cosines(
@@ -160,32 +159,22 @@ def pair_cosines(
     Returns:
         *Shape:* ``(pairs,)``.
     """
-    collection = _BlockedVectors(vectors, starts).whole()
+    collection = _collection(vectors, starts)
     cosines = np.empty(len(first))
     for begin in range(0, len(first), _PAIRS):
         some = slice(begin, begin + _PAIRS)
         cosines[some] = _cosines_one_by_one(collection, collection, first[some], second[some])
-    return _round_cosines(cosines)
+    return round_cosines(cosines)
 
 
 def pairs_above_between(
-    first: Vectors,
-    second: Vectors,
-    min_cosine: float,
-    *,
-    first_starts: Int64Array | None = None,
-    second_starts: Int64Array | None = None,
-    block: int = _BLOCK,
-) -> Iterator[tuple[Int64Array, Int64Array, Float64Array]]:
+    first: Vectors, second: Vectors, min_cosine: float, *, first_starts: Int64Array, second_starts: Int64Array
+) -> Iterator[PairArrays]:
     """As `pairs_above`, of a text of one collection and a text of another."""
     check_cosine(min_cosine)
-    left, right = _BlockedVectors(first, first_starts), _BlockedVectors(second, second_starts)
+    left, right = _collection(first, first_starts), _collection(second, second_starts)
     check_dimensions(first, second)
-    for rows in left.blocks(block):
-        for columns in right.blocks(block):
-            found = _pairs_of_blocks(rows, columns, min_cosine, above_diagonal=False)
-            if len(found[0]):
-                yield found
+    return _pairs_above(product(left.blocks(_BLOCK), right.blocks(_BLOCK)), min_cosine)
 
 
 def vector_lengths(vectors: Vectors) -> Float64Array:
@@ -212,6 +201,17 @@ def vector_lengths(vectors: Vectors) -> Float64Array:
     return lengths
 
 
+def check_starts(starts: Int64Array, count: int) -> None:
+    """Make sure that these are the rows of the first vectors of texts, out of `count` vectors.
+
+    Raises:
+        UsageError: they are not.
+    """
+    rows = np.append(starts, count)
+    if rows[0] != 0 or (np.diff(rows) < 1).any():
+        raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
+
+
 def check_dimensions(first: Vectors, second: Vectors) -> None:
     """Make sure that vectors of two collections can be compared.
 
@@ -225,43 +225,68 @@ def check_dimensions(first: Vectors, second: Vectors) -> None:
         )
 
 
-class _Block(NamedTuple):
-    """Some neighboring texts of a collection.
+@dataclass(frozen=True, eq=False)
+class _Texts:
+    """Neighboring texts of a collection: all of them, or a block.
 
     Attributes:
-        first: Position of the first text.
         vectors: *Shape:* ``(vectors, dimensions)``.
         lengths: Of the vectors. *Shape:* ``(vectors,)``.
-        unit: The vectors divided by their lengths, in float32. *Shape:* as `vectors`.
-        bounding: Short vectors whose products are not below the cosines; None where there are none.
-            *Shape:* ``(vectors, fewer dimensions)``.
         starts: Row of each text's first vector; None where each text has one.
+        first: Position of the first text.
+        directions: Orthonormal columns, along which vectors are longest; None where cosines have no bounds.
+            *Shape:* ``(dimensions, fewer)``.
     """
 
-    first: int
     vectors: Vectors
     lengths: Float64Array
-    unit: Vectors
-    bounding: Vectors | None
     starts: Int64Array | None
+    first: int = 0
+    directions: Vectors | None = None
 
-    def cosines_with(self, other: _Block) -> Vectors:
+    def __len__(self) -> int:
+        return len(self.vectors) if self.starts is None else len(self.starts)
+
+    def blocks(self, size: int) -> Iterator[_Texts]:
+        if size < 1:
+            raise UsageError(f"a block of {size} texts", "Give a number above 0.")
+        for first in range(0, len(self), size):
+            rows, starts = slice(first, first + size), None
+            if self.starts is not None:
+                starts = self.starts[rows]
+                end = self.starts[rows.stop] if rows.stop < len(self) else len(self.vectors)
+                rows, starts = slice(starts[0], end), starts - starts[0]
+            yield _Texts(self.vectors[rows], self.lengths[rows], starts, first, self.directions)
+
+    @cached_property
+    def unit(self) -> Vectors:
+        """The vectors divided by their lengths, in float32. *Shape:* as `vectors`."""
+        return (self.vectors / self.lengths[:, None].astype(np.float32)).astype(np.float32, copy=False)
+
+    @cached_property
+    def bounding(self) -> Vectors | None:
+        """Short vectors whose products are not below the cosines. *Shape:* ``(vectors, fewer dimensions)``."""
+        if self.directions is None:
+            return None
+        along = self.unit @ self.directions  # (vectors, fewer)
+        squared = np.einsum("vd,vd->v", along, along, dtype=np.float64)  # (vectors,)
+        rest = np.sqrt(np.maximum(1 - squared, 0) + _LENGTH_SLACK)
+        return np.column_stack([along, rest.astype(np.float32)])
+
+    def cosines_with(self, other: _Texts) -> Vectors:
         """Cosines of all texts with all others, in float32. *Shape:* ``(texts, other texts)``."""
-        cosines: Vectors = self._of_texts(self.unit @ other.unit.T, other)
-        return cosines
+        return self._of_texts(self.unit @ other.unit.T, other)
 
-    def bounds_with(self, other: _Block) -> Vectors | None:
+    def bounds_with(self, other: _Texts) -> Vectors | None:
         """Upper bounds of these cosines; None where there are none."""
         if self.bounding is None or other.bounding is None:
             return None
-        bounds: Vectors = self._of_texts(self.bounding @ other.bounding.T, other)
-        return bounds
+        return self._of_texts(self.bounding @ other.bounding.T, other)
 
-    def exact_cosines_with(self, other: _Block) -> Float64Array:
+    def exact_cosines_with(self, other: _Texts) -> Float64Array:
         """The cosines in float64."""
         products = self.vectors.astype(np.float64) @ other.vectors.astype(np.float64).T
-        cosines: Float64Array = self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
-        return cosines
+        return self._of_texts(products / (self.lengths[:, None] * other.lengths), other)
 
     def rows_of(self, texts: Int64Array) -> tuple[Int64Array, Int64Array]:
         """First row and number of vectors of some texts. *Shape:* ``(texts,)`` each."""
@@ -270,7 +295,7 @@ class _Block(NamedTuple):
         ends = np.append(self.starts[1:], len(self.vectors))
         return self.starts[texts], (ends - self.starts)[texts]
 
-    def _of_texts(self, products: NDArray[Any], other: _Block) -> NDArray[Any]:
+    def _of_texts(self, products: NDArray[Any], other: _Texts) -> NDArray[Any]:
         """Of texts with several vectors, the cosine of the two that are most similar."""
         if self.starts is not None:
             products = np.maximum.reduceat(products, self.starts, axis=0)
@@ -279,88 +304,44 @@ class _Block(NamedTuple):
         return products
 
 
-class _BlockedVectors:
-    """A collection in blocks."""
+def _collection(vectors: Vectors, starts: Int64Array | None) -> _Texts:
+    """All texts of a collection.
 
-    def __init__(self, vectors: Vectors, starts: Int64Array | None) -> None:
-        self._vectors = np.asarray(vectors)
-        self._lengths = vector_lengths(self._vectors)
-        self._bounding: Vectors | None = None
-        self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)
-        if self._starts is not None:
-            rows = np.append(self._starts, len(self._vectors))
-            if rows[0] != 0 or (np.diff(rows) < 1).any():
-                raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
-            if len(self._starts) == len(self._vectors):
-                self._starts = None  # one vector a text, which takes less work
-
-    def __len__(self) -> int:
-        return len(self._vectors) if self._starts is None else len(self._starts)
-
-    @cached_property
-    def unit(self) -> Vectors:
-        """The vectors divided by their lengths."""
-        return (self._vectors / self._lengths[:, None].astype(np.float32)).astype(np.float32, copy=False)
-
-    def add_bounds(self, directions: Vectors) -> None:
-        """Compute the short vectors of bounds.
-
-        Args:
-            directions: Orthonormal columns. *Shape:* ``(dimensions, fewer)``.
-        """
-        along = self.unit @ directions  # (vectors, fewer)
-        squared = np.einsum("vd,vd->v", along, along, dtype=np.float64)  # (vectors,)
-        rest = np.sqrt(np.maximum(1 - squared, 0) + _LENGTH_SLACK)
-        self._bounding = np.column_stack([along, rest.astype(np.float32)])
-
-    def whole(self) -> _Block:
-        """All of it in one block, for `_cosines_one_by_one`, which needs no copy of the vectors."""
-        return _Block(0, self._vectors, self._lengths, self._vectors[:0], None, self._starts)
-
-    def pairs_of_blocks(self, size: int) -> Iterator[tuple[_Block, _Block]]:
-        """Each block with itself and with each later one."""
-        for rows in self.blocks(size):
-            for columns in self.blocks(size):
-                if columns.first >= rows.first:
-                    yield rows, columns
-
-    def blocks(self, size: int) -> Iterator[_Block]:
-        if size < 1:
-            raise UsageError(f"a block of {size} texts", "Give a number above 0.")
-        if self._starts is None:
-            for first in range(0, len(self._vectors), size):
-                yield self._block(first, slice(first, first + size), None)
-            return
-        for first in range(0, len(self._starts), size):
-            starts = self._starts[first : first + size]
-            after = first + len(starts)
-            end = self._starts[after] if after < len(self._starts) else len(self._vectors)
-            yield self._block(first, slice(starts[0], end), starts - starts[0])
-
-    def _block(self, first: int, rows: slice, starts: Int64Array | None) -> _Block:
-        bounding = None if self._bounding is None else self._bounding[rows]
-        return _Block(first, self._vectors[rows], self._lengths[rows], self.unit[rows], bounding, starts)
+    Raises:
+        UsageError: a vector is zero or not finite, or `starts` do not ascend.
+    """
+    vectors = np.asarray(vectors)
+    lengths = vector_lengths(vectors)
+    if starts is not None:
+        starts = np.asarray(starts, np.int64)
+        check_starts(starts, len(vectors))
+        if len(starts) == len(vectors):
+            starts = None  # one vector a text, which takes less work
+    return _Texts(vectors, lengths, starts)
 
 
-def _add_bounds(*sides: _BlockedVectors) -> None:
-    """Let collections be compared by bounds first, where that saves work."""
-    dimensions = sides[0].unit.shape[1]
-    if min(map(len, sides)) < _BOUNDED_TEXTS or dimensions < _BOUNDED_DIMENSIONS:
-        return
-    sample = np.concatenate([side.unit[:: max(1, len(side.unit) // _SAMPLE)] for side in sides])
+def _with_bounds(*collections: _Texts) -> list[_Texts]:
+    """The collections, to be compared by bounds first where that saves work."""
+    dimensions = collections[0].vectors.shape[1]
+    if min(map(len, collections)) < _BOUNDED_TEXTS or dimensions < _BOUNDED_DIMENSIONS:
+        return list(collections)
+    samples = []
+    for texts in collections:
+        step = max(1, len(texts.vectors) // _SAMPLE)
+        samples.append(texts.vectors[::step] / texts.lengths[::step, None])
+    sample = np.concatenate(samples).astype(np.float32)
     # The directions along which vectors are longest come last.
     _, directions = np.linalg.eigh(sample.T @ sample)
-    for side in sides:
-        side.add_bounds(np.ascontiguousarray(directions[:, -(dimensions // 4) :], np.float32))
+    longest = np.ascontiguousarray(directions[:, -(dimensions // 4) :], np.float32)
+    return [replace(texts, directions=longest) for texts in collections]
 
 
-def _pairs_of_blocks(
-    rows: _Block, columns: _Block, threshold: float, *, above_diagonal: bool, k: int | None = None
-) -> tuple[Int64Array, Int64Array, Float64Array]:
+def _pairs_of_blocks(rows: _Texts, columns: _Texts, threshold: float, *, k: int | None = None) -> PairArrays:
     """Positions and cosines of the pairs of two blocks that reach a threshold, by first and second position.
 
+    Of a block with itself, only pairs whose first text comes before the second count.
+
     Args:
-        above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
         k: Pairs that cannot be among the k best of these blocks may be left out; None leaves none out.
     """
     found = _pairs_within_bounds(rows, columns, threshold - _SLACK)
@@ -368,23 +349,27 @@ def _pairs_of_blocks(
         products = rows.cosines_with(columns)
         found = _positions_above(products, threshold - _SLACK)
         if k is not None and len(found[0]) > max(k, _MAX_SINGLE_PAIRS):
-            near = products[found]
-            if above_diagonal:
-                near = near[found[1] > found[0]]
+            near = products[_in_order(rows, columns, found)]
             if len(near) > k:
                 # The k best of float32 reach this in float64, so the k-th best does.
                 least = np.partition(near, len(near) - k)[len(near) - k] - _SLACK
                 found = _positions_above(products, max(threshold, least) - _SLACK)
-    first, second = found
-    if above_diagonal:
-        above = second > first
-        first, second = first[above], second[above]
-    cosines = _round_cosines(_exact_cosines(rows, columns, first, second))
+    first, second = _in_order(rows, columns, found)
+    cosines = round_cosines(_exact_cosines(rows, columns, first, second))
     right = cosines >= threshold
     return first[right] + rows.first, second[right] + columns.first, cosines[right]
 
 
-def _pairs_within_bounds(rows: _Block, columns: _Block, threshold: float) -> tuple[Int64Array, Int64Array] | None:
+def _in_order(rows: _Texts, columns: _Texts, pairs: tuple[Int64Array, Int64Array]) -> tuple[Int64Array, Int64Array]:
+    """The pairs of two blocks; of a block with itself, those whose first text comes before the second."""
+    if rows is not columns:
+        return pairs
+    first, second = pairs
+    above = second > first
+    return first[above], second[above]
+
+
+def _pairs_within_bounds(rows: _Texts, columns: _Texts, threshold: float) -> tuple[Int64Array, Int64Array] | None:
     """The pairs that may reach a threshold by their bounds; None where these are too many, or there are no bounds."""
     if threshold < _BOUNDED_COSINE - _SLACK:
         return None
@@ -395,16 +380,15 @@ def _pairs_within_bounds(rows: _Block, columns: _Block, threshold: float) -> tup
     return found if len(found[0]) <= _MAX_SINGLE_PAIRS else None
 
 
-def _exact_cosines(rows: _Block, columns: _Block, first: Int64Array, second: Int64Array) -> Float64Array:
+def _exact_cosines(rows: _Texts, columns: _Texts, first: Int64Array, second: Int64Array) -> Float64Array:
     """Cosines of some pairs of texts, in float64. *Shape:* ``(pairs,)``."""
     (_, row_counts), (_, column_counts) = rows.rows_of(first), columns.rows_of(second)
     if (row_counts * column_counts).sum() > _MAX_SINGLE_PAIRS:
-        cosines: Float64Array = rows.exact_cosines_with(columns)[first, second]
-        return cosines
+        return rows.exact_cosines_with(columns)[first, second]
     return _cosines_one_by_one(rows, columns, first, second)
 
 
-def _cosines_one_by_one(rows: _Block, columns: _Block, first: Int64Array, second: Int64Array) -> Float64Array:
+def _cosines_one_by_one(rows: _Texts, columns: _Texts, first: Int64Array, second: Int64Array) -> Float64Array:
     """As `_exact_cosines`, without the cosines of other pairs."""
     (row, row_counts), (column, column_counts) = rows.rows_of(first), columns.rows_of(second)
     sizes = row_counts * column_counts  # (pairs,): pairs of vectors of each
@@ -427,7 +411,8 @@ def _positions_above(products: Vectors, threshold: float) -> tuple[Int64Array, I
     return np.divmod(flat, products.shape[1])
 
 
-def _round_cosines(cosines: Float64Array) -> Float64Array:
+def round_cosines(cosines: Float64Array) -> Float64Array:
+    """Cosines within [-1, 1], rounded to `DECIMALS` decimals."""
     # Adding 0 turns -0.0 into 0.0.
     rounded: Float64Array = cosines.clip(-1, 1).round(DECIMALS) + 0.0
     return rounded
@@ -443,45 +428,35 @@ def check_cosine(min_cosine: float) -> None:
         raise UsageError(f"min_cosine is {min_cosine:g}", "Use a value from -1 to 1.")
 
 
-class _BestPairs:
-    """The best k pairs of the blocks that were added."""
-
-    def __init__(self, k: int, min_cosine: float) -> None:
-        if k < 1:
-            raise UsageError(f"k is {k}", "Ask for one pair at least.")
-        check_cosine(min_cosine)
-        self._k = k
-        # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
-        self._threshold = min_cosine
-        self._first: Int64Array = np.empty(0, np.int64)
-        self._second: Int64Array = np.empty(0, np.int64)
-        self._cosines: Float64Array = np.empty(0)
-
-    def add(self, rows: _Block, columns: _Block, *, above_diagonal: bool = False) -> None:
-        """Consider all pairs of two blocks.
-
-        Args:
-            above_diagonal: Both are the same texts: only pairs whose first text comes before the second count.
-        """
-        found = _pairs_of_blocks(rows, columns, self._threshold, above_diagonal=above_diagonal, k=self._k)
+def _pairs_above(blocks: Iterable[tuple[_Texts, _Texts]], min_cosine: float) -> Iterator[PairArrays]:
+    """The pairs of each two blocks that reach a threshold."""
+    for rows, columns in blocks:
+        found = _pairs_of_blocks(rows, columns, min_cosine)
         if len(found[0]):
-            self._merge(*found)
+            yield found
 
-    def _merge(self, first: Int64Array, second: Int64Array, cosines: Float64Array) -> None:
-        chosen = _top_k(cosines, self._k)
-        self._first = np.concatenate([self._first, first[chosen]])
-        self._second = np.concatenate([self._second, second[chosen]])
-        self._cosines = np.concatenate([self._cosines, cosines[chosen]])
-        order = np.lexsort((self._second, self._first, -self._cosines))[: self._k]
-        self._first, self._second, self._cosines = self._first[order], self._second[order], self._cosines[order]
-        if len(order) == self._k:
-            self._threshold = float(self._cosines[-1])
 
-    def pairs(self) -> list[SimilarPair]:
-        return [
-            SimilarPair(*found)
-            for found in zip(self._first.tolist(), self._second.tolist(), self._cosines.tolist(), strict=True)
-        ]
+def _best_pairs(blocks: Iterable[tuple[_Texts, _Texts]], k: int, min_cosine: float) -> list[SimilarPair]:
+    """The best k pairs of each two blocks."""
+    if k < 1:
+        raise UsageError(f"k is {k}", "Ask for one pair at least.")
+    check_cosine(min_cosine)
+    # Pairs below it are left out. It rises to the k-th best cosine once k pairs are known.
+    threshold = min_cosine
+    first, second, cosines = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+    for rows, columns in blocks:
+        new_first, new_second, new_cosines = _pairs_of_blocks(rows, columns, threshold, k=k)
+        if not len(new_first):
+            continue
+        chosen = _top_k(new_cosines, k)
+        first = np.concatenate([first, new_first[chosen]])
+        second = np.concatenate([second, new_second[chosen]])
+        cosines = np.concatenate([cosines, new_cosines[chosen]])
+        order = np.lexsort((second, first, -cosines))[:k]
+        first, second, cosines = first[order], second[order], cosines[order]
+        if len(order) == k:
+            threshold = float(cosines[-1])
+    return [SimilarPair(*pair) for pair in zip(first.tolist(), second.tolist(), cosines.tolist(), strict=True)]
 
 
 def _top_k(cosines: Float64Array, k: int) -> Int64Array:
@@ -492,3 +467,122 @@ def _top_k(cosines: Float64Array, k: int) -> Int64Array:
     above = np.flatnonzero(cosines > kth)
     equal = np.flatnonzero(cosines == kth)[: k - len(above)]
     return np.sort(np.concatenate([above, equal]))
+
+
+DEFAULT_MARGIN_NEIGHBORS = 4
+
+# Texts of one collection that are compared with all of a block of the other at a time: 32 MiB of float64 cosines.
+_MARGIN_BLOCK = 2048
+
+
+class AlignedPair(NamedTuple):
+    """A text of one collection and its counterpart in the other.
+
+    Attributes:
+        first, second: Positions in the two collections, from 0.
+        margin: Cosine divided by the mean cosine with the nearest neighbors; rounded to `DECIMALS` decimals.
+        cosine: Rounded likewise.
+    """
+
+    first: int
+    second: int
+    margin: float
+    cosine: float
+
+
+def margin_pairs(
+    first: Vectors,
+    second: Vectors,
+    k: int | None = None,
+    *,
+    neighbors: int = DEFAULT_MARGIN_NEIGHBORS,
+    min_cosine: float = -1.0,
+    min_margin: float = 0.0,
+    block: int = _MARGIN_BLOCK,
+) -> list[AlignedPair]:
+    """Align two collections: each text is in one pair at most, the pair with the greatest margin first.
+
+    The candidates are each text's best neighbor in the other collection, in both directions (the paper's *max*
+    retrieval). Of equal margins, the pair with the lower first, then the lower second position wins.
+
+    Args:
+        first, second: Embeddings of the two collections. *Shape:* ``(texts, dimensions)``.
+        k: Pairs to find; None for all.
+        neighbors: Nearest texts of the other collection that a margin is relative to; all where there are fewer.
+        min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
+        min_margin: Drop pairs whose margin is below this value.
+        block: Texts of each collection whose cosines are held at a time.
+
+    Raises:
+        UsageError: a number is out of range, a vector is zero or not finite, or the dimensions differ.
+    """
+    if neighbors < 1 or (k is not None and k < 1) or block < 1:
+        raise UsageError("k, the neighbors and the block are numbers of texts", "Give numbers above 0.")
+    check_cosine(min_cosine)
+    # Twice the work of float32, but a margin is a ratio, and no block size may change which pair is chosen.
+    one = first.astype(np.float64) / vector_lengths(first)[:, None]
+    two = second.astype(np.float64) / vector_lengths(second)[:, None]
+    check_dimensions(first, second)
+    if not len(one) or not len(two):
+        return []
+    forward, forward_cosines = _nearest_neighbors(one, two, neighbors, block)
+    backward, backward_cosines = _nearest_neighbors(two, one, neighbors, block)
+    one_mean, two_mean = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)  # (texts,) each
+    rows = [
+        _best_by_margin(forward, forward_cosines, one_mean, two_mean),
+        _best_by_margin(backward, backward_cosines, two_mean, one_mean)[:, [1, 0, 2, 3]],
+    ]
+    candidates = np.concatenate(rows)  # (pairs, 4): first, second, margin, cosine
+    order = np.lexsort((candidates[:, 1], candidates[:, 0], -candidates[:, 2]))
+    taken_one, taken_two = np.zeros(len(one), bool), np.zeros(len(two), bool)
+    pairs: list[AlignedPair] = []
+    for here, there, margin, cosine in candidates[order].tolist():
+        if len(pairs) == k or margin < min_margin:
+            break
+        here, there = int(here), int(there)
+        if taken_one[here] or taken_two[there] or cosine < min_cosine:
+            continue
+        taken_one[here] = taken_two[there] = True
+        pairs.append(AlignedPair(here, there, margin, cosine))
+    return pairs
+
+
+def _nearest_neighbors(
+    texts: Float64Array, others: Float64Array, count: int, block: int
+) -> tuple[Int64Array, Float64Array]:
+    """Each text's nearest of the others, in no order: positions and cosines. *Shape:* ``(texts, count)`` each."""
+    count = min(count, len(others))
+    places = np.empty((len(texts), count), np.int64)
+    cosines = np.empty((len(texts), count))
+    for start in range(0, len(texts), block):
+        rows = slice(start, start + block)
+        known = np.empty((len(texts[rows]), 0))
+        known_at = np.empty((len(texts[rows]), 0), np.int64)
+        for first in range(0, len(others), block):
+            found = texts[rows] @ others[first : first + block].T  # (rows, columns)
+            at = np.broadcast_to(np.arange(first, first + found.shape[1]), found.shape)
+            known, known_at = np.hstack([known, found]), np.hstack([known_at, at])
+            if known.shape[1] > count:
+                nearest = np.argpartition(-known, count - 1, axis=1)[:, :count]
+                known = np.take_along_axis(known, nearest, axis=1)
+                known_at = np.take_along_axis(known_at, nearest, axis=1)
+        places[rows], cosines[rows] = known_at, known
+    return places, cosines
+
+
+def _best_by_margin(
+    places: Int64Array, cosines: Float64Array, own_mean: Float64Array, other_mean: Float64Array
+) -> Float64Array:
+    """The neighbor with the greatest margin of each text.
+
+    Returns:
+        Position of the text, of its neighbor, margin and cosine. *Shape:* ``(texts, 4)``.
+    """
+    means = (own_mean[:, None] + other_mean[places]) / 2  # (texts, neighbors)
+    # If the mean cosine is not positive, the margin is 0.
+    margins = np.where(means > 0, cosines / np.where(means > 0, means, 1), 0.0)
+    margins = np.round(margins, DECIMALS)
+    # Of equal margins the lower position.
+    best = np.lexsort((places, -margins), axis=1)[:, 0]
+    rows = np.arange(len(places))
+    return np.column_stack([rows, places[rows, best], margins[rows, best], round_cosines(cosines[rows, best])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +50,9 @@ class SkippedDocuments:
     counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
 
-    def add(self, reason: str, name: str) -> None:
-        """Leave a document out."""
-        self.counts[reason] = self.counts.get(reason, 0) + 1
+    def add(self, reason: str, name: str, count: int = 1) -> None:
+        """Leave out a document, or several of which this is the first."""
+        self.counts[reason] = self.counts.get(reason, 0) + count
         self.first.setdefault(reason, name)
 
     def lines(self) -> list[str]:
@@ -122,16 +122,13 @@ class TextCollection:
         return self._chosen(sorted(range(len(self)), key=self.ids.__getitem__))
 
     def _chosen(self, places: Sequence[int]) -> TextCollection:
-        ends = np.append(self.starts[1:], len(self.vectors))  # (texts,)
-        counts = (ends - self.starts)[list(places)]
-        rows = [np.arange(self.starts[place], ends[place]) for place in places]
-        vectors = self.vectors[np.concatenate(rows)] if rows else self.vectors[:0]
-        starts = starts_from_counts(counts)
+        by_text = np.split(self.vectors, self.starts[1:])
+        chosen = [by_text[place] for place in places]
         return TextCollection(
             [self.ids[place] for place in places],
             [self.texts[place] for place in places],
-            vectors,
-            starts,
+            np.concatenate(chosen) if chosen else self.vectors[:0],
+            starts_from_counts([len(vectors) for vectors in chosen]),
             self.skipped,
             [self.values[place] for place in places] if self.values else (),
             [self.versions[place] for place in places] if self.versions else (),
@@ -149,8 +146,7 @@ def concatenate_collections(collections: Sequence[TextCollection]) -> TextCollec
         starts.append(one.starts + rows)
         rows += len(one.vectors)
         for reason, count in one.skipped.counts.items():
-            skipped.counts[reason] = skipped.counts.get(reason, 0) + count
-            skipped.first.setdefault(reason, one.skipped.first[reason])
+            skipped.add(reason, one.skipped.first[reason], count)
     return TextCollection(
         [name for one in collections for name in one.ids],
         [text for one in collections for text in one.texts],
@@ -236,7 +232,7 @@ def _read_texts(
             continue
         ids.append(text_id)
         texts.append(text)
-        values.append(_pick_fields(record.fields, fields))
+        values.append(pick_fields(record.fields, fields))
     if names and not has_field:
         raise SourceError(
             f"none of the {read:,} records has the text field {' or '.join(template.fields)}",
@@ -288,6 +284,7 @@ class TextCollectionBuilder:
     Args:
         vector: The field that holds the vectors.
         fields: Further fields of each document to keep.
+        file: Temporary file for vectors that need not fit into memory; None keeps them in memory.
 
     Attributes:
         text_fields: Fields of the text that was embedded; none if the mapping does not say.
@@ -295,8 +292,9 @@ class TextCollectionBuilder:
         skipped: Documents that were left out so far.
     """
 
-    def __init__(self, vector: VectorField, fields: Sequence[str] = ()) -> None:
+    def __init__(self, vector: VectorField, fields: Sequence[str] = (), file: IO[bytes] | None = None) -> None:
         self._vector = vector
+        self._file = file
         self._template = None if vector.meta.text is None else TextTemplate.parse(vector.meta.text)
         self._meta_field = document_meta_field(vector.name)
         self._fields = fields
@@ -337,10 +335,13 @@ class TextCollectionBuilder:
                 continue
             self._ids.append(hit["_id"])
             self._texts.append(self.text_of(hit))
-            self._values.append(_pick_fields(source, self._fields))
+            self._values.append(pick_fields(source, self._fields))
             self._versions.append(document_version(hit))
             self._counts.append(len(vectors))
-            self._vectors.append(vectors)
+            if self._file is None:
+                self._vectors.append(vectors)
+            else:
+                self._file.write(vectors.tobytes())
 
     def text_of(self, hit: Json) -> str:
         """The text of a hit that was embedded; empty if the mapping does not say."""
@@ -351,11 +352,17 @@ class TextCollectionBuilder:
 
     def collection(self) -> TextCollection:
         """What was added."""
-        starts = starts_from_counts(self._counts)
-        empty = np.empty((0, self._vector.meta.dimensions), np.float32)
-        joined = np.concatenate(self._vectors) if self._vectors else empty
+        shape = sum(self._counts), self._vector.meta.dimensions
+        if not shape[0]:
+            vectors = np.empty(shape, np.float32)
+        elif self._file is None:
+            vectors = np.concatenate(self._vectors)
+        else:
+            self._file.flush()
+            vectors = np.memmap(self._file, np.float32, "r", shape=shape)
+        starts, model = starts_from_counts(self._counts), self._vector.meta.model
         return TextCollection(
-            self._ids, self._texts, joined, starts, self.skipped, self._values, self._versions, self._vector.meta.model
+            self._ids, self._texts, vectors, starts, self.skipped, self._values, self._versions, model
         )
 
 
@@ -379,7 +386,7 @@ def other_model_reason(vector: VectorField) -> str:
     return f"its vector is of another model than {vector.meta.model}"
 
 
-def _pick_fields(source: dict[str, Any], fields: Sequence[str]) -> Json:
+def pick_fields(source: dict[str, Any], fields: Sequence[str]) -> Json:
     """Fields that a document has, null left out."""
     found = {field: find_field(source, field) for field in fields}
     return {field: value for field, value in found.items() if value is not MISSING and value is not None}

@@ -86,11 +86,10 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
         checked = [check_model(field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
         findings += checks.check_cuda(device)
-        findings += checks.check_engine(engine)
-        if index is not None and looked is not None:
-            findings += checks.check_permissions(engine, index)
+        findings += checks.check_engine(engine, index)
+        if looked is not None:
             findings += looked.findings
             models = {made_by: checked[n if model is None else 0][0] for n, made_by in enumerate(stored)}
             for state in looked.states:
-                findings += checks.check_index(engine, state, looked.fields[state.name], models)
+                findings += checks.check_index(engine, state, looked.fields, models)
     return findings

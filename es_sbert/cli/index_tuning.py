@@ -178,7 +178,8 @@ def calibrate(
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
         with _open_encoder(index.field, options) as encoder:
-            report = index.calibrate(encoder, labelled, sample=sample, seed=seed, k=k, keep=keep, report=print_message)
+            measured = index.measure(encoder, labelled, sample=sample, seed=seed, k=k, report=print_message)
+            report = index.calibrate(measured, keep)
     print_report(report.as_json(), calibration_lines(report), as_json=as_json)
 
 

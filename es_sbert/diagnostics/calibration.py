@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.diagnostics.recall import ConfidenceInterval, mean_confidence_interval
+from es_sbert.diagnostics.recall import ConfidenceInterval, Doubles, document_cosines, mean_confidence_interval
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.protocol import Json
 from es_sbert.messages import escape_unprintable
@@ -51,7 +51,6 @@ class CalibrationReport:
         return plain | calibration
 
 
-Doubles = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 # Every value that is considered, in steps of 0.01: a cosine is not known better than that. *Shape:* (thresholds,).
@@ -162,89 +161,61 @@ def calibrate(sample: CosineSample, keep: float) -> Calibration:
     Args:
         keep: Share of the relevant documents to keep, between 0 and 1.
     """
-    table = _ThresholdTable(sample)
+    rows = _threshold_rows(sample)
     least = keep - _ROUNDING
-    best = int(np.flatnonzero(table.recalls >= least)[-1])
-    low = next((place for place in range(best, -1, -1) if table.recall(place).low >= least), None)
-    beyond = next(
-        (place for place in range(best + 1, len(COSINE_GRID)) if table.recall(place).high < least), len(COSINE_GRID)
-    )
-    row = table.row(best)
+    best = max(place for place, row in enumerate(rows) if row.recall.mean >= least)
+    low = max((place for place in range(best + 1) if rows[place].recall.low >= least), default=None)
+    beyond = next((place for place in range(best + 1, len(rows)) if rows[place].recall.high < least), len(rows))
     recommended = CosineRecommendation(
-        row,
-        None if low is None else float(COSINE_GRID[low]),
-        float(COSINE_GRID[beyond - 1]),
-        row.unrelated.mean > MAX_UNRELATED_SHARE,
+        rows[best],
+        None if low is None else rows[low].min_cosine,
+        rows[beyond - 1].min_cosine,
+        rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
     )
-    return Calibration(tuple(table.row(place) for place in table.shown(best)), recommended)
+    return Calibration(tuple(rows[place] for place in _shown_places(rows, best)), recommended)
 
 
 def row_at(sample: CosineSample, min_cosine: float) -> ThresholdRow:
     """What one value of the grid does."""
-    return _ThresholdTable(sample).row(round(100 * min_cosine) + 100)
+    return _threshold_rows(sample)[round(100 * min_cosine) + 100]
 
 
-class _ThresholdTable:
-    """Rows of a sample, one for each value of the grid."""
-
-    def __init__(self, sample: CosineSample) -> None:
-        self._sample = sample
-        kept = [_count_reaching(cosines) / len(cosines) for cosines in sample.relevant]
-        self._kept = np.stack(kept)  # (queries, thresholds)
-        self.recalls: Doubles = self._kept.mean(axis=0)  # (thresholds,)
-        some = sample.compared > 0
-        self._unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
-        self._relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
-        self._unrelated_size = int(sample.compared[some].mean())
-        self._hits = np.sum([_count_reaching(hits.cosines) for hits in sample.nearest], axis=0)  # (thresholds,)
-        self._relevant_hits = np.sum(
-            [_count_reaching(hits.cosines[hits.relevant]) for hits in sample.nearest], axis=0
-        )  # (thresholds,)
-
-    def recall(self, place: int) -> ConfidenceInterval:
-        return mean_confidence_interval(self._kept[:, place].tolist(), self._relevant_size)
-
-    def row(self, place: int) -> ThresholdRow:
-        hits = int(self._hits[place])
-        return ThresholdRow(
-            float(COSINE_GRID[place]),
-            self.recall(place),
-            mean_confidence_interval(self._unrelated[:, place].tolist(), self._unrelated_size),
-            hits / len(self._kept),
-            int(self._relevant_hits[place]) / hits if hits else None,
+def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
+    """What each value of the grid does."""
+    kept = np.stack([_count_reaching(cosines) / len(cosines) for cosines in sample.relevant])  # (queries, thresholds)
+    relevant_size = max(1, sum(map(len, sample.relevant)) // len(sample.relevant))
+    some = sample.compared > 0
+    unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
+    unrelated_size = int(sample.compared[some].mean())
+    hits = np.sum([_count_reaching(found.cosines) for found in sample.nearest], axis=0).tolist()
+    relevant_hits = np.sum(
+        [_count_reaching(found.cosines[found.relevant]) for found in sample.nearest], axis=0
+    ).tolist()
+    return [
+        ThresholdRow(
+            float(value),
+            mean_confidence_interval(kept[:, place].tolist(), relevant_size),
+            mean_confidence_interval(unrelated[:, place].tolist(), unrelated_size),
+            hits[place] / len(kept),
+            relevant_hits[place] / hits[place] if hits[place] else None,
         )
+        for place, value in enumerate(COSINE_GRID)
+    ]
 
-    def shown(self, best: int) -> list[int]:
-        """Places from where half of the unrelated documents pass to where no relevant one does, `best` among them."""
-        half = np.flatnonzero(self._unrelated.mean(axis=0) >= 0.5)
-        first = min(int(half[-1]) if len(half) else 0, best)
-        last = max(int(np.flatnonzero(self._kept.any(axis=0))[-1]), best)
-        step = next((step for step in _TABLE_STEPS if (last - first) // step < _MAX_TABLE_ROWS), _TABLE_STEPS[-1])
-        # Multiples of the step as cosines: the grid begins at -1, a multiple of every step.
-        rows = range(first - first % step, last + 1, step)
-        return sorted({*rows, best})
+
+def _shown_places(rows: Sequence[ThresholdRow], best: int) -> list[int]:
+    """Places from where half of the unrelated documents pass to where no relevant one does, `best` among them."""
+    first = min(best, max((place for place, row in enumerate(rows) if row.unrelated.mean >= 0.5), default=0))
+    last = max(place for place, row in enumerate(rows) if row.recall.mean > 0)
+    step = next((step for step in _TABLE_STEPS if (last - first) // step < _MAX_TABLE_ROWS), _TABLE_STEPS[-1])
+    # Multiples of the step as cosines: the grid begins at -1, a multiple of every step.
+    return sorted({*range(first - first % step, last + 1, step), best})
 
 
 def _count_reaching(cosines: Doubles) -> Counts:
     """How many of the cosines are at each value of the grid or above. *Shape:* ``(thresholds,)``."""
     below: Counts = np.searchsorted(np.sort(cosines), COSINE_GRID, side="left").astype(np.int64)
     return len(cosines) - below
-
-
-def document_cosines(queries: Vectors, vectors: Vectors, starts: Counts) -> Doubles:
-    """Cosine of each query with each document: that of the nearest vector, where a document has several.
-
-    Args:
-        queries: *Shape:* ``(queries, dimensions)``.
-        vectors: Of all documents. *Shape:* ``(vectors, dimensions)``.
-        starts: Row of each document's first vector. *Shape:* ``(documents,)``.
-
-    Returns:
-        *Shape:* ``(queries, documents)``, within [-1, 1].
-    """
-    cosines = np.maximum.reduceat(_normalize(queries) @ _normalize(vectors).T, starts, axis=1)
-    clipped: Doubles = np.clip(cosines, -1.0, 1.0)
-    return clipped
 
 
 def count_unrelated(
@@ -270,41 +241,30 @@ def count_unrelated(
     return passed, compared
 
 
-def _normalize(vectors: Vectors) -> Doubles:
-    """Vectors of length 1 in float64. *Shape:* as given."""
-    wide = np.asarray(vectors, dtype=np.float64)
-    unit: Doubles = wide / np.linalg.norm(wide, axis=1, keepdims=True)
-    return unit
-
-
 def calibration_lines(report: CalibrationReport) -> list[str]:
     """What was measured, a table of values, and the recommendation, line by line; the last one is what to type."""
     recommended = report.calibration.recommended
-    head = f"{'min_cosine':>10}{'recall':>9}{'95 % interval':>17}{'unrelated':>12}{'per 100,000':>13}"
     lines = [
         f"{report.index}.{report.field}: {report.documents:,} documents with vectors of "
         f"{escape_unprintable(report.model)}",
         f"{report.queries:,} {_describe_queries(report)}, compared with a sample of {report.sample:,} documents",
-        *(
-            ["left out: " + ", ".join(f"{count:,} {reason}" for reason, count in report.left_out.items())]
-            if report.left_out
-            else []
-        ),
-        head + f"{f'hits of {report.k}':>13}" + (f"{'precision':>11}" if report.labelled else ""),
     ]
+    if report.left_out:
+        lines.append("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in report.left_out.items()))
+    head = f"{'min_cosine':>10}{'recall':>9}{'95 % interval':>17}{'unrelated':>12}{'per 100,000':>13}"
+    lines.append(head + f"{f'hits of {report.k}':>13}" + (f"{'precision':>11}" if report.labelled else ""))
     lines += [_format_row(row, report.labelled) for row in report.calibration.rows]
     if not report.labelled:
         lines.append(
             "These queries are parts of documents, each compared with the rest of its own, not what users type. The "
             "value may be too high or too low for real queries. Labelled queries (--queries FILE) give a better one."
         )
-    lines.append(_recommendation_line(report, recommended))
+    lines.append(_recommendation_line(report))
     if recommended.overlaps:
         lines.append(
-            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: no value tells them from relevant "
-            f"ones here. Rank "
-            "by cosine without a minimum, combine it with words (a hybrid search), take a higher value from the table "
-            "if losing relevant documents is acceptable, or use a model that was trained on such texts."
+            f"More than {MAX_UNRELATED_SHARE:.0%} of unrelated documents pass: no value tells them from relevant ones "
+            "here. Rank by cosine without a minimum, combine it with words (a hybrid search), take a higher value from "
+            "the table if losing relevant documents is acceptable, or use a model that was trained on such texts."
         )
     value = f"{recommended.row.min_cosine:.2f}"
     request = f'{{"match": {{"semantic": {{"query": "…", "min_cosine": {value}}}}}}}'
@@ -327,8 +287,8 @@ def _format_row(row: ThresholdRow, labelled: bool) -> str:
     )
 
 
-def _recommendation_line(report: CalibrationReport, recommended: CosineRecommendation) -> str:
-    row = recommended.row
+def _recommendation_line(report: CalibrationReport) -> str:
+    recommended, row = report.calibration.recommended, report.calibration.recommended.row
     interval = (
         f"at most {recommended.high:.2f}; for a lower end, give more queries"
         if recommended.low is None
@@ -338,8 +298,8 @@ def _recommendation_line(report: CalibrationReport, recommended: CosineRecommend
     return (
         f"Recommended to keep {report.keep:g} of the relevant documents: {row.min_cosine:.2f} "
         f"(95 % interval: {interval}). It keeps {_format_percent(row.recall)}, and lets "
-        f"{_format_percent(row.unrelated)} of "
-        f"unrelated documents pass: about {passing:,.0f} of {report.documents:,} for each query."
+        f"{_format_percent(row.unrelated)} of unrelated documents pass: about {passing:,.0f} of {report.documents:,} "
+        "for each query."
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 
 import numpy as np
 import onnxruntime
 
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.cuda_session import (
     CudaLibraryStatus,
     cuda_major,
@@ -52,9 +53,9 @@ class Finding:
     remedy: str = ""
 
     @classmethod
-    def of(cls, about: str, error: EsSbertError, level: Severity = Severity.ERROR) -> Finding:
+    def of(cls, about: str, error: EsSbertError) -> Finding:
         """An error as a finding."""
-        return cls(level, about, error.message, error.remedy)
+        return cls(Severity.ERROR, about, error.message, error.remedy)
 
     def as_json(self) -> Json:
         return asdict(self)
@@ -105,19 +106,14 @@ def check_encoder(
         return None, [Finding.of("model", error)]
 
 
-def _encoder_findings(
-    info: EncoderInfo, vectors: np.ndarray[tuple[int, int], np.dtype[np.float32]]
-) -> Iterator[Finding]:
+def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
     length = float(np.linalg.norm(vectors[0]))
     if abs(length - 1) > 1e-3:
-        yield failure(
-            "model", f"{info.model} gives a vector of length {length:.4f}, not 1", "Export it again: `es-sbert export`."
-        )
+        message = f"{info.model} gives a vector of length {length:.4f}, not 1"
+        yield failure("model", message, "Export it again: `es-sbert export`.")
     else:
-        yield ok(
-            "model",
-            f"{info.model} ({info.fingerprint[:12]}), {info.dimensions} dimensions, reads {info.max_tokens} tokens",
-        )
+        read = f"{info.dimensions} dimensions, reads {info.max_tokens} tokens"
+        yield ok("model", f"{info.model} ({info.fingerprint[:12]}), {read}")
     threads = f", {info.threads} threads" if info.threads else ""
     yield ok("device", f"{info.precision} by {info.provider} on {info.device}{threads}")
     for message in info.warnings:
@@ -156,13 +152,13 @@ def check_cuda(device: str) -> list[Finding]:
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`, as the user gave it.
     """
-    installed = tuple(name for name in _ONNXRUNTIME_PACKAGES if _is_installed(name))
+    installed = tuple(name for name in _ONNXRUNTIME_PACKAGES if any(distributions(name=name)))
     state = CudaState(installed, onnxruntime.__version__, cuda_major(), cuda_driver())
-    matters = state.cards > 0 or device.startswith("cuda")
-    if not matters or state.major is None:
-        return list(cuda_findings(state, CudaLibraryStatus(), device))
-    libraries = load_libraries()
-    return list(cuda_findings(replace(state, problem=provider_problem()), libraries, device))
+    libraries = CudaLibraryStatus()
+    if state.major is not None and (state.cards or device.startswith("cuda")):
+        libraries = load_libraries()
+        state = replace(state, problem=provider_problem())
+    return list(cuda_findings(state, libraries, device))
 
 
 def cuda_findings(state: CudaState, libraries: CudaLibraryStatus, device: str) -> Iterator[Finding]:
@@ -221,20 +217,21 @@ def _driver_findings(state: CudaState) -> Iterator[Finding]:
         )
 
 
-def _is_installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
+_DISK_SETTINGS = "cluster.routing.allocation.disk"
+_FREE_SPACE = "Free space or add a node before a load."
+# Settings `watermark.*`, the highest first: default in per cent, and the finding
+# about a disk that is fuller.
 _WATERMARKS = {
-    "cluster.routing.allocation.disk.watermark.low": 85.0,
-    "cluster.routing.allocation.disk.watermark.high": 90.0,
-    "cluster.routing.allocation.disk.watermark.flood_stage": 95.0,
+    "flood_stage": (
+        95.0,
+        Severity.ERROR,
+        "beyond the flood stage, indices turn read-only",
+        "Free space; then the engine takes the block away, or set index.blocks.read_only_allow_delete to null.",
+    ),
+    "high": (90.0, Severity.WARNING, "shards are moved away from it", _FREE_SPACE),
+    "low": (85.0, Severity.WARNING, "no new shards are placed on it", _FREE_SPACE),
 }
-_LOW_WATERMARK, _HIGH_WATERMARK, _FLOOD_WATERMARK = _WATERMARKS
+_BYTE_UNITS = {"tb": 1 << 40, "gb": 1 << 30, "mb": 1 << 20, "kb": 1 << 10, "b": 1}
 
 
 @dataclass(frozen=True)
@@ -256,28 +253,23 @@ class NodeDisk:
         return 100 * (1 - self.free / self.total) if self.total else 0.0
 
 
-def check_engine(engine: Engine) -> list[Finding]:
-    """Version, health, licence and disks."""
-    return [
-        ok("engine", f"{engine.info.label} at {engine.info.url}"),
-        *_report_errors("health", engine, _check_health),
-        *_report_errors("licence", engine, _check_licence),
-        *_report_errors("disk", engine, _check_disks),
-    ]
+def check_engine(engine: Engine, index: str | None) -> Iterator[Finding]:
+    """Version, health, licence and disks, and what the user may do with the index.
 
-
-def check_permissions(engine: Engine, index: str) -> list[Finding]:
-    """What the user may do with the index."""
-    return list(_report_errors("permissions", engine, lambda engine: _check_permissions(engine, index)))
-
-
-def _report_errors(about: str, engine: Engine, check: Callable[[Engine], Iterator[Finding]]) -> Iterator[Finding]:
-    try:
-        yield from check(engine)
-    except AccessDenied as error:
-        yield warning(about, f"this user is not allowed to read this: {error.message}", error.remedy)
-    except EsSbertError as error:
-        yield Finding.of(about, error)
+    Args:
+        index: None leaves permissions out.
+    """
+    yield ok("engine", f"{engine.info.label} at {engine.info.url}")
+    checks = {"health": _check_health(engine), "licence": _check_licence(engine), "disk": _check_disks(engine)}
+    if index is not None:
+        checks["permissions"] = _check_permissions(engine, index)
+    for about, findings in checks.items():
+        try:
+            yield from findings
+        except AccessDenied as error:
+            yield warning(about, f"this user is not allowed to read this: {error.message}", error.remedy)
+        except EsSbertError as error:
+            yield Finding.of(about, error)
 
 
 def _check_health(engine: Engine) -> Iterator[Finding]:
@@ -285,14 +277,13 @@ def _check_health(engine: Engine) -> Iterator[Finding]:
     if answer is None:
         yield warning("health", "this engine does not report its health", "Check it in the console of the service.")
         return
-    status, nodes = str(answer.get("status")), answer.get("number_of_nodes")
+    status = str(answer.get("status"))
     if status == "red":
-        yield failure(
-            "health", "the cluster is red: some documents cannot be reached", "See `GET _cluster/allocation/explain`."
-        )
+        remedy = "See `GET _cluster/allocation/explain`."
+        yield failure("health", "the cluster is red: some documents cannot be reached", remedy)
     else:
         replicas = ", some replicas have no node" if status == "yellow" else ""
-        yield ok("health", f"{status}{replicas}; {nodes} nodes")
+        yield ok("health", f"{status}{replicas}; {answer.get('number_of_nodes')} nodes")
 
 
 def _check_licence(engine: Engine) -> Iterator[Finding]:
@@ -302,76 +293,60 @@ def _check_licence(engine: Engine) -> Iterator[Finding]:
     answer = engine.request_api("/_license")
     licence = answer.get("license", {}) if answer else {}
     if licence.get("status", "active") != "active":
-        yield failure(
-            "licence", f"the licence {licence.get('type')} is {licence.get('status')}", "`POST _license/start_basic`."
-        )
+        message = f"the licence {licence.get('type')} is {licence.get('status')}"
+        yield failure("licence", message, "`POST _license/start_basic`.")
     else:
         yield ok("licence", f"{licence.get('type', 'unknown')}; the free one is enough for all that es-sbert does")
 
 
 def _check_disks(engine: Engine) -> Iterator[Finding]:
     answer = engine.request_api("/_nodes/stats/fs", {"filter_path": "nodes.*.name,nodes.*.fs.total"}) or {}
+    totals = [(str(node.get("name")), node.get("fs", {}).get("total", {})) for node in answer.get("nodes", {}).values()]
     disks = [
-        NodeDisk(
-            str(node.get("name")),
-            int(node["fs"]["total"]["total_in_bytes"]),
-            int(node["fs"]["total"]["available_in_bytes"]),
-        )
-        for node in answer.get("nodes", {}).values()
-        if "total_in_bytes" in node.get("fs", {}).get("total", {})
+        NodeDisk(name, int(total["total_in_bytes"]), int(total["available_in_bytes"]))
+        for name, total in totals
+        if "total_in_bytes" in total
     ]
     settings = engine.request_api("/_cluster/settings", {"include_defaults": "true", "flat_settings": "true"}) or {}
-    merged: Json = {}
-    for part in ("defaults", "persistent", "transient"):
-        merged |= settings.get(part, {})
-    guarded = str(merged.get("cluster.routing.allocation.disk.threshold_enabled", "true")) == "true"
-    yield from disk_findings(disks, merged, guarded=guarded)
+    merged: Json = {**settings.get("defaults", {}), **settings.get("persistent", {}), **settings.get("transient", {})}
+    yield from disk_findings(disks, merged)
 
 
-def disk_findings(disks: list[NodeDisk], settings: Json, *, guarded: bool) -> Iterator[Finding]:
+def disk_findings(disks: list[NodeDisk], settings: Json) -> Iterator[Finding]:
     """What full disks mean for a load.
 
     Args:
         disks: Of all nodes.
-        settings: Flat cluster settings; watermarks that they lack have their default.
-        guarded: Whether disk watermarks are enabled.
+        settings: Flat cluster settings; those that are missing have their default.
     """
     if not disks:
-        yield warning(
-            "disk", "the nodes do not report their disk usage", "Give the user the cluster privilege monitor."
-        )
+        remedy = "Give the user the cluster privilege monitor."
+        yield warning("disk", "the nodes do not report their disk usage", remedy)
         return
     fullest = max(disks, key=lambda disk: disk.used)
     state = f"{fullest.node} has {fullest.free / 1e9:,.1f} GB free of {fullest.total / 1e9:,.1f}"
-    if not guarded:
+    if str(settings.get(f"{_DISK_SETTINGS}.threshold_enabled", "true")) != "true":
         yield ok("disk", f"{state}; watermarks are switched off")
-    elif _exceeds_watermark(fullest, settings, _FLOOD_WATERMARK):
-        yield failure(
-            "disk",
-            f"{state}: beyond the flood stage, indices turn read-only",
-            "Free space; then the engine takes the block away, or set index.blocks.read_only_allow_delete to null.",
-        )
-    elif _exceeds_watermark(fullest, settings, _HIGH_WATERMARK):
-        yield warning("disk", f"{state}: shards are moved away from it", "Free space or add a node before a load.")
-    elif _exceeds_watermark(fullest, settings, _LOW_WATERMARK):
-        yield warning("disk", f"{state}: no new shards are placed on it", "Free space or add a node before a load.")
-    else:
-        yield ok("disk", state)
+        return
+    for name, (default, level, effect, remedy) in _WATERMARKS.items():
+        if _is_fuller(fullest, settings.get(f"{_DISK_SETTINGS}.watermark.{name}"), default):
+            yield Finding(level, "disk", f"{state}: {effect}", remedy)
+            return
+    yield ok("disk", state)
 
 
-def _exceeds_watermark(disk: NodeDisk, settings: Json, name: str) -> bool:
+def _is_fuller(disk: NodeDisk, watermark: object, default: float) -> bool:
     """Whether a disk is fuller than a watermark: `85%`, `0.85`, or bytes that must stay free such as `50gb`."""
-    text = str(settings.get(name, "")).strip().lower()
-    units = {"tb": 1 << 40, "gb": 1 << 30, "mb": 1 << 20, "kb": 1 << 10, "b": 1}
+    text = str(watermark).strip().lower()
     try:
         if text.endswith("%"):
             return disk.used >= float(text[:-1])
-        for unit, size in units.items():
+        for unit, size in _BYTE_UNITS.items():
             if text.endswith(unit):
-                return disk.free <= float(text[: -len(unit)]) * size
+                return disk.free <= float(text.removesuffix(unit)) * size
         return disk.used >= 100 * float(text)
     except ValueError:
-        return disk.used >= _WATERMARKS[name]
+        return disk.used >= default
 
 
 def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
@@ -398,34 +373,25 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
             )
 
 
-_BLOCK_REMEDIES = {
-    "index.blocks.read_only": "Set it to null: `PUT {index}/_settings`.",
-    "index.blocks.read_only_allow_delete": "A disk was full: free space, then set it to null.",
-    "index.blocks.write": "Set it to null: `PUT {index}/_settings`.",
-    "index.blocks.read": "Set it to null: `PUT {index}/_settings`.",
-    "index.blocks.metadata": "Set it to null: `PUT {index}/_settings`.",
-}
-
-
 @dataclass(frozen=True)
 class IndexInspection:
     """The indices behind a name, those that could be read.
 
     Attributes:
         states: The index, or all that an alias points to.
-        fields: The vector fields of each that can be loaded and searched, by the index's name.
+        fields: The vector fields that can be loaded and searched, of all of them.
         findings: Problems that were found.
     """
 
-    states: tuple[IndexState, ...]
-    fields: Mapping[str, tuple[VectorField, ...]]
-    findings: tuple[Finding, ...]
+    states: list[IndexState]
+    fields: list[VectorField]
+    findings: list[Finding]
 
     @property
     def first_field_by_model(self) -> dict[str, VectorField]:
         """Fingerprint of each model that made vectors → the first field that holds them."""
         found: dict[str, VectorField] = {}
-        for field in (field for fields in self.fields.values() for field in fields):
+        for field in self.fields:
             found.setdefault(field.meta.fingerprint, field)
         return found
 
@@ -439,34 +405,29 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
     try:
         states = engine.get_indices(name)
     except EsSbertError as error:
-        return IndexInspection((), {}, (Finding.of("index", error),))
-    findings = []
+        return IndexInspection([], [], [Finding.of("index", error)])
+    fields: list[VectorField] = []
+    findings: list[Finding] = []
     if not states:
-        findings.append(
-            warning("index", f"there is no index {name}", "`es-sbert ingest` creates it; check the name otherwise.")
-        )
-    fields: dict[str, tuple[VectorField, ...]] = {}
+        remedy = "`es-sbert ingest` creates it; check the name otherwise."
+        findings.append(warning("index", f"there is no index {name}", remedy))
     for state in states:
-        found, problems = _read_fields(engine, state)
-        fields[state.name] = found
-        findings += problems
+        _read_fields(engine, state, fields, findings)
     if len(states) > 1:
-        findings += _multi_index_findings(name, fields)
-    return IndexInspection(tuple(states), fields, tuple(findings))
+        findings += _multi_index_findings(name, [state.name for state in states], fields)
+    return IndexInspection(states, fields, findings)
 
 
-def _multi_index_findings(name: str, fields: Mapping[str, tuple[VectorField, ...]]) -> Iterator[Finding]:
+def _multi_index_findings(name: str, indices: Sequence[str], fields: Sequence[VectorField]) -> Iterator[Finding]:
     """What searches and loads make of a name that points to several indices."""
     yield warning(
         "index",
-        f"{name} points to {len(fields)} indices, which searches take together and loads do not",
-        f"Load into one of them: {', '.join(list(fields)[:5])}.",
+        f"{name} points to {len(indices)} indices, which searches take together and loads do not",
+        f"Load into one of them: {', '.join(indices[:5])}.",
     )
-    by_name: dict[str, list[VectorField]] = {}
-    for field in (field for found in fields.values() for field in found):
-        by_name.setdefault(field.name, []).append(field)
-    for field_name, same in by_name.items():
-        lacking = [index for index in fields if index not in {field.index for field in same}]
+    for field_name in dict.fromkeys(field.name for field in fields):
+        same = [field for field in fields if field.name == field_name]
+        lacking = [index for index in indices if index not in {field.index for field in same}]
         if lacking:
             yield failure(
                 f"field {field_name}",
@@ -479,21 +440,20 @@ def _multi_index_findings(name: str, fields: Mapping[str, tuple[VectorField, ...
             yield Finding.of(f"field {field_name}", error)
 
 
-def _read_fields(engine: Engine, state: IndexState) -> tuple[tuple[VectorField, ...], list[Finding]]:
-    """The vector fields of an index, and why others are none."""
+def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], findings: list[Finding]) -> None:
+    """Add the vector fields of an index, and why others are none."""
     try:
         names = vector_fields(state.mappings, state.name)
     except IndexMismatch as error:
-        return (), [Finding.of("index", error)]
-    found, problems = [], []
+        findings.append(Finding.of("index", error))
+        return
     for name in names:
         try:
-            found.append(vector_field_from_state(engine, state, name))
+            fields.append(vector_field_from_state(engine, state, name))
         except IndexMismatch as error:
-            problems.append(Finding.of(f"field {name}", error))
+            findings.append(Finding.of(f"field {name}", error))
     if not names:
-        problems.append(_no_vector_field_finding(engine, state))
-    return tuple(found), problems
+        findings.append(_no_vector_field_finding(engine, state))
 
 
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
@@ -514,7 +474,7 @@ def check_index(
     """Blocks, settings left behind, and vectors that are not of the model.
 
     Args:
-        fields: Those of its vector fields that can be searched.
+        fields: The vector fields that can be searched, also those of other indices.
         models: By the fingerprint in the mapping what it is to be searched with; None where no model could be opened.
     """
     yield from settings_findings(state)
@@ -525,7 +485,7 @@ def check_index(
         return
     size = "" if summary.bytes is None else f", {summary.bytes / 1e6:,.1f} MB"
     yield ok("index", f"{summary.name}: {summary.documents:,} documents{size}")
-    fit = {field.name for field in fields}
+    fit = {field.name for field in fields if field.index == state.name}
     for field in summary.fields:
         if field.name in fit:
             yield from field_findings(summary.name, field, summary.documents, models[field.meta.fingerprint])
@@ -533,9 +493,12 @@ def check_index(
 
 def settings_findings(state: IndexState) -> Iterator[Finding]:
     """Blocks, and what a load that was killed has left."""
-    for setting, remedy in _BLOCK_REMEDIES.items():
-        if state.settings.get(setting) == "true":
-            yield failure("index", f"{state.name} has {setting}", remedy.format(index=state.name))
+    for block in ("read_only", "read_only_allow_delete", "write", "read", "metadata"):
+        if state.settings.get(f"index.blocks.{block}") == "true":
+            remedy = f"Set it to null: `PUT {state.name}/_settings`."
+            if block == "read_only_allow_delete":
+                remedy = "A disk was full: free space, then set it to null."
+            yield failure("index", f"{state.name} has index.blocks.{block}", remedy)
     before = unrestored_settings(state)
     if before is not None:
         yield warning(

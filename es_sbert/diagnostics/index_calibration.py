@@ -25,8 +25,8 @@ from es_sbert.diagnostics.calibration import (
     NearestHits,
     calibrate,
     count_unrelated,
-    document_cosines,
 )
+from es_sbert.diagnostics.recall import document_cosines
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.multi_get import batched
@@ -35,7 +35,7 @@ from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors, text_hash
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, format_vector_field_option
-from es_sbert.index.vector_field import check_field_model, index_not_found, vector_field_from_state
+from es_sbert.index.vector_field import check_field_model, require_index, vector_field_from_state
 from es_sbert.io.tables import read_table
 from es_sbert.search.search_request import SearchParams, search_request
 from es_sbert.search.search_scope import SearchScope
@@ -189,6 +189,7 @@ class CalibrationDocument:
     Attributes:
         id: Its id.
         source: The requested part of `_source`.
+        text: Its text by the field's template; empty where it has none.
         spans: Of each vector, the first character in the document's text and the one after the last; 0 and 0 where
             the vector is of all of it.
         vectors: One, or one a passage. *Shape:* ``(vectors, dimensions)``.
@@ -196,6 +197,7 @@ class CalibrationDocument:
 
     id: str
     source: Json
+    text: str
     spans: Sequence[tuple[int, int]]
     vectors: Vectors
 
@@ -207,14 +209,12 @@ class CalibrationQueries:
     Attributes:
         queries: The queries; each has a relevant document in the index.
         relevant: Of each query, the vectors of each relevant document, of *shape* ``(vectors, dimensions)``.
-        labelled: Whether somebody labelled them; else they are parts of documents.
-        kinds: How many are which part of a document; empty where they are labelled.
+        kinds: How many are which part of a document; empty where somebody labelled them.
         left_out: Reason → how many documents or queries were left out for it.
     """
 
     queries: Sequence[LabelledQuery]
     relevant: Sequence[Sequence[Vectors]]
-    labelled: bool
     kinds: Mapping[str, int]
     left_out: Mapping[str, int]
 
@@ -228,12 +228,14 @@ class MeasuredCosines:
         cosines: Theirs, in the same order.
         documents: Documents with a vector.
         sample: Documents that are used as unrelated ones.
+        k: Hits of a search.
     """
 
     queries: CalibrationQueries
     cosines: CosineSample
     documents: int
     sample: int
+    k: int
 
 
 class IndexCalibrator:
@@ -250,49 +252,32 @@ class IndexCalibrator:
     """
 
     def __init__(self, engine: Engine, name: str, vector_field: str) -> None:
-        state = engine.get_index(name)
-        if state is None:
-            raise index_not_found(name, engine)
+        state = require_index(engine, name)
         self._engine, self._name, self._state = engine, name, state
         self._filter = state.alias_filter(name)
         self.field = vector_field_from_state(engine, state, vector_field)
         self._has_vector = and_query(has_vector_query(vector_field, self.field.meta), self._filter)
         self._template = None if self.field.meta.text is None else TextTemplate.parse(self.field.meta.text)
 
-    def calibrate(
-        self,
-        encoder: Encoder,
-        queries: Sequence[LabelledQuery] | None = None,
-        *,
-        sample: int = 1000,
-        seed: int = 0,
-        k: int = 10,
-        keep: float = 0.95,
-        report: Callable[[str], None] = lambda message: None,
-    ) -> CalibrationReport:
-        """Measure, and recommend a minimum cosine. The index should not be written to at the same time.
+    def calibrate(self, measured: MeasuredCosines, keep: float) -> CalibrationReport:
+        """Recommend a minimum cosine.
 
         Args:
+            measured: By `measure`.
             keep: Share of the relevant documents that the recommended value must keep.
-            encoder, queries, sample, seed, k, report: See `measure`.
-
-        Raises:
-            IndexMismatch: another model; no vectors, no queries, or no unrelated documents.
-            EngineError: the engine failed.
         """
-        measured = self.measure(encoder, queries, sample=sample, seed=seed, k=k, report=report)
-        wanted = measured.queries
+        queries = measured.queries
         return CalibrationReport(
             index=self._name,
             field=self.field.name,
             model=self.field.meta.model,
             documents=measured.documents,
             sample=measured.sample,
-            queries=len(wanted.queries),
-            labelled=wanted.labelled,
-            kinds=wanted.kinds,
-            left_out={reason: count for reason, count in wanted.left_out.items() if count},
-            k=k,
+            queries=len(queries.queries),
+            labelled=not queries.kinds,
+            kinds=queries.kinds,
+            left_out={reason: count for reason, count in queries.left_out.items() if count},
+            k=measured.k,
             keep=keep,
             calibration=calibrate(measured.cosines, keep),
         )
@@ -309,6 +294,8 @@ class IndexCalibrator:
     ) -> MeasuredCosines:
         """The cosines of queries with documents that are relevant to them, and with others.
 
+        The index should not be written to at the same time.
+
         Args:
             encoder: The model of the field.
             queries: Labelled ones; None makes pseudo-queries of the sampled documents.
@@ -322,13 +309,16 @@ class IndexCalibrator:
             EngineError: the engine failed.
         """
         check_field_model(self.field, encoder.info.fingerprint, encoder.info.model)
-        if queries is None:
-            self._check_has_text()
+        if queries is None and self._template is None:
+            raise IndexMismatch(
+                f"the text of {self.field.index}.{self.field.name} is not known, so no queries can be made of it",
+                "Give labelled queries by --queries FILE, or set the text: `es-sbert index create "
+                f"{self._name} --text-field FIELD{format_vector_field_option(self.field.name)}`.",
+            )
         self._engine.refresh(self.field.index)
         documents = self._engine.count(self.field.index, self._has_vector)
-        left_out = Counter(
-            {"documents without a vector": self._engine.count(self.field.index, self._filter) - documents}
-        )
+        every = self._engine.count(self.field.index, self._filter)
+        left_out = Counter({"documents without a vector": every - documents})
         report(f"reading {min(sample, documents, self._state.result_window):,} of {documents:,} documents")
         sampled = self._sample_documents(sample, seed, left_out)
         if not sampled:
@@ -337,21 +327,13 @@ class IndexCalibrator:
                 f"Embed its documents first: `es-sbert ingest --index {self._name}"
                 f"{format_vector_field_option(self.field.name)}`.",
             )
-        wanted = (
-            self._pseudo_queries(encoder, sampled, left_out) if queries is None else self._labelled(queries, left_out)
-        )
+        if queries is None:
+            wanted = self._pseudo_queries(encoder, sampled, left_out)
+        else:
+            wanted = self._labelled(queries, left_out)
         report(f"embedding {len(wanted.queries):,} queries, and searching for each")
         vectors = encoder.encode([query.text for query in wanted.queries], "query")
-        return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors, k), documents, len(sampled))
-
-    def _check_has_text(self) -> None:
-        if self._template is None:
-            raise IndexMismatch(
-                f"the text of {self.field.index}.{self.field.name} is not known, so no queries can be made of it",
-                "Give labelled queries by --queries FILE, or set the text: "
-                f"`es-sbert index create {self._name} --text-field "
-                f"FIELD{format_vector_field_option(self.field.name)}`.",
-            )
+        return MeasuredCosines(wanted, self._cosines(wanted, sampled, vectors, k), documents, len(sampled), k)
 
     def _sample_documents(self, count: int, seed: int, left_out: Counter[str]) -> list[CalibrationDocument]:
         """Documents at random, the same ones for a seed as long as the index is at rest."""
@@ -383,20 +365,19 @@ class IndexCalibrator:
                 if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
                     left_out["documents whose vector is zero or not finite"] += 1
                     continue
-                yield CalibrationDocument(hit["_id"], found, [(start, end) for start, end, _ in stored], vectors)
+                spans = [(start, end) for start, end, _ in stored]
+                yield CalibrationDocument(hit["_id"], found, self._text(found), spans, vectors)
 
     def _pseudo_queries(
         self, encoder: Encoder, sampled: Sequence[CalibrationDocument], left_out: Counter[str]
     ) -> CalibrationQueries:
-        assert self._template is not None
         made: list[tuple[CalibrationDocument, PseudoQuery]] = []
         for document in sampled:
-            reason = self._no_query_reason(document)
-            query = None if reason else make_pseudo_query(self._template, document.source, self._text(document))
-            if query is None:
-                left_out[reason or "documents whose text is too short for a query"] += 1
-            else:
+            query = self._pseudo_query(document)
+            if isinstance(query, PseudoQuery):
                 made.append((document, query))
+            else:
+                left_out[query] += 1
         if not made:
             raise IndexMismatch(
                 f"no query can be made of the {len(sampled):,} sampled documents of {self._name}: "
@@ -406,7 +387,6 @@ class IndexCalibrator:
         return CalibrationQueries(
             [LabelledQuery(query.text, (document.id,)) for document, query in made],
             self._vectors_without_query(encoder, made),
-            False,
             dict(Counter(query.kind.value for _, query in made)),
             left_out,
         )
@@ -424,7 +404,7 @@ class IndexCalibrator:
             first_end = document.spans[0][1]
             later = [place for place, (start, _) in enumerate(document.spans) if 0 < query.end <= start]
             # Later passages stay as they are, and the first one loses the query.
-            rest = self._text(document)[query.end : first_end].strip() if later else query.rest
+            rest = document.text[query.end : first_end].strip() if later else query.rest
             kept.append(document.vectors[later])
             if rest:
                 rests[number] = rest
@@ -433,20 +413,20 @@ class IndexCalibrator:
             kept[number] = np.concatenate([vector[None], kept[number]])
         return [[vectors] for vectors in kept]
 
-    def _no_query_reason(self, document: CalibrationDocument) -> str | None:
-        """Why a document says nothing about queries made of its text."""
-        text = self._text(document)
-        if not text or text.isspace():
+    def _pseudo_query(self, document: CalibrationDocument) -> PseudoQuery | str:
+        """A query made of a document's text, or why none can be made."""
+        assert self._template is not None
+        if not document.text or document.text.isspace():
             return "documents without a text"
         made_from = (raw_document_meta(document.source, document_meta_field(self.field.name)) or {}).get("text_hash")
-        if made_from is not None and made_from != text_hash(text):
+        if made_from is not None and made_from != text_hash(document.text):
             return "documents whose text changed after their vector was made"
-        return None
+        query = make_pseudo_query(self._template, document.source, document.text)
+        return query or "documents whose text is too short for a query"
 
-    def _text(self, document: CalibrationDocument) -> str:
-        assert self._template is not None
+    def _text(self, source: Json) -> str:
         try:
-            return self._template.text_of(document.source) or ""
+            return "" if self._template is None else self._template.text_of(source) or ""
         except TextFieldError:
             return ""
 
@@ -469,7 +449,7 @@ class IndexCalibrator:
                 "Check that the ids are those of this index (`_id`).",
             )
         vectors = [[found[id].vectors for id in query.ids] for query in kept]
-        return CalibrationQueries(kept, vectors, True, {}, left_out)
+        return CalibrationQueries(kept, vectors, {}, left_out)
 
     def _cosines(
         self, wanted: CalibrationQueries, sampled: Sequence[CalibrationDocument], vectors: Vectors, k: int
@@ -496,13 +476,10 @@ class IndexCalibrator:
             answers = self._engine.multi_search(field.index, [request.bodies[0] for _, request in part])
             for (query, request), answer in zip(part, answers, strict=True):
                 hits = request.read([answer])
+                cosines = np.array([hit.cosine for hit in hits], np.float64)
                 ids = set(query.ids)
-                found.append(
-                    NearestHits(
-                        np.array([hit.cosine for hit in hits], dtype=np.float64),
-                        np.array([hit.id in ids for hit in hits], dtype=np.bool_),
-                    )
-                )
+                relevant = np.array([hit.id in ids for hit in hits], np.bool_)
+                found.append(NearestHits(cosines, relevant))
         return found
 
 

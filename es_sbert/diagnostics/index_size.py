@@ -26,7 +26,7 @@ from es_sbert.index.mapping import (
     BBQ_MIN_DIMENSIONS,
     OPENSEARCH_TYPES,
     IndexType,
-    document_meta_field,
+    and_query,
     has_vector_query,
     vector_path,
 )
@@ -90,32 +90,20 @@ def estimate_size(
     vectors = count * 4 * dimensions
     quantised = count * _quantised_bytes(info, index_type, dimensions)
     graph = round(count * GRAPH_BYTES * m / DEFAULT_M) if index_type.endswith("hnsw") else 0
-    return VectorIndexSize(
-        index_type,
-        vectors,
-        quantised,
-        graph,
-        round(count * _source_bytes(info, index_type, dimensions)),
-        memory=graph + (quantised or vectors),
-    )
+    source = round(count * _source_bytes(info, index_type, dimensions))
+    return VectorIndexSize(index_type, vectors, quantised, graph, source, memory=graph + (quantised or vectors))
 
 
 def _quantised_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> int:
     """Bytes of one quantised vector."""
-    correction = 16 if _has_optimised_format(info) else 4
-    match index_type:
-        case IndexType.INT8_HNSW | IndexType.INT8_FLAT:
-            return dimensions + correction
-        case IndexType.INT4_HNSW | IndexType.INT4_FLAT:
-            return math.ceil(dimensions / 2) + correction
-        case IndexType.BBQ_HNSW | IndexType.BBQ_FLAT:
-            return math.ceil(dimensions / 8) + 14
-        case IndexType.HNSW | IndexType.FLAT:
-            return 0
-
-
-def _has_optimised_format(info: EngineInfo) -> bool:
-    return info.engine_type is EngineType.ELASTICSEARCH and info.version >= _OPTIMISED_FORMAT_SINCE
+    is_optimised = info.engine_type is EngineType.ELASTICSEARCH and info.version >= _OPTIMISED_FORMAT_SINCE
+    correction = 16 if is_optimised else 4
+    sizes = {
+        "int8": dimensions + correction,
+        "int4": math.ceil(dimensions / 2) + correction,
+        "bbq": math.ceil(dimensions / 8) + 14,
+    }
+    return sizes.get(index_type.partition("_")[0], 0)
 
 
 def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> float:
@@ -123,11 +111,8 @@ def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> f
 
     Elasticsearch 9.2+ takes vectors out of it; OpenSearch does in an index that has graphs (`index.knn`).
     """
-    if info.excludes_vectors_from_source or (
-        info.engine_type is EngineType.OPENSEARCH and index_type is not IndexType.FLAT
-    ):
-        return 0.0
-    return _CHARACTERS_PER_NUMBER * dimensions
+    has_graphs = info.engine_type is EngineType.OPENSEARCH and index_type is not IndexType.FLAT
+    return 0.0 if info.excludes_vectors_from_source or has_graphs else _CHARACTERS_PER_NUMBER * dimensions
 
 
 @dataclass(frozen=True)
@@ -208,9 +193,8 @@ def size_report(
     real = None
     if index is None:
         if documents is None or dimensions is None:
-            raise UsageError(
-                "what to calculate with is missing", "Name an index, or give --documents and --dimensions."
-            )
+            remedy = "Name an index, or give --documents and --dimensions."
+            raise UsageError("what to calculate with is missing", remedy)
     else:
         field = read_vector_field(engine, index, vector_field)
         if dimensions not in (None, field.meta.dimensions):
@@ -221,15 +205,11 @@ def size_report(
         dimensions = field.meta.dimensions
         engine.refresh(field.index)
         if documents is None:
-            documents = _count_vectors(engine, field)
-            path = vector_path(vector_field, field.meta)
-            real = MeasuredSize(
-                field.index,
-                IndexType(field.meta.index_type),
-                engine.vector_size(field.index, path),
-                engine.store_size(field.index),
-                sum(engine.count_segments(field.index)),
-            )
+            documents = count_vectors(engine, field.index, field)
+            index_type, name = IndexType(field.meta.index_type), field.index
+            vectors = engine.vector_size(name, vector_path(vector_field, field.meta))
+            segments = sum(engine.count_segments(name))
+            real = MeasuredSize(name, index_type, vectors, engine.store_size(name), segments)
     types = IndexType if engine.info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
     sizes = tuple(
         estimate_size(engine.info, index_type, documents, dimensions, m)
@@ -239,14 +219,19 @@ def size_report(
     return SizeReport(engine.info.label, documents, dimensions, copies, sizes, real)
 
 
-def _count_vectors(engine: Engine, field: VectorField) -> int:
-    """Vectors that a field holds: one a document, or one a passage."""
-    query = has_vector_query(field.name, field.meta)
+def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json | None = None) -> int:
+    """Vectors that a field holds: one a document, or one a passage.
+
+    Args:
+        index: The field's index, or an alias whose filter applies too.
+        filter: Query of the documents that count; None counts all.
+    """
+    query = and_query(has_vector_query(field.name, field.meta), filter)
     if field.meta.passages is None:
-        return engine.count(field.index, query)
-    passages: Json = {"sum": {"field": f"{document_meta_field(field.name)}.passages"}}
-    answer = engine.search(field.index, {"size": 0, "query": query, "aggs": {"passages": passages}})
-    return int(answer["aggregations"]["passages"]["value"])
+        return engine.count(index, query)
+    # Vectors are nested objects, and a count is one of documents.
+    body: Json = {"query": query, "size": 0, "aggs": {"passages": {"nested": {"path": field.name}}}}
+    return int(engine.search(index, body)["aggregations"]["passages"]["doc_count"])
 
 
 def _is_unsupported(index_type: IndexType, dimensions: int) -> bool:

@@ -76,7 +76,7 @@ class ExactNeighbors:
     """Exact search for some queries.
 
     Attributes:
-        kth: Cosine of each query's k-th neighbour (or of its last, where there are fewer), float64. *Shape:*
+        kth_cosine: Cosine of each query's k-th neighbour (or of its last, where there are fewer), float64. *Shape:*
             ``(queries,)``.
         found: Neighbours there are for each query, at most k.
         cosines: For each query, the exact cosine of every requested document.
@@ -113,25 +113,39 @@ def find_exact_neighbors(
         pages: Ids of documents, the first row of each, and their vectors, ``(vectors, dimensions)``. A document with
             several is as near as the nearest of them.
     """
-    unit = _normalize(queries)  # (queries, dimensions)
-    best = np.full((len(unit), k), -np.inf)  # (queries, k) cosines, in no order
+    best = np.full((len(queries), k), -np.inf)  # (queries, k) cosines, in no order
     cosines: list[dict[str, float]] = [{} for _ in wanted]
     documents = 0
     for ids, rows, vectors in pages:
         documents += len(ids)
-        page = np.maximum.reduceat(_normalize(vectors) @ unit.T, rows, axis=0)  # (documents, queries)
+        page = document_cosines(queries, vectors, rows)  # (queries, documents)
         place = {document_id: row for row, document_id in enumerate(ids)}
         for number, document_id in enumerate(own):
             if document_id in place:
-                page[place[document_id], number] = -np.inf
+                page[number, place[document_id]] = -np.inf
         for number, some in enumerate(wanted):
             for document_id in some & place.keys():
-                cosines[number][document_id] = float(page[place[document_id], number])
-        both = np.concatenate([best, page.T], axis=1)  # (queries, k + documents)
+                cosines[number][document_id] = float(page[number, place[document_id]])
+        both = np.concatenate([best, page], axis=1)  # (queries, k + documents)
         best = np.partition(both, both.shape[1] - k, axis=1)[:, -k:]
     counted = np.isfinite(best)
     kth = np.where(counted, best, np.inf).min(axis=1)
     return ExactNeighbors(kth, [int(count) for count in counted.sum(axis=1)], cosines, documents)
+
+
+def document_cosines(queries: Vectors, vectors: Vectors, starts: Sequence[int] | NDArray[np.int64]) -> Doubles:
+    """Cosine of each query with each document: that of the nearest vector, where a document has several.
+
+    Args:
+        queries: *Shape:* ``(queries, dimensions)``.
+        vectors: Of all documents. *Shape:* ``(vectors, dimensions)``.
+        starts: Row of each document's first vector. *Shape:* ``(documents,)``.
+
+    Returns:
+        *Shape:* ``(queries, documents)``, within [-1, 1].
+    """
+    cosines = np.maximum.reduceat(_normalize(queries) @ _normalize(vectors).T, starts, axis=1)
+    return np.clip(cosines, -1.0, 1.0)
 
 
 def _normalize(vectors: Vectors) -> Doubles:
@@ -311,35 +325,20 @@ def measure_recall(
     _search_all(engine, field, queries, settings[0], k)  # the first search reads the index from disk
     answers = [_search_all(engine, field, queries, setting, k) for setting in settings]
     report("exact search: one pass over all vectors")
-    wanted: list[set[str]] = [set() for _ in queries.own]
-    for answer in answers:
-        for number, ids in enumerate(answer.ids):
-            wanted[number].update(ids)
+    wanted = [set(itertools.chain(*found)) for found in zip(*(ids for ids, _ in answers), strict=True)]
     exact = find_exact_neighbors(queries.vectors, queries.own, wanted, k, _read_vector_pages(engine, field))
     rows = []
-    for setting, answer in zip(settings, answers, strict=True):
+    for setting, (found, seconds) in zip(settings, answers, strict=True):
         shares = [
-            exact.hits(number, ids) / exact.found[number]
-            for number, ids in enumerate(answer.ids)
-            if exact.found[number]
+            exact.hits(number, ids) / exact.found[number] for number, ids in enumerate(found) if exact.found[number]
         ]
         if not shares:
             raise IndexMismatch(f"{field.index} holds no other document to find", "Measure on a larger index.")
-        median, p95 = np.percentile(answer.seconds, [50, 95])
-        rows.append(
-            RecallMeasurement(setting, mean_confidence_interval(shares, k), 1000 * float(median), 1000 * float(p95))
-        )
-    return RecallReport(
-        index=field.index,
-        field=field.name,
-        index_type=str(index_type),
-        k=k,
-        queries=len(queries.own),
-        documents=exact.documents,
-        target=target,
-        rows=tuple(rows),
-        recommended=recommend_setting(rows, target),
-    )
+        median, p95 = (1000 * np.percentile(seconds, [50, 95])).tolist()
+        rows.append(RecallMeasurement(setting, mean_confidence_interval(shares, k), median, p95))
+    recommended = recommend_setting(rows, target)
+    count, documents = len(queries.own), exact.documents
+    return RecallReport(field.index, field.name, str(index_type), k, count, documents, target, tuple(rows), recommended)
 
 
 def recommend_setting(rows: Sequence[RecallMeasurement], target: float) -> SearchSetting | None:
@@ -347,17 +346,16 @@ def recommend_setting(rows: Sequence[RecallMeasurement], target: float) -> Searc
     return next((row.setting for row in rows if row.recall.low >= target), None)
 
 
-@dataclass(frozen=True)
-class _QueryResults:
-    ids: list[list[str]]  # of each query, its own document left out
-    seconds: list[float]
-
-
 def _search_all(
     engine: Engine, field: VectorField, queries: RecallQueries, setting: SearchSetting, k: int
-) -> _QueryResults:
-    """Search for all queries with one setting, one at a time."""
-    results = _QueryResults([], [])
+) -> tuple[list[list[str]], list[float]]:
+    """Search for all queries with one setting, one at a time.
+
+    Returns:
+        Of each query, the ids of its hits, its own document left out, and the seconds.
+    """
+    found: list[list[str]] = []
+    seconds: list[float] = []
     for vector, own in zip(queries.vectors, queries.own, strict=True):
         # A document finds itself first, which says nothing about its neighbours.
         count = k + (own is not None)
@@ -372,9 +370,9 @@ def _search_all(
         body = search_body(engine.info.engine_type, SearchMethod.KNN, query) | {"_source": False}
         begin = time.perf_counter()
         hits = engine.search(field.index, body)["hits"]["hits"]
-        results.seconds.append(time.perf_counter() - begin)
-        results.ids.append([hit["_id"] for hit in hits if hit["_id"] != own][:k])
-    return results
+        seconds.append(time.perf_counter() - begin)
+        found.append([hit["_id"] for hit in hits if hit["_id"] != own][:k])
+    return found, seconds
 
 
 def _vector_paths(field: VectorField) -> list[str]:

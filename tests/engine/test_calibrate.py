@@ -114,7 +114,7 @@ def test_a_seed_gives_the_same_documents_and_another_seed_others(filled: str, en
     assert [len(found.queries.queries) for found in (one, other)] == [30, 30]
     assert {query.ids for query in one.queries.queries} == {query.ids for query in again.queries.queries}
     assert {query.ids for query in one.queries.queries} != {query.ids for query in other.queries.queries}
-    report, same = (index.calibrate(encoder, sample=30, seed=1, keep=0.8) for _ in range(2))
+    report, same = (index.calibrate(measured, keep=0.8) for measured in (one, again))
     assert report == same
     assert 0 < report.calibration.recommended.row.min_cosine < 1
 
@@ -144,7 +144,7 @@ def test_labelled_queries_give_what_numpy_gives(filled: str, engine: Engine, enc
 def test_the_recommended_value_keeps_what_a_search_with_it_finds(filled: str, engine: Engine, encoder: Encoder) -> None:
     index = IndexCalibrator(engine, filled, "embedding")
     queries = [LabelledQuery(f"the {WORDS[number]} that people saw", (f"d{number}",)) for number in range(1, 20)]
-    report = index.calibrate(encoder, queries, keep=0.7, k=COUNT)
+    report = index.calibrate(index.measure(encoder, queries, k=COUNT), keep=0.7)
     row = report.calibration.recommended.row
     kept = 0
     with SemanticIndex(filled, engine.info.url, encoder=encoder) as searched:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_sbert.analysis import Clustering, ClusterMethod, TextCluster, cluster_names, display_names
-from es_sbert.analysis.cluster_names import split_words
+from es_sbert.analysis.clusters import split_words
 from es_sbert.errors import UsageError
 
 

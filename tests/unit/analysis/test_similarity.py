@@ -118,13 +118,13 @@ def test_bounds_spare_the_products_of_most_blocks(monkeypatch: pytest.MonkeyPatc
     random = np.random.default_rng(5)
     vectors = (random.normal(size=(2048, 16)) @ random.normal(size=(16, 128))).astype(np.float32)
     blocks = []
-    products = module._Block.cosines_with
+    products = module._Texts.cosines_with
 
-    def counted(rows: module._Block, columns: module._Block) -> Floats:
+    def counted(rows: module._Texts, columns: module._Texts) -> Floats:
         blocks.append(rows.first)
         return products(rows, columns)
 
-    monkeypatch.setattr(module._Block, "cosines_with", counted)
+    monkeypatch.setattr(module._Texts, "cosines_with", counted)
     most_similar_pairs(vectors, 5, min_cosine=0.99, block=256)
     assert not blocks
     monkeypatch.setattr(module, "_BOUNDED_TEXTS", 5000)

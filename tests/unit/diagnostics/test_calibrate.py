@@ -19,9 +19,9 @@ from es_sbert.diagnostics.calibration import (
     calibrate,
     calibration_lines,
     count_unrelated,
-    document_cosines,
     row_at,
 )
+from es_sbert.diagnostics.recall import document_cosines
 from tests.engine.vectors import cosines, random_vectors
 
 # One cosine a query and document, on and beside values of the grid.

@@ -61,15 +61,15 @@ def disk(free: float, total: float = 100.0) -> NodeDisk:
 def test_disks_are_judged_by_the_engines_own_watermarks(
     free: float, settings: dict[str, Any], level: Severity, words: str
 ) -> None:
-    [finding] = disk_findings([disk(99), disk(free)], settings, guarded=True)
+    [finding] = disk_findings([disk(99), disk(free)], settings)
     assert (finding.level, words in finding.message) == (level, True)
     assert bool(finding.remedy) is (level is not Severity.OK)
 
 
 def test_watermarks_that_are_off_and_nodes_that_do_not_tell() -> None:
-    [off] = disk_findings([disk(1)], {}, guarded=False)
+    [off] = disk_findings([disk(1)], {"cluster.routing.allocation.disk.threshold_enabled": "false"})
     assert (off.level, "switched off" in off.message) == (Severity.OK, True)
-    [silent] = disk_findings([], {}, guarded=True)
+    [silent] = disk_findings([], {})
     assert silent.level is Severity.WARNING
 
 
