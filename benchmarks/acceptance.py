@@ -28,7 +28,7 @@ from benchmarks.common import machine, table
 from es_sbert.config import DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.search.semantic_index import SemanticIndex
 

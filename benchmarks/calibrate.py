@@ -28,7 +28,7 @@ from es_sbert.diagnostics.calibration import CosineSample, ThresholdRow, calibra
 from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabelledQuery
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.evaluation.task_data import RetrievalCollection
 from es_sbert.evaluation.task_files import read_beir_folder
 

@@ -35,7 +35,7 @@ from es_sbert.analysis.duplicates import DuplicateSearchSettings
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"

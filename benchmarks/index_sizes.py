@@ -23,7 +23,7 @@ from es_sbert.diagnostics.index_size import size_report
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine, EngineType
+from es_sbert.engines.engine import Engine, EngineType
 from es_sbert.index.mapping import OPENSEARCH_TYPES, OVERSAMPLE, IndexType
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, force_merge
 

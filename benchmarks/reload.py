@@ -26,7 +26,7 @@ import orjson
 from benchmarks.common import machine, replaced, table
 from benchmarks.memory import delete, documents
 from es_sbert.clock import format_timestamp
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from tests.engine.ingest_support import open_engine
 from tests.tiny import write_tiny_bert
 

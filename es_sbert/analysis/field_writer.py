@@ -20,8 +20,8 @@ from es_sbert.analysis.text_collection import (
     document_version,
     pick_fields,
 )
+from es_sbert.engines.engine import BulkItemResult, DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.protocol import BulkItemResult, DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.mapping import META_KEY, and_query, document_meta_field, with_meta_entry

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import DocumentKey, Engine, Json
+from es_sbert.engines.engine import DocumentKey, Engine, Json
 from es_sbert.errors import SourceError
 from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors
 from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_path

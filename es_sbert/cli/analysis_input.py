@@ -19,7 +19,7 @@ from es_sbert.messages import log_message
 if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
     from es_sbert.analysis.text_collection import OnProgress
-    from es_sbert.engines.protocol import Json
+    from es_sbert.engines.engine import Json
 
 
 # FILES or --index, and how texts are read; collect all but the files with `read_text_collections`.

@@ -19,7 +19,7 @@ from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import pluralize, size_text
 
 if TYPE_CHECKING:
-    from es_sbert.engines.protocol import Engine
+    from es_sbert.engines.engine import Engine
     from es_sbert.index.index_summary import FieldSummary, IndexSummary
     from es_sbert.index.vector_field import VectorField
 

@@ -15,7 +15,7 @@ from es_sbert.cli.interrupts import EXIT_INTERRUPTED, handle_signals
 from es_sbert.cli.output import print_message
 
 if TYPE_CHECKING:
-    from es_sbert.engines.protocol import Engine
+    from es_sbert.engines.engine import Engine
 
 
 @cloup.command()

@@ -20,7 +20,7 @@ from es_sbert.config import DEFAULT_MODEL, EngineSettings
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.engines.protocol import Engine
+    from es_sbert.engines.engine import Engine
     from es_sbert.ingest.load import LoadRunner
     from es_sbert.ingest.load_plan import IngestSettings, LoadPlan
     from es_sbert.ingest.progress import LoadObserver

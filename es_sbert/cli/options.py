@@ -17,7 +17,7 @@ from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, MA
 from es_sbert.errors import UsageError
 
 if TYPE_CHECKING:
-    from es_sbert.engines.protocol import Engine
+    from es_sbert.engines.engine import Engine
 
 INDEX_TYPES_HELP = (
     "hnsw, int8_hnsw, int4_hnsw, bbq_hnsw, flat, int8_flat, int4_flat, bbq_flat; OpenSearch: hnsw, int8_hnsw, flat"

@@ -19,7 +19,7 @@ from es_sbert.dashboards.saved_objects import (
     vector_formats,
     vector_patterns,
 )
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields

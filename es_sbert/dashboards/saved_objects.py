@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
 
 _NAMESPACE = uuid.UUID("6a1b0c1e-6f0e-5d59-9f10-0d6ae6a3c9a4")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import (
     BBQ_MIN_DIMENSIONS,

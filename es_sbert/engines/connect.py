@@ -15,8 +15,8 @@ from elastic_transport import ConnectionTimeout, HttpHeaders, Urllib3HttpNode
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import Address, parse_address
+from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
 from es_sbert.engines.error_mapping import CREDENTIALS_REMEDY, connection_error, privilege_remedy, root_cause
-from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, Json
 from es_sbert.engines.rest import EngineResponse
 from es_sbert.errors import AccessDenied, RequestFailed, UnsupportedEngine, UsageError
 

@@ -11,8 +11,8 @@ from elastic_transport import ConnectionTimeout
 from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, SerializationError, UnsupportedProductError
 
 from es_sbert.engines.address import Address
+from es_sbert.engines.engine import Engine, EngineClient, EngineInfo, Json
 from es_sbert.engines.error_mapping import connection_error, not_json
-from es_sbert.engines.protocol import Engine, EngineClient, EngineInfo, Json
 from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
 from es_sbert.errors import EngineUnreachable
 from es_sbert.messages import log_event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
+from es_sbert.engines.engine import Engine, EngineInfo, Json
 from es_sbert.engines.error_mapping import connection_error, not_json
-from es_sbert.engines.protocol import Engine, EngineInfo, Json
 from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
 from es_sbert.errors import UnsupportedEngine
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import EngineError, IndexMismatch, SourceError, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder
 from es_sbert.evaluation.evaluation_report import EvaluationReport, ReportRow

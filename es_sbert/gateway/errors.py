@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import orjson
 from cachetools import LRUCache
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import (
     AccessDenied,
     EngineError,

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from cachetools import TTLCache
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, credential_headers

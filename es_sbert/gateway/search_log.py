@@ -21,8 +21,8 @@ from typing import Any
 
 import orjson
 
+from es_sbert.engines.engine import Json
 from es_sbert.engines.error_mapping import response_error, root_cause
-from es_sbert.engines.protocol import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestFailed
 from es_sbert.gateway.search.search_rewriter import RewriteResult
 from es_sbert.gateway.search.semantic_query import SemanticSyntax

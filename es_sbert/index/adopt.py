@@ -13,8 +13,8 @@ from functools import partial
 
 from es_sbert import clock
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import DocumentKey, Engine, Json
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.protocol import DocumentKey, Engine, Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine, EngineInfo, EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from es_sbert.index.load_checks import check_can_hold_vectors, fields_missing_from_source
 from es_sbert.index.mapping import (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_sbert.encoder.batching import Vectors, slice_by_size
-from es_sbert.engines.protocol import EngineInfo, Json
+from es_sbert.engines.engine import EngineInfo, Json
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, CHUNK_VECTOR, VectorFieldMeta, document_meta_field
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
 from es_sbert.io.text_formats import dump_object

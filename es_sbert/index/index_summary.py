@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.errors import AccessDenied
 from es_sbert.index.mapping import (
     VectorFieldMeta,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.engines.engine import Engine, IndexState
 from es_sbert.errors import AccessDenied, VectorIndexError
 from es_sbert.index.mapping import is_in_source
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.errors import AccessDenied
 from es_sbert.index.mapping import META_KEY, with_meta_entry
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from es_sbert.engines.protocol import EngineInfo, EngineType, IndexState, Json
+from es_sbert.engines.engine import EngineInfo, EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.mappings import read_body
 

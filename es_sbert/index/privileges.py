@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineType, Json
 from es_sbert.errors import AccessDenied
 
 # Of the cluster: every command reads the version first.

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import orjson
 
-from es_sbert.engines.protocol import Engine, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.mapping import (

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import DocumentKey, Json, PointInTimeSlice
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.protocol import DocumentKey, Json, PointInTimeSlice
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from es_sbert.engines.engine import BulkItemResult, DocumentKey
 from es_sbert.engines.error_mapping import privilege_remedy
-from es_sbert.engines.protocol import BulkItemResult, DocumentKey
 from es_sbert.engines.retry import Backoff, is_retryable, is_transient
 from es_sbert.errors import AccessDenied, EngineError, RequestFailed
 from es_sbert.ingest.bulk_actions import DocumentAction, split_in_half

@@ -9,8 +9,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
+from es_sbert.engines.engine import DocumentKey, Json
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.protocol import DocumentKey, Json
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
     VectorFieldValue,

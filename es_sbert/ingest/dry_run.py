@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingTarget,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.engines.engine import Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from es_sbert.clock import Clock, format_timestamp
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
-from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.engines.engine import Engine, IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import AccessDenied, DocumentsAltered, EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill

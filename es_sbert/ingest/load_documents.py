@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine, Json
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.protocol import Engine, Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.ingest.load import LocalRunner, run_load

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.engines.protocol import Engine, IndexState
+from es_sbert.engines.engine import Engine, IndexState
 from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.load_checks import (
     check_can_hold_vectors,

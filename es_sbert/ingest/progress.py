@@ -15,7 +15,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.table import Column
 
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.protocol import EngineInfo
+from es_sbert.engines.engine import EngineInfo
 from es_sbert.engines.retry import Throttle
 from es_sbert.ingest.ledger import Ledger
 from es_sbert.messages import escape_unprintable, log_event, pluralize

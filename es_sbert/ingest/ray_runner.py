@@ -20,7 +20,7 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.engines.protocol import PointInTimeSlice
+from es_sbert.engines.engine import PointInTimeSlice
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity

@@ -9,9 +9,9 @@ from functools import partial
 
 import orjson
 
+from es_sbert.engines.engine import DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.protocol import DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, with_retries
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.document_vectors import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from es_sbert.engines.protocol import Engine, IndexState, Json, SequenceNumbers
+from es_sbert.engines.engine import Engine, IndexState, Json, SequenceNumbers
 from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (

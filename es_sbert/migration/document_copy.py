@@ -20,8 +20,8 @@ import numpy as np
 import orjson
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.protocol import DocumentKey, Engine, Json, document_key
 from es_sbert.engines.rest import KEEP_ALIVE
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import DocumentKey, Engine, IndexState
+from es_sbert.engines.engine import DocumentKey, Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, is_transient
 from es_sbert.errors import EngineError, RequestFailed
 from es_sbert.index.load_settings import restore_load_settings

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_sbert.bundle.bundle import cache_folder
-from es_sbert.engines.protocol import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.errors import IndexMismatch, OutputError, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.index.mapping import META_KEY, document_meta_field, with_meta_entry

@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any
 
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
-from es_sbert.engines.protocol import Engine, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.load_checks import fields_missing_from_source
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings

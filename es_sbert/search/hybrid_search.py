@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate

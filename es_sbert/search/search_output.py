@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_sbert.engines.protocol import Json
+from es_sbert.engines.engine import Json
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines
 from es_sbert.search.search_result import Hit, HybridHit, HybridResult, SearchResult

@@ -13,7 +13,7 @@ import numpy as np
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineType, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import vector_path

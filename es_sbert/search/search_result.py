@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate

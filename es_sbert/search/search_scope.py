@@ -16,7 +16,7 @@ import orjson
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineType, Json
 from es_sbert.errors import EngineError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, VectorFieldMeta, and_query
 from es_sbert.index.vector_field import VectorField, check_field_model, index_not_found, vector_field_from_state

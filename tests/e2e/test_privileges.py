@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import AccessDenied
 from es_sbert.index.privileges import (
     ADOPT,

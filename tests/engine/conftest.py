@@ -10,7 +10,7 @@ from s3fs import S3FileSystem
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.object_store import ObjectStore, object_store
 from tests.engine.postgresql import Postgresql, postgresql

@@ -20,7 +20,7 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load

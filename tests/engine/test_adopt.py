@@ -13,7 +13,7 @@ import pytest
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, VectorIndexError
 from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
 from es_sbert.index.adopt_field import read_adoptable_field

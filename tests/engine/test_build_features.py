@@ -11,8 +11,8 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.local import ENGINES
-from es_sbert.engines.protocol import Engine
 from es_sbert.errors import FeatureMissing, RequestFailed
 from tests.conftest import build_of
 from tests.docs import PAGES

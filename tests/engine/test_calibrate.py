@@ -15,7 +15,7 @@ import pytest
 from es_sbert.diagnostics.calibration import COSINE_GRID
 from es_sbert.diagnostics.index_calibration import IndexCalibrator, LabelledQuery
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing
 from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field

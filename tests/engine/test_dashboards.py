@@ -16,7 +16,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.dashboards.build_dashboards import build_saved_objects
 from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord

@@ -14,8 +14,8 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
+from es_sbert.engines.engine import BulkItemResult, Engine, EngineType, Json, PointInTimeSlice, document_key
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.protocol import BulkItemResult, Engine, EngineType, Json, PointInTimeSlice, document_key
 from es_sbert.errors import EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed, UsageError
 
 MAPPING: Json = {

@@ -12,7 +12,7 @@ import pytest
 from es_sbert.analysis import TextCollection, read_index
 from es_sbert.analysis.field_writer import FieldUpdateCounts, FieldWriter, field_updates
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
 from tests.engine.ingest_support import contents, load, open_engine, sentences, write_jsonl

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.engines.protocol import Engine, EngineInfo, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.document_vectors import read_vector, vector_value
 from es_sbert.index.index_summary import describe_index

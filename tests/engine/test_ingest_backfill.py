@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMissing, RequestFailed, VectorIndexError
 from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load

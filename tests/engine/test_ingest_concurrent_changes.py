@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.index.load_settings import BULK_LOAD_SETTINGS
 from es_sbert.index.mapping import vector_fields
 from es_sbert.ingest.checkpoint import default_checkpoint_path

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from tests.engine.ingest_support import Interposed, load, sentences, wait_for_first_window, write_jsonl
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import DocumentsAltered
 from tests.engine.ingest_support import Interposed, contents, load, open_engine, sentences, wait_until, write_jsonl
 from tests.faulty_proxy import Exchange, FaultyProxy

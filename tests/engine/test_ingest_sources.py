@@ -19,7 +19,7 @@ from pyarrow import ipc, parquet
 from pydantic import SecretStr
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.ingest import documents as documents_module
+from es_sbert.ingest import read_documents
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.records import Record, RejectedRecord
 from es_sbert.ingest.sources import remote_files
@@ -96,7 +96,7 @@ def compare(url: str, index: str, wanted: dict[str, dict[str, Any]], encoder: En
 
 def after_records(monkeypatch: pytest.MonkeyPatch, count: int, call: Callable[[], object]) -> None:
     """Do something in the thread that reads, once it has read so many records of the first load that comes."""
-    original = documents_module.read_records
+    original = read_documents.read_records
     calls = [call]
 
     def counted(*arguments: Any) -> Iterator[Record | RejectedRecord]:
@@ -105,7 +105,7 @@ def after_records(monkeypatch: pytest.MonkeyPatch, count: int, call: Callable[[]
             if number == count and calls:
                 calls.pop()()
 
-    monkeypatch.setattr(documents_module, "read_records", counted)
+    monkeypatch.setattr(read_documents, "read_records", counted)
 
 
 @pytest.mark.parametrize("name", ["docs.parquet", "docs.arrow"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.engine import Engine, Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from tests.engine.ingest_support import Interposed, contents, letters, load, open_engine, sentences, write_jsonl
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import OutputError
 from es_sbert.index.load_settings import (
     BULK_LOAD_SETTINGS,

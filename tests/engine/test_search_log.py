@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import AccessDenied, EngineUnreachable
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search_log import SearchKind, SearchLog, SearchRecord

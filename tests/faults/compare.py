@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.index.load_settings import unrestored_settings
 from tests.engine.ingest_support import letters, open_engine, same_vectors, vector_of
 from tests.faults.bench import Bench

@@ -16,7 +16,7 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.engines.protocol import EngineType
+from es_sbert.engines.engine import EngineType
 from tests.gateway.behind import QUERY, TITLES, Behind, K, behind_a_gateway
 
 REQUESTS = {

@@ -19,8 +19,8 @@ from yarl import URL
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import Address, parse_address
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.engines.error_mapping import connection_error, response_error
-from es_sbert.engines.protocol import EngineType, Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers

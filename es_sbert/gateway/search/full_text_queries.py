@@ -15,7 +15,7 @@ from luqum import tree as lucene
 from luqum.exceptions import ParseError
 from luqum.thread import parse
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, decode_wrapper, query_type_and_body

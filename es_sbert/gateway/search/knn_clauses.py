@@ -9,7 +9,7 @@ from itertools import chain
 from urllib.parse import urlencode
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS

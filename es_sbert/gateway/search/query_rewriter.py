@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import (
     BOOL_CLAUSES,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.protocol import Json
+from es_sbert.engines.engine import Json
 from es_sbert.errors import AccessDenied, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from es_sbert.engines.protocol import Json
+from es_sbert.engines.engine import Json
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute

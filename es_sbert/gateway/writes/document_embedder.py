@@ -14,8 +14,8 @@ from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import Chunker, Span
+from es_sbert.engines.engine import EngineInfo
 from es_sbert.engines.multi_get import batched
-from es_sbert.engines.protocol import EngineInfo
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder
 from es_sbert.gateway.embedding.model_registry import ModelRegistry

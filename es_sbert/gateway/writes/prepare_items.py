@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from es_sbert.clock import Clock
-from es_sbert.engines.protocol import EngineInfo, Json
+from es_sbert.engines.engine import EngineInfo, Json
 from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.errors import ThrottledLog, UnknownTextError, log_detail, public_mapping_error

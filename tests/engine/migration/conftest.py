@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from tests.engine.migration.support import Place, expect_no_stragglers, make_place, two_encoders
 
 

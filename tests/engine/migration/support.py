@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineType, Json
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine, Json
+from es_sbert.engines.engine import Engine, Json
 from es_sbert.errors import EngineUnreachable, IndexMismatch, RequestFailed
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, remove_leftover_block, roll_back
 from tests.engine.migration.support import Overheard, Place, document, everything, make_place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import EngineType
+from es_sbert.engines.engine import EngineType
 from tests.engine.migration.support import Place, everything
 from tests.random_writer import RandomWriters, differences, shared_documents
 

@@ -14,7 +14,7 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.protocol import Engine
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch
 from es_sbert.migration.alias_swap import drop_old_index
 from es_sbert.search.search_result import SearchResult

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import (
     EngineUnreachable,
     IndexMismatch,

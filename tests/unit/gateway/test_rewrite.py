@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, REMOTE_INDICES, ResolvedIndices

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 
 FOLDER = Path(__file__).parent
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.engines.protocol import EngineInfo, EngineType, IndexState, Json
+from es_sbert.engines.engine import EngineInfo, EngineType, IndexState, Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.adopt_field import AdoptableField, check_plain_field
 from es_sbert.index.mapping import IndexType

@@ -7,7 +7,7 @@ import pickle
 import pytest
 from ray.exceptions import RayTaskError
 
-from es_sbert.engines.protocol import PointInTimeSlice
+from es_sbert.engines.engine import PointInTimeSlice
 from es_sbert.errors import ClusterError, OutputError, UsageError
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.ray_cluster import RayWorkerPool, choose_worker_pool, find_own_error

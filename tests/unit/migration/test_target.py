@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.protocol import EngineType, IndexState, Json
+from es_sbert.engines.engine import EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.mapping import VectorFieldMeta, mapping_addition
 from es_sbert.migration.alias_swap import replace_index_actions, swap_actions

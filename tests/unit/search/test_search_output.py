@@ -8,7 +8,7 @@ import orjson
 import pytest
 from rich.console import Console
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.search.search_output import console_request, hit_list, select_fields, snippet
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult

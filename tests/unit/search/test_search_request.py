@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import ChunkRules, IndexType, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from es_sbert.engines.protocol import EngineType, Json
+from es_sbert.engines.engine import EngineType, Json
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.hybrid_search import HybridReader
