@@ -99,7 +99,7 @@ def test_the_text_of_the_vectors_is_set_once(run: Run, es9_url: str, fresh_index
         f"`es-sbert index migrate {index} --text-field body` so that searches never see vectors of both."
     )
     assert_refused(create("--text-field", "body"), "were made from the text '{title}\\n{body}', not from", remedy)
-    loaded = run("ingest", "--index", index, "--text-field", "body", url=es9_url)
+    loaded = run("ingest", "--index", index, "--text-field", "body", "--device", "cpu", url=es9_url)
     assert_refused(loaded, "were made from the text '{title}\\n{body}', not from", remedy)
     assert text() == "{title}\n{body}"
 
