@@ -64,7 +64,7 @@ class EsSbertError(Exception):
 
 
 def error_summary(error: Exception) -> str:
-    """What another library's exception says, in one line; its type where it says nothing."""
+    """The message of another library's exception as one line; its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

@@ -92,7 +92,7 @@ STDOUT_PATH = Path("-")
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a path is stdout (`-`), a pipe or a device, which is written to as it is."""
+    """Whether a path is stdout (`-`), a pipe or a device, which is written to directly."""
     return path == STDOUT_PATH or (path.exists() and not path.is_file())
 
 

@@ -262,7 +262,7 @@ class _Fp16Converter:
         self._copies: set[str] = set()
 
     def run(self) -> onnx.ModelProto:
-        """Write the nodes again, in their order, each with inputs of its own type."""
+        """Write the nodes again, in their order, each with inputs of its type."""
         weights = len(self._halves)
         for node in self._nodes:
             half = node.op_type not in FLOAT32_OPERATORS and any(name in self._halves for name in node.input)

@@ -234,7 +234,7 @@ def compare_vectors(
 
 
 def describe_parity(report: ParityReport | ScoreParityReport) -> str:
-    """The figures of a report in one line."""
+    """The figures of a report as one line."""
     if isinstance(report, ScoreParityReport):
         emulation = " (fp16 emulated on the CPU)" if report.emulated else ""
         return (

@@ -11,7 +11,7 @@ import orjson
 
 @cache
 def read_body(name: str) -> dict[str, Any]:
-    """A body as it stands in its file; not to be changed.
+    """A body as in its file; do not change it.
 
     Args:
         name: `FOLDER/FILE` without its ending, e.g. `common/searches`.

@@ -56,9 +56,8 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
 def export(output: Path | None, **options: Any) -> None:
     """Write the saved objects of an index as NDJSON.
 
-    They go with what is beside the engine: Kibana 8.19 and 9 for Elasticsearch, OpenSearch Dashboards 3 for
-    OpenSearch. Import them there under Stack Management (Dashboards Management), Saved objects, Import; or let
-    `es-sbert dashboards install` do it.
+    Import them into Kibana 8.19 or 9 (Elasticsearch) or OpenSearch Dashboards 3 (OpenSearch), under Stack
+    Management (Dashboards Management), Saved objects, Import; or run `es-sbert dashboards install`.
 
     \b
     Examples:

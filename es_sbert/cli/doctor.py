@@ -34,11 +34,11 @@ def doctor(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Look at everything that a load or a search needs, and say what to do.
+    """Check everything that a load or a search needs, and say what to fix.
 
-    The model (does it open, and run on the device asked for?), the GPU and its libraries, the engine (version,
-    health, licence, room on the disks), and with --index the rights of this user and the index itself: its
-    model, documents without a vector, blocks, and settings that a load which was killed has left behind.
+    Checks the model (can it be opened, and does it run on the given device?), the GPU and its libraries, and the
+    engine (version, health, licence, disk space). With --index it also checks the user's privileges and the
+    index: its model, documents without a vector, blocks, and settings that a killed load did not restore.
 
     Exit codes: 0 everything works, 1 something does not.
 

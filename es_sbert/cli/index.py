@@ -241,7 +241,7 @@ def repair(name: str, **options: Any) -> None:
     for setting, value in changed.items():
         print_message(f"{setting}: {'the default' if value is None else value} again")
     if not changed:
-        print_message(f"{name}: no load has left its settings behind")
+        print_message(f"{name}: there are no settings of a load to restore")
 
 
 @cloup.group()

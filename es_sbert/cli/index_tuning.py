@@ -217,11 +217,11 @@ def estimate(
     vector_field: str,
     **options: Any,
 ) -> None:
-    """Memory and disk that vectors take with each index type of the engine.
+    """Estimate memory and disk usage of vectors for each index type of the engine.
 
-    For so many --documents of so many --dimensions; or for those of the index NAME, and then beside what its
-    vectors really take on disk. Memory is what should fit into the file system's cache, outside the engine's
-    heap, for searches to be fast. Merging takes up to twice the disk for a while.
+    Give the number of --documents and --dimensions, or the index NAME to compare the estimate with the real size
+    of its vectors on disk. For fast searches, the memory shown should be available to the file system cache,
+    outside the engine's heap. Merging temporarily takes up to twice the disk space.
 
     \b
     Examples:

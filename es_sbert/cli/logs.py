@@ -53,11 +53,11 @@ class _StderrHandler(logging.StreamHandler[Any]):
 class _TextHandler(_StderrHandler):
     """The texts of events, warnings of ours, and errors of other libraries.
 
-    What the engines' clients warn of is a request that failed, which this program tries again or reports itself.
+    Warnings of the engines' clients are about failed requests, which es-sbert retries or reports itself.
 
-    Records without a text of their own are one line each, whatever is in them: callers of the gateway choose the names
-    in their requests, which must not look like lines of this program. Tracebacks are indented; those of other libraries
-    are left out, except of the servers that run this program's code.
+    Records without a separate text are one line each, because callers of the gateway choose the names in their
+    requests, which must not look like log lines of es-sbert. Tracebacks are indented. Those of other libraries are
+    omitted, except those of the servers that run es-sbert's code.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -131,7 +131,9 @@ def main(args: list[str] | None = None) -> None:
         if error.errno not in _DISK_FULL:
             raise
         discard_stdout()
-        log_error(OutputError(f"there is no room for what is written: {error.strerror}", "Make room where it goes."))
+        log_error(
+            OutputError(f"the output cannot be written: {error.strerror}", "Free space on the disk of the output.")
+        )
         sys.exit(2)
     except click.exceptions.Abort:
         log_event("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")

@@ -125,7 +125,7 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
         options: All options of the command.
 
     Raises:
-        UsageError: contradictory ways to sign in, a secret that cannot be read, or an address without a scheme.
+        UsageError: contradictory credentials, a secret that cannot be read, or an address without a scheme.
     """
     given = select_options(options, EngineSettings.model_fields)
     return EngineSettings(**{name: value for name, value in given.items() if value is not None})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _ScoredPair(NamedTuple):
-    """A pair, as it is printed."""
+    """A pair as printed."""
 
     first: int
     second: int

@@ -141,7 +141,7 @@ def search(
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
     if reranker_name is not None and text is None:
-        raise UsageError("--rerank reads a TEXT beside each hit, and --like gives none", "Leave one of them out.")
+        raise UsageError("--rerank compares each hit with TEXT, and --like has none", "Leave one of them out.")
     settings = shared.engine_settings(options)
     encoder = shared.encoder_arguments(options)
     with ExitStack() as opened:
@@ -239,7 +239,7 @@ def _print_hits(
     from es_sbert.search.search_result import HybridResult
 
     if result.hits:
-        # Where no terminal says how wide it is, leave room for the text.
+        # Without a terminal, use a width that fits the text.
         console = Console(width=None if sys.stdout.isatty() else 120)
         with console.capture() as hits:
             console.print(hit_list(result, semantic.field.name, semantic.field.meta, fields=fields, full=full))

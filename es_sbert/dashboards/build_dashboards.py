@@ -32,14 +32,14 @@ def load_dashboard_objects(
     index: str,
     fields: Mapping[str, VectorFieldMeta],
     reports: SavedObject | None,
-    behind: str | None = None,
+    alias_target: str | None = None,
 ) -> list[SavedObject]:
     """The views, the saved search and the dashboard of an index.
 
     Args:
         fields: Its vector fields, at least one.
         reports: The view of the loads' reports; None where no load has left one.
-        behind: Where `index` is an alias, the index behind it: loads may have named either.
+        alias_target: The index of the alias, if `index` is one: loads may have named either.
     """
     view_of = partial(data_view, product, index, formats=vector_formats(fields), hidden=vector_patterns(fields))
     view = view_of(f"{index} (es-sbert)")
@@ -49,19 +49,19 @@ def load_dashboard_objects(
     objects = [view]
     panels: list[DashboardPanel] = []
     for field, meta in fields.items():
-        beside = document_meta_field(field)
-        time_field = f"{beside}.embedded_at"
+        meta_field = document_meta_field(field)
+        time_field = f"{meta_field}.embedded_at"
         timed = view_of(f"{index} by {time_field} (es-sbert)", time_field=time_field, key=field)
         objects.append(timed)
         panels += template_panels(
             "field",
             {"documents": view, "time_of_embedding": timed},
             title=f"{index}.{field}",
-            meta=beside,
+            meta=meta_field,
             fingerprint=meta.fingerprint,
         )
     if reports is not None:
-        query = " OR ".join(f'index:"{name}"' for name in dict.fromkeys([index, behind or index]))
+        query = " OR ".join(f'index:"{name}"' for name in dict.fromkeys([index, alias_target or index]))
         panels += template_panels("report", {"reports": reports}, index=index, query=query)
     panels.append(DashboardPanel(documents, 48, 18))
     models = "; ".join(f"{field}: {meta.model} ({meta.fingerprint[:8]})" for field, meta in fields.items())
@@ -79,12 +79,12 @@ def load_dashboard_objects(
 def _search_columns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
     """The fields that are embedded, then what is known of their vectors."""
     texts = [name for meta in fields.values() if meta.text for name in TextTemplate.parse(meta.text).fields]
-    beside = [
+    metadata = [
         f"{document_meta_field(field)}.{name}"
         for field in fields
         for name in ("tokens", "truncated", "embedded_at", "fingerprint")
     ]
-    return list(dict.fromkeys([*texts, *beside]))
+    return list(dict.fromkeys([*texts, *metadata]))
 
 
 def reports_view(product: DashboardProduct, name: str) -> SavedObject:
@@ -132,7 +132,7 @@ class SavedObjectSet:
 
 
 def build_saved_objects(engine: Engine, index: str, *, searches: str, reports: str) -> SavedObjectSet:
-    """The objects for an index as it is now.
+    """The objects for the current state of an index.
 
     Args:
         index: Index or alias; the objects keep the name that is given, so an alias may move.

@@ -39,7 +39,7 @@ class KibanaSettings(EngineSettings):
         """Settings with the engine's credentials where there are no others.
 
         Raises:
-            UsageError: contradictory ways to sign in, or an address without a scheme.
+            UsageError: contradictory credentials, or an address without a scheme.
         """
         own = cls(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         if any(getattr(own, name) is not None for name in _CREDENTIAL_SETTINGS):
@@ -52,11 +52,11 @@ def kibana_address(settings: KibanaSettings) -> Address:
     """The address with everything that a client needs.
 
     Raises:
-        UsageError: no URL, two ways to sign in, a CA file that cannot be read, or a fingerprint.
+        UsageError: no URL, two kinds of credentials, a CA file that cannot be read, or a fingerprint.
     """
     if settings.fingerprint is not None:
         raise UsageError(
-            "a fingerprint cannot stand in for the certificate authority of Kibana or OpenSearch Dashboards",
+            "a fingerprint cannot replace the certificate authority of Kibana or OpenSearch Dashboards",
             "Give --kibana-ca-certs the authority that signed its certificate.",
         )
     return parse_address(settings)
@@ -275,7 +275,7 @@ def _send(client: httpx.Client, place: DashboardServer, method: str, path: str, 
         )
     if answer.status_code in (502, 504):
         raise EngineUnreachable(
-            f"a proxy at {place.address.url} cannot reach the server behind it ({answer.status_code})",
+            f"a proxy at {place.address.url} cannot reach its server ({answer.status_code})",
             "Check that Kibana or OpenSearch Dashboards runs.",
         )
     return answer

@@ -134,7 +134,7 @@ def data_view(
         pattern: Index, alias or pattern.
         name: What Kibana calls it; OpenSearch Dashboards shows the pattern.
         time_field: Field of the time picker; None shows all documents whenever they were made.
-        key: What its id is made of, beside the pattern, where a pattern has several views.
+        key: Added to the pattern to make its id, if a pattern has several views.
         formats: Field → how its values are shown.
         hidden: Fields that are kept out of what is fetched and shown, `*` allowed.
     """
@@ -161,20 +161,24 @@ def vector_patterns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
 
 
 def vector_formats(fields: Mapping[str, VectorFieldMeta]) -> dict[str, Json]:
-    """How the objects beside the vectors look: a model's name in place of its fingerprint."""
+    """Field formats of the vectors' metadata: a model's name instead of its fingerprint."""
     formats: dict[str, Json] = {}
     for name, meta in fields.items():
-        beside = document_meta_field(name)
+        meta_field = document_meta_field(name)
         entries = [{"key": meta.fingerprint, "value": f"{meta.model} ({meta.fingerprint[:8]})"}]
         lookup = {"id": "static_lookup", "params": {"lookupEntries": entries, "unknownKeyValue": None}}
-        formats |= {f"{beside}.fingerprint": lookup, f"{beside}.tokens": NUMBER, f"{beside}.passages": NUMBER}
+        formats |= {
+            f"{meta_field}.fingerprint": lookup,
+            f"{meta_field}.tokens": NUMBER,
+            f"{meta_field}.passages": NUMBER,
+        }
     return formats
 
 
 def saved_search(
     product: DashboardProduct, view: SavedObject, title: str, description: str, columns: Sequence[str]
 ) -> SavedObject:
-    """Documents as a table. Without a sort of its own it shows the best first: a search by meaning has an order."""
+    """Documents as a table, best hit first unless the user sorts it."""
     attributes: Json = {
         "title": title,
         "description": description,

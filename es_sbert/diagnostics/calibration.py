@@ -256,7 +256,7 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
     lines += [_format_row(row, report.labelled) for row in report.calibration.rows]
     if not report.labelled:
         lines.append(
-            "These queries are parts of documents, each compared with the rest of its own, not what users type. The "
+            "These queries are parts of documents, each compared with the rest of its document, not real queries. The "
             "value may be too high or too low for real queries. Labelled queries (--queries FILE) give a better one."
         )
     lines.append(_recommendation_line(report))

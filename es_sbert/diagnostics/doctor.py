@@ -375,7 +375,7 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class IndexInspection:
-    """The indices behind a name, those that could be read.
+    """The indices of a name that could be read.
 
     Attributes:
         states: The index, or all that an alias points to.
@@ -397,7 +397,7 @@ class IndexInspection:
 
 
 def inspect_index(engine: Engine, name: str) -> IndexInspection:
-    """Read the mappings behind a name, and check their vector fields.
+    """Read the mappings of a name's indices, and check their vector fields.
 
     Args:
         name: Index or alias.
@@ -471,7 +471,7 @@ def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:
 def check_index(
     engine: Engine, state: IndexState, fields: Sequence[VectorField], models: Mapping[str, EncoderInfo | None]
 ) -> Iterator[Finding]:
-    """Blocks, settings left behind, and vectors that are not of the model.
+    """Blocks, settings that a load did not restore, and vectors of other models.
 
     Args:
         fields: The vector fields that can be searched, also those of other indices.

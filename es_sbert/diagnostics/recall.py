@@ -236,7 +236,7 @@ class RecallReport:
 def recall_settings(
     index_type: IndexType, k: int, candidates: Sequence[int], oversamples: Sequence[float]
 ) -> list[SearchSetting]:
-    """What to measure, least effort first; empty sequences stand for the usual values.
+    """What to measure, least effort first; empty sequences mean the default values.
 
     Raises:
         UsageError: oversample for a type that is not quantised, or a value out of range.

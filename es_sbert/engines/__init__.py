@@ -1,1 +1,1 @@
-"""Elasticsearch and OpenSearch behind one class, `Engine`."""
+"""Elasticsearch and OpenSearch with one interface, `Engine`."""

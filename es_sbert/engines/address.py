@@ -79,8 +79,8 @@ def parse_address(settings: EngineSettings) -> Address:
     """The address of these settings; a user name and password inside the URL are honoured and taken out.
 
     Raises:
-        UsageError: a URL that cannot be read, two ways to sign in, an API key or token that no header takes, or a CA
-            file that is missing or broken.
+        UsageError: a URL that cannot be read, two kinds of credentials, an API key or token that no header takes, or a
+            CA file that is missing or broken.
     """
     try:
         parts = urlsplit(settings.url)

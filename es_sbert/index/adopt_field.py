@@ -91,10 +91,10 @@ class AdoptableField:
             check_field_model(VectorField(self.state.name, self.name, self.stored), fingerprint, model)
 
     def mapping_change(self, info: EngineInfo, meta: VectorFieldMeta, existing_meta: Json) -> Json:
-        """Body of `PUT /index/_mapping` that makes the field es-sbert's; the field itself stays as it is mapped.
+        """Body of `PUT /index/_mapping` that makes the field es-sbert's; the field's own mapping does not change.
 
         Args:
-            existing_meta: `_meta` of the mapping as it is now.
+            existing_meta: The current `_meta` of the mapping.
         """
         body = mapping_addition(info.engine_type, self.name, meta, existing_meta)
         del body["properties"][self.name]
@@ -147,7 +147,7 @@ def check_plain_field(
 
 
 def copy_remedy(vector_field: str, how: str = "which copies their vectors too") -> str:
-    """How to adopt vectors whose field or index cannot be used as it is."""
+    """How to adopt vectors whose field or index cannot be used directly."""
     create = f"es-sbert index create NEW --model MODEL --text-field FIELD{format_vector_field_option(vector_field)}"
     return (
         f"Create an index that suits (`{create}`), copy the documents there (`POST _reindex`, {how}), and run "

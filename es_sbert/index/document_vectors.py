@@ -354,7 +354,7 @@ class VectorFieldValue:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedText:
-    """A text of a document, as it is embedded.
+    """A text of a document, as embedded.
 
     Attributes:
         target: The vector field that it is for.

@@ -62,7 +62,7 @@ class _Attempt:
 
     Attributes:
         retryable: Actions to send again, in the order of the request.
-        reason: Why, in one line.
+        reason: Why, as one line.
         halves: Groups to send instead, because the request was rejected as a whole.
         overloaded: Whether the engine is overloaded.
         answered: Whether the engine answered the request as such.

@@ -326,7 +326,7 @@ def _retry_record(
 
     Args:
         data: The line that the dead letter was parsed from.
-        index: The index that is loaded: dead letters of its own documents hold only a part.
+        index: The index that is loaded. Dead letters of documents that it already has contain only a part of them.
         last_lines: See `_last_lines`; an earlier dead letter of the same id is superseded.
     """
     document = letter.get("document")

@@ -84,7 +84,7 @@ class LoadContext:
         """Check that the index is the one that the load started with.
 
         Returns:
-            The index as it is now.
+            The current state of the index.
 
         Raises:
             IndexMismatch: it was deleted or replaced.

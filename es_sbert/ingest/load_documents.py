@@ -112,7 +112,7 @@ def load_documents(
 
 
 def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_seconds: float) -> int:
-    """Delete documents by id, whatever their routing, and refresh the index.
+    """Delete documents by id, with any routing, and refresh the index.
 
     Args:
         index: Index or alias.

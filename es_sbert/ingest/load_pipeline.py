@@ -149,7 +149,7 @@ class LoadPipeline:
                 self._outcomes.add(DocumentOutcome.LEFT, left)
             except EngineError as error:
                 if not self._control.halted.is_set():
-                    # The lookup has retries of its own: the engine is unreachable.
+                    # The lookup has been retried: the engine is unreachable.
                     self._control.mark_unreachable(error.message)
                 self._outcomes.add(DocumentOutcome.LEFT, left)
             else:

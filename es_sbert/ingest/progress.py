@@ -180,7 +180,7 @@ def progress_line(snapshot: ProgressSnapshot) -> str:
 
 
 class BarMeter(ProgressMeter):
-    """A bar with rate and time left, in one line."""
+    """A one-line bar with rate and time left."""
 
     def __init__(self, stream: TextIO) -> None:
         text = TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))

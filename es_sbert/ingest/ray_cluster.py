@@ -109,7 +109,7 @@ def get_result(reference: Any) -> Any:
 
 
 def remote_error_summary(error: Exception) -> str:
-    """The error in one line: the one after the frames of the first traceback, which Ray puts into its messages."""
+    """The error as one line: the line after the first traceback's frames in Ray's message."""
     lines = str(error).splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
     rest = lines[frames[0] :] if frames else []
@@ -125,7 +125,7 @@ def find_own_error(error: BaseException) -> EsSbertError | None:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        # Ray makes a class that is both its own and the original's; the original stands in `cause`.
+        # Ray makes a class that is both its own and the original's; the original is in `cause`.
         if isinstance(current, EsSbertError) and not isinstance(current, RayTaskError):
             return current
         waiting += [getattr(current, "cause", None), current.__cause__, current.__context__]
@@ -196,7 +196,7 @@ def _check_count(requested: int | None, fitting: int, what: str) -> int:
         )
     if requested is not None and requested > fitting:
         raise ClusterError(
-            f"the Ray cluster has room for {fitting} workers of {what}, not for {requested}",
+            f"the Ray cluster can run {fitting} workers of {what}, not {requested}",
             "Lower --ray-workers or --threads.",
         )
     return requested or fitting

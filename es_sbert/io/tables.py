@@ -202,7 +202,7 @@ def _abbreviate(value: object) -> str:
 
 
 _CHUNK = 1 << 18
-# Tables are held in memory whole, so a long row is no danger of its own.
+# Tables are held in memory whole, so a long row adds no risk.
 _MAX_BYTES = 1 << 40
 
 _TEXT_FORMATS = (FileFormat.JSONL, FileFormat.CSV, FileFormat.TSV)

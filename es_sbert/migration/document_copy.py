@@ -313,7 +313,7 @@ class DeletionTracker:
         self._copied: set[DocumentKey] = set()
 
     def begin(self) -> None:
-        """Remember the old index as it is now; `remove_deleted` has to follow.
+        """Remember the current state of the old index; `remove_deleted` must follow.
 
         Raises:
             EngineError: the engine failed.

@@ -65,7 +65,7 @@ def new_index_name(alias: str, fingerprint: str, source: str) -> str:
 
 
 def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[str, VectorFieldMeta]) -> Json:
-    """Body of `PUT /index`: settings and mapping of the old index, with these vector fields in place of its own.
+    """Body of `PUT /index`: settings and mapping of the old index, with these vector fields instead of its.
 
     Args:
         fields: Vector fields of the new model.

@@ -321,7 +321,7 @@ def _apply_override(settings: dict[str, Any], path: str, value: str) -> None:
 
 
 def _describe_problems(error: ValidationError) -> str:
-    """All problems with their settings, in one line."""
+    """All problems with their settings as one line."""
     problems = []
     places = [entry["loc"] for entry in error.errors()]
     for entry in error.errors():

@@ -166,7 +166,7 @@ def test_settings_that_a_killed_load_has_left_are_put_back(
         state = engine.get_index(index)
         assert state is not None
         assert state.settings["index.number_of_replicas"] == "2"
-    assert "no load has left its settings behind" in run("index", "repair", index, url=es9_url).err
+    assert "there are no settings of a load to restore" in run("index", "repair", index, url=es9_url).err
     assert_refused(run("index", "repair", "no-such-index", url=es9_url), "there is no index", "Check the name")
 
 

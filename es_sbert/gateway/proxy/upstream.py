@@ -1,4 +1,4 @@
-"""HTTP client for the engine behind the gateway."""
+"""HTTP client of the gateway for the engine."""
 
 from __future__ import annotations
 

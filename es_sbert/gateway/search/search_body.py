@@ -184,7 +184,7 @@ _NOT_SEARCHED = frozenset({
     "_source", "docvalue_fields", "document", "documents", "ext", "fields", "meta", "params", "query_vector", "script",
     "script_fields", "stored_fields", "vector",
 })  # fmt: skip
-_PASS_THROUGH_HINT = "X-Es-Sbert: off passes the request as it is."
+_PASS_THROUGH_HINT = "X-Es-Sbert: off passes the request through unchanged."
 
 
 def reject_unresolved(body: Json, parser: SemanticQueryParser) -> None:

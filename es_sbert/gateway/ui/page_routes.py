@@ -1,4 +1,4 @@
-"""Routes of `/ui`: the page's static files and the API behind it."""
+"""Routes of `/ui`: the page's static files and its API."""
 
 from __future__ import annotations
 

@@ -206,8 +206,8 @@ class BulkBody:
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:
     """Actions from an offset on: where each begins, where its document begins, where it ends, and what its line says.
 
-    Blank lines before an action, which engines pass over, are a part of it. Only line feeds end a line, whatever a
-    document's strings contain. Engines pass over a last action whose document is missing, too.
+    Blank lines before an action, which engines ignore, are a part of it. Only line feeds end a line, not the line
+    breaks inside a document's strings. Engines also ignore a last action whose document is missing.
 
     Raises:
         _InvalidBulkLine: a line that is not an action.

@@ -122,7 +122,7 @@ def split_file(name: str, path: Path, partition_bytes: int) -> list[LocalFile]:
 
     Args:
         name: Name of the file in messages.
-        partition_bytes: Bytes of a range; a longer line is a range of its own.
+        partition_bytes: Bytes of a range; a longer line is one range.
 
     Raises:
         OSError: the file cannot be read.

@@ -170,7 +170,7 @@ class RemoteReader(io.RawIOBase):
                     raise EOFError(f"it gives {self._offset:,} of {self._file.size:,} bytes")
             except (CorruptStream, ReadCancelled):
                 raise
-            # Each filesystem raises errors of its own library, few of which are OSErrors.
+            # Each filesystem raises its library's errors, few of which are OSErrors.
             except Exception as error:
                 self._drop()
                 self._wait_or_raise(error)
@@ -273,7 +273,7 @@ def find_remote(address: str) -> tuple[list[tuple[RemoteFile, str]], list[str]]:
         return [_remote_file(filesystem, each, shown if each == location else None) for each in locations], []
     except SourceError:
         raise
-    # Each filesystem raises errors of its own library. Not chained: they may hold the address with its secrets.
+    # Each filesystem raises its library's errors. Not chained: they may hold the address with its secrets.
     except Exception as raised:
         error = underlying_error(raised)
         if isinstance(error, FileNotFoundError):

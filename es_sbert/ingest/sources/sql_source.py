@@ -188,7 +188,7 @@ class SqlSource(DocumentSource):
         return url.set(drivername="postgresql+psycopg") if url.drivername in _POSTGRESQL_NAMES else url
 
     def _reason(self, error: Exception) -> str:
-        """The database's message in one line, without the password."""
+        """The database's message as one line, without the password."""
         reason = error_summary(getattr(error, "orig", None) or error)
         password = self._url().password
         return reason.replace(str(password), "***") if password else reason

@@ -59,7 +59,7 @@ class UnserializableValue:
 
 
 def row_to_json(row: Mapping[str, Any]) -> bytes:
-    """A row of converted values as JSON in one line.
+    """A row of converted values as one line of JSON.
 
     Raises:
         SerializationError: a value is `UnserializableValue`, or a text is no Unicode; the message names the column.

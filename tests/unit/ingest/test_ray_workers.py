@@ -42,7 +42,7 @@ def test_an_actor_takes_a_gpu_or_a_set_of_cores(
         ([CPU], "cuda", None, None, "no machine of the Ray cluster has a GPU and 2 CPUs"),
         ([{"CPU": 2.0}], "cpu", 4, None, "no machine of the Ray cluster has 4 CPUs"),
         ([], "auto", None, None, "no machine of the Ray cluster"),
-        ([CPU], "auto", None, 3, "has room for 2 workers of 4 CPUs, not for 3"),
+        ([CPU], "auto", None, 3, "can run 2 workers of 4 CPUs, not 3"),
     ],
 )
 def test_what_does_not_fit_is_refused(
