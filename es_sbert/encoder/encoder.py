@@ -30,6 +30,7 @@ from es_sbert.encoder.batching import (
     plan_batches,
     unique_rows,
 )
+from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.model_loading import (
     OnnxModel,
     SelectedVariant,
@@ -38,7 +39,7 @@ from es_sbert.encoder.model_loading import (
     select_encoder_variant,
 )
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, run_session
-from es_sbert.encoder.tokenizer import Chunker, SentenceTokenizer, TokenizedTexts
+from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import ModelError, UsageError
 
 

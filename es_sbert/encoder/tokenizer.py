@@ -1,4 +1,4 @@
-"""Tokenize texts and pairs of texts, and split long texts into chunks, with the model's own tokenizer.json."""
+"""Tokenize texts and pairs of texts with the model's own tokenizer.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from semantic_text_splitter import TextSplitter
 from tokenizers import Tokenizer, normalizers
 
 from es_sbert.bundle.bundle import PairFormat
@@ -17,46 +16,8 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.encoder.batching import pad
+from es_sbert.encoder.chunker import Chunker
 from es_sbert.errors import BundleInvalid, UsageError
-
-# (start, end) of a chunk in its text, in characters
-Span = tuple[int, int]
-
-
-class Chunker:
-    """Splits texts at the ends of paragraphs and sentences, and inside a sentence only if it is longer than a chunk.
-
-    Ends of sentences are those of Unicode's standard annex 29, found by the library `semantic-text-splitter`.
-
-    Args:
-        tokenizer: Without truncation and padding.
-        tokens: Most tokens of a chunk, its special tokens and `prompt` included.
-        overlap: Most tokens that two adjacent chunks share.
-        prompt: Prompt that is put in front of each chunk.
-
-    Raises:
-        UsageError: `tokens` is too small for any text, or `overlap` too large for new text.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, tokens: int, overlap: int, prompt: str) -> None:
-        reserved = len(tokenizer.encode(prompt).ids)  # the special tokens and the prompt
-        text_tokens = tokens - reserved
-        if text_tokens < 1:
-            raise UsageError(
-                f"passages of {tokens} tokens hold no text: special tokens and prompt take {reserved} of them",
-                "Make --passages larger.",
-            )
-        if overlap >= text_tokens:
-            raise UsageError(
-                f"passages with {text_tokens} tokens of text cannot share {overlap} with the next one",
-                "Make --passages larger, or --passage-overlap smaller.",
-            )
-        self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, text_tokens, overlap=overlap)
-
-    def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
-        """The chunks of each text, in order, without surrounding white space; none for a text of white space."""
-        chunks_by_text = self._splitter.chunk_all_indices(list(texts))
-        return [[(start, start + len(chunk)) for start, chunk in chunks] for chunks in chunks_by_text]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import Vectors, slice_by_size
+from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import Chunker, TokenizedTexts
+from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import EngineError
 from es_sbert.index.document_vectors import (
     ChunkedText,
@@ -25,8 +26,8 @@ from es_sbert.index.document_vectors import (
     bulk_bodies,
 )
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
-from es_sbert.ingest.bulk import BulkWriter
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
+from es_sbert.ingest.bulk_writer import BulkWriter
 from es_sbert.ingest.change_detection import ChangeDetection, EmbeddingTask, WindowPlan
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext

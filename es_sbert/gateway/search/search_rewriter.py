@@ -20,6 +20,7 @@ from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.gateway.search.body_rewriter import request_defined_fields, rewrite_body, strip_extensions
 from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
@@ -34,7 +35,6 @@ from es_sbert.gateway.search.incoming_search import (
 )
 from es_sbert.gateway.search.knn_clauses import CutoffCosines, Filters, TopKCutoff, cutoff_key
 from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
-from es_sbert.gateway.search.search_body import request_defined_fields, rewrite_body, strip_extensions
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import to_float_list

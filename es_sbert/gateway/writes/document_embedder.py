@@ -12,8 +12,8 @@ import numpy as np
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import Vectors
+from es_sbert.encoder.chunker import Chunker, Span
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.tokenizer import Chunker, Span
 from es_sbert.engines.engine import EngineInfo
 from es_sbert.engines.multi_get import batched
 from es_sbert.errors import EsSbertError

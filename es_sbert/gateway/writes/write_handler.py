@@ -24,10 +24,10 @@ from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import RewriteMode, decompress_offloaded, has_json_body, requested_mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
 from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
+from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, join_items
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
 from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems
-from es_sbert.gateway.writes.send_bulk import BulkRejectedError, BulkSender, join_items
 
 logger = logging.getLogger(__name__)
 

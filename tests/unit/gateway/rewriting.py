@@ -12,10 +12,10 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
+from es_sbert.gateway.search.body_rewriter import request_defined_fields, rewrite_body
 from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight
 from es_sbert.gateway.search.knn_clauses import Filters
 from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
-from es_sbert.gateway.search.search_body import request_defined_fields, rewrite_body
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.index.document_vectors import to_float_list

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from es_sbert.errors import EsSbertError, ModelError, Overloaded
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
-from es_sbert.gateway.writes.send_bulk import (
+from es_sbert.gateway.writes.bulk_sender import (
     JoinedBulkResponse,
     RawBulkResponse,
     failed_part_response,

@@ -1,0 +1,49 @@
+"""Split long texts into chunks, each with its own embedding. Options and results call them passages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semantic_text_splitter import TextSplitter
+from tokenizers import Tokenizer
+
+from es_sbert.errors import UsageError
+
+# (start, end) of a chunk in its text, in characters
+Span = tuple[int, int]
+
+
+class Chunker:
+    """Splits texts at the ends of paragraphs and sentences, and inside a sentence only if it is longer than a chunk.
+
+    Ends of sentences are those of Unicode's standard annex 29, found by the library `semantic-text-splitter`.
+
+    Args:
+        tokenizer: Without truncation and padding.
+        tokens: Most tokens of a chunk, its special tokens and `prompt` included.
+        overlap: Most tokens that two adjacent chunks share.
+        prompt: Prompt that is put in front of each chunk.
+
+    Raises:
+        UsageError: `tokens` is too small for any text, or `overlap` too large for new text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, tokens: int, overlap: int, prompt: str) -> None:
+        reserved = len(tokenizer.encode(prompt).ids)  # the special tokens and the prompt
+        text_tokens = tokens - reserved
+        if text_tokens < 1:
+            raise UsageError(
+                f"passages of {tokens} tokens hold no text: special tokens and prompt take {reserved} of them",
+                "Make --passages larger.",
+            )
+        if overlap >= text_tokens:
+            raise UsageError(
+                f"passages with {text_tokens} tokens of text cannot share {overlap} with the next one",
+                "Make --passages larger, or --passage-overlap smaller.",
+            )
+        self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, text_tokens, overlap=overlap)
+
+    def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
+        """The chunks of each text, in order, without surrounding white space; none for a text of white space."""
+        chunks_by_text = self._splitter.chunk_all_indices(list(texts))
+        return [[(start, start + len(chunk)) for start, chunk in chunks] for chunks in chunks_by_text]
