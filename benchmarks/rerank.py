@@ -24,7 +24,8 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.index.mapping import VectorFieldMeta
-from es_sbert.search.search_result import SearchResult, hit_text_reader, rerank
+from es_sbert.search.reranking import hit_text_reader, rerank
+from es_sbert.search.search_result import SearchResult
 from es_sbert.search.semantic_index import SemanticIndex
 
 

@@ -123,7 +123,7 @@ def search(
     from es_sbert.encoder.reranker import Reranker
     from es_sbert.index.text_template import TextTemplate
     from es_sbert.io.text_formats import dump_object
-    from es_sbert.search.search_result import effective_window
+    from es_sbert.search.reranking import effective_window
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.vector_query import parse_filter
 

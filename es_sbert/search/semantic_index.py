@@ -18,6 +18,8 @@ from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.index_options import IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
 from es_sbert.search.hybrid_search import HybridOptions, HybridSearch
+from es_sbert.search.reranking import check_rerank_options, effective_window, scope_text_reader
+from es_sbert.search.reranking import rerank as rerank_hits
 from es_sbert.search.search_request import (
     ModelOptions,
     OpenOptions,
@@ -29,15 +31,7 @@ from es_sbert.search.search_request import (
     TextSearch,
     search_request,
 )
-from es_sbert.search.search_result import (
-    HybridResult,
-    RankedHits,
-    SearchResult,
-    check_rerank_options,
-    effective_window,
-    scope_text_reader,
-)
-from es_sbert.search.search_result import rerank as rerank_hits
+from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult
 from es_sbert.search.search_scope import AliasResolver, SearchScope, SearchTarget
 from es_sbert.search.vector_query import SearchMethod
 

@@ -214,7 +214,7 @@ def search_body(engine_type: EngineType, method: SearchMethod, query: VectorQuer
 def vector_clause(engine_type: EngineType, method: SearchMethod, query: VectorQuery) -> Json:
     """The search as a clause for any place inside `query`: alone, in a bool, in a filter or in an aggregation.
 
-    Its scores are those of `scores.cosine_from_score` times the boost. How many documents it matches, see the module.
+    Its scores are those of `cosine_from_score` times the boost. How many documents it matches, see the module.
 
     Raises:
         UsageError: passages on Elasticsearch with a filter that holds a `nested` query.

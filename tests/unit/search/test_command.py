@@ -20,7 +20,7 @@ from es_sbert.errors import UsageError
         (["x", "--hybrid", "--weights", "2"], "not two numbers"),
         (["x", "--hybrid", "--weights", "a:b"], "not two numbers"),
         (["x", "--rerank-window", "3"], "is given without --rerank"),
-        (["--like", "1", "--rerank", "model"], "--like gives none"),
+        (["--like", "1", "--rerank", "model"], "--like has none"),
         (["x", "--filter", "[1]"], "the filter must be a JSON object with one query"),
     ],
 )

@@ -19,17 +19,8 @@ from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
-from es_sbert.search.search_result import (
-    MAX_WINDOW,
-    Hit,
-    Passage,
-    Reranking,
-    SearchResult,
-    hit_text_reader,
-    rerank,
-    rerank_order,
-    scope_text_reader,
-)
+from es_sbert.search.reranking import MAX_WINDOW, hit_text_reader, rerank, rerank_order, scope_text_reader
+from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod
 from tests.unit.checkpoints import write_cross_encoder
