@@ -197,7 +197,8 @@ def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
 
     def aggregated(title: str) -> Any:
         chart = by_title[title]
-        answer = _ask(shown.url, "POST", f"/{patterns[chart.references[0].id]}/_search", request(chart))
+        pattern = patterns[chart.references[0]["id"]]
+        answer = _ask(shown.url, "POST", f"/{pattern}/_search", request(chart))
         return answer["aggregations"]
 
     states = aggregated(f"{shown.index}.embedding: documents")["2"]["buckets"]
@@ -233,7 +234,7 @@ def test_every_field_that_is_named_exists(shown: Shown) -> None:
             named = set(orjson.loads(saved.attributes["fieldFormatMap"])) | ({time_field} if time_field else set())
             fields = known[saved.attributes["title"]]
         elif saved.type in ("search", "visualization"):
-            fields = known[patterns[saved.references[0].id]]
+            fields = known[patterns[saved.references[0]["id"]]]
             named = set(saved.attributes["columns"]) if saved.type == "search" else fields_of(saved)
         else:
             continue
