@@ -24,9 +24,9 @@ from tests.faults.corpus import corpus
 from tests.faults.writers import altering_pipeline, refused
 from tests.faulty_proxy import holding
 
-COUNT = 1500
+COUNT = 600
 STRANGER = "not of the alias"
-PARTS = ("--ray-part-bytes", "16384")
+PARTS = ("--ray-part-bytes", "8192")
 
 
 class RayCluster:
@@ -116,23 +116,17 @@ def test_a_node_that_is_killed_loses_and_doubles_nothing(cluster: RayCluster, be
 
 
 def test_the_same_command_goes_on_after_it_was_interrupted(bench: Bench) -> None:
+    """And then the command that went on is killed, and the next one goes on again."""
     stopped = bench.terminate_in_the_middle().summary
     assert stopped["interrupted"]
-    summary = bench.finish()
-    check(bench, summary)
-    assert summary["resumed"]
-    # A record that stands in the source twice may be sent by two workers, and then counts twice.
-    assert 0 < summary["unchanged"] <= stopped["indexed"]
-
-
-def test_the_same_command_goes_on_after_it_was_killed(bench: Bench) -> None:
-    with bench.held(0.1) as (load, _):
+    with bench.held(0.6) as (load, _):
         load.send(signal.SIGKILL)
         load.end(-signal.SIGKILL)
     summary = bench.finish()
     check(bench, summary)
     assert summary["resumed"]
-    assert summary["unchanged"] > 0
+    assert stopped["indexed"] > 0
+    assert summary["unchanged"] >= 0.6 * len(bench.corpus.wanted)
 
 
 @pytest.fixture
@@ -221,14 +215,10 @@ def test_a_cluster_that_is_not_there(
 
 
 def test_what_is_refused_before_anything_is_written(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
-    files = bench.arguments
-    bench.arguments = ["--format", "jsonl", "-"]
-    assert "can be read only once" in bench.start().end(2)
     older = tmp_path / "packages/es_sbert/__init__.py"
     older.parent.mkdir(parents=True)
     older.write_text('__version__ = "0.0.1"\n')
     cluster.add_node(tmp_path / "packages")
-    bench.arguments = files
     refused = bench.start().end(2)
     assert f"es-sbert {__version__}" in refused
     assert f": {platform.node()} has es-sbert 0.0.1" in refused

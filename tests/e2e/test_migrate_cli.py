@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine import Engine, EngineType
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state
 from es_sbert.migration.prepare_migration import new_index_name
@@ -76,6 +76,11 @@ def moments(engine: Engine, source: str, target: str) -> dict[str, Callable[[], 
     }
 
 
+def is_es9(engine: Engine) -> bool:
+    """Where every moment is tried. Engines differ in how a copy goes on, and in how a block is lifted."""
+    return engine.info.engine_type is EngineType.ELASTICSEARCH and engine.info.version >= (9, 0, 0)
+
+
 def kill_at(has_come: Callable[[], bool], place: Place, *options: str | Path) -> None:
     """Start the command, and SIGKILL it at a moment that it cannot get beyond."""
     with holding(place.engine.info.url, has_come, paths="") as (url, hold):
@@ -97,7 +102,9 @@ def test_killed_at_any_moment_it_goes_on(
     target = new_index_name(place.alias, second.info.fingerprint, place.index)
     options = ("--model", two_models[1], "--precision", "fp32", "--threads", "1", "--json")
     expected = {str(number): document(number) for number in range(COUNT)}
-    for number, (moment, has_come) in enumerate(moments(engine, place.index, target).items()):
+    every = moments(engine, place.index, target)
+    for number, moment in enumerate(every if is_es9(engine) else ("embedding", "held")):
+        has_come = every[moment]
         kill_at(has_come, place, *options)
         if moment == "held":
             [refused] = engine.bulk(place.alias, b'{"index":{"_id":"x"}}\n{"text":"man"}\n')

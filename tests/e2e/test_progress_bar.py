@@ -16,7 +16,7 @@ from tests.terminal import Frame, TerminalRun, run_in_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("engine_url", ["es9"], indirect=True)]
 
-COUNT = 5000
+COUNT = 1500
 # The terminal may echo the Ctrl-C behind the line.
 _BAR = re.compile(r"^[━╸╺ ]+ ([\d,]+) documents? · (.*\S) +\d+:\d\d(\^C)?$")
 _PRESSED = b"\x03"  # Ctrl-C

@@ -122,6 +122,7 @@ class Bench:
         corpus: What the source holds.
         outage: Seconds that an engine is away or frozen.
         server: The engine, where it may be killed.
+        kills: How often the load is killed where it is killed many times.
         arguments: What is loaded, as the command line names it: the source, unless a test says otherwise.
         options: Of every command. Small steps leave many moments to be hit in.
     """
@@ -135,6 +136,7 @@ class Bench:
     corpus: Corpus
     outage: float
     server: OwnServer | None = None
+    kills: int = 10
     options: tuple[str, ...] = ("--batch-window", "32", "--bulk-bytes", "20000")
     _loads: list[Load] = field(default_factory=list, init=False)
 

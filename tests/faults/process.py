@@ -24,8 +24,9 @@ def undisturbed(bench: Bench) -> dict[str, Any]:
 def killed_ten_times(bench: Bench) -> dict[str, Any]:
     """SIGKILL at ten random moments, the first before anything is in, the last when most of it is."""
     chance = random.Random(0)
-    for number in range(10):
-        bench.kill_in_the_middle(chance.uniform(0, 0.02), part=0.08 * (number and number + chance.random()))
+    for number in range(bench.kills):
+        part = 0.8 / bench.kills * (number and number + chance.random())
+        bench.kill_in_the_middle(chance.uniform(0, 0.02), part=part)
     return bench.finish()
 
 

@@ -258,6 +258,16 @@ def test_an_empty_file_is_a_load_that_never_began(tmp_path: Path) -> None:
         assert (state.resumed, state.note) == (False, None)
 
 
+def test_a_database_of_another_program_is_a_load_that_never_began(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "state")) as db:
+        db.execute("CREATE TABLE load (somebody TEXT, elses TEXT)")
+        db.execute("INSERT INTO load VALUES ('not', 'ours')")
+        db.commit()
+    with opened(tmp_path / "state") as state:
+        assert (state.resumed, state.note) == (False, None)
+        assert record_seen(state, "x") is SeenStatus.NEW
+
+
 def test_two_loads_do_not_share_a_state(tmp_path: Path) -> None:
     with opened(tmp_path / "state"):
         with pytest.raises(UsageError, match="another load is running") as caught:
@@ -308,6 +318,11 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written") as caught:
         CheckpointFile(tmp_path / "missing" / "state", IDENTITY)
     assert "--state" in caught.value.remedy
+
+
+def test_a_folder_in_the_place_of_the_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=f"{tmp_path} cannot be written"):
+        CheckpointFile(tmp_path, IDENTITY)
 
 
 def test_letters_are_remembered(tmp_path: Path) -> None:
