@@ -13,7 +13,7 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.graph_builder import INT64
-from tests.cuda.stand_in import StandIns
+from tests.cuda.stand_in import Run, StandIns
 from tests.unit.checkpoints import write_cross_encoder
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -39,6 +39,23 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "model", request.param, layers=LAYERS)
     export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Precision.FP16], force=True)
     return folder.with_name("exported")
+
+
+@pytest.fixture(scope="module")
+def scored(cuda_stand_ins: StandIns, exported: Path) -> Run:
+    """`auto` on CUDA: three pairs, and then more padded tokens than one batch may have.
+
+    1,100 pairs of 64 tokens are 70,400.
+    """
+    code = RERANK.replace(
+        "    print(*reranker.warnings",
+        '    mark("many")\n'
+        '    print(reranker.score(["a " * 90] * 1100, ["b"] * 1100).shape)\n'
+        "    print(*reranker.warnings",
+    )
+    done = cuda_stand_ins.run(["-c", code, str(exported), "cuda"])
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def feed(folder: Path) -> dict[str, np.ndarray]:
@@ -100,11 +117,9 @@ def test_attention_is_the_memory_efficient_kernel_without_cudnn(cuda_stand_ins: 
     assert not any("Descriptor" in name for name in done.trace.cudnn)
 
 
-def test_auto_takes_fp16_on_cuda(cuda_stand_ins: StandIns, exported: Path) -> None:
-    done = cuda_stand_ins.run(["-c", RERANK, str(exported), "cuda"])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[0] == "model (fp16) (3,)"
-    assert any(gemm.types[0] == "16F" for gemm in done.trace.gemms)
+def test_auto_takes_fp16_on_cuda(scored: Run) -> None:
+    assert scored.stdout.split("\n")[0] == "model (fp16) (3,)"
+    assert any(gemm.types[0] == "16F" for gemm in scored.trace.marked("score").gemms)
 
 
 def test_without_fp16_it_says_so(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
@@ -115,13 +130,8 @@ def test_without_fp16_it_says_so(cuda_stand_ins: StandIns, tmp_path: Path) -> No
     assert done.stdout.splitlines() == ["model (fp32) (3,)", "the reranker has no fp16 variant: fp32 runs instead"]
 
 
-def test_long_and_many_pairs_go_in_batches(cuda_stand_ins: StandIns, exported: Path) -> None:
-    """More padded tokens than one batch may have: 1,100 pairs of 64 tokens are 70,400."""
-    code = RERANK.replace(
-        '["a man plays"] * 3, ["the cat sleeps", "", "guitar " * 90]', '["a " * 90] * 1100, ["b"] * 1100'
-    )
-    done = cuda_stand_ins.run(["-c", code, str(exported), "cuda"])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[0] == "model (fp16) (1100,)"
-    scores = [copy.bytes // 4 for copy in done.trace.d2h if copy.bytes in (4 * 512, 4 * 76)]
-    assert sorted(scores) == [76, 512, 512], done.trace.summary()
+def test_long_and_many_pairs_go_in_batches(scored: Run) -> None:
+    assert scored.stdout.split("\n")[1] == "(1100,)"
+    trace = scored.trace.marked("many")
+    scores = [copy.bytes // 4 for copy in trace.d2h if copy.bytes in (4 * 512, 4 * 76)]
+    assert sorted(scores) == [76, 512, 512], trace.summary()

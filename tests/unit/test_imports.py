@@ -1,53 +1,127 @@
-"""What importing the package may and may not bring with it."""
+"""What importing the package may and may not bring with it, and that nothing but `es-sbert engine` needs a Unix-like
+system for it."""
 
+from __future__ import annotations
+
+import json
 import pkgutil
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 import es_sbert
+import es_sbert.exporters
+import es_sbert.mappings
+
+ROOT = Path(__file__).parents[2]
 
 # Modules that need torch (extra `train`); ingest, search and everything below them never do.
 _TORCH = ("es_sbert.exporters.tracing", "es_sbert.networks.", "es_sbert.training.")
 # Rooms within training that are only settings and data: recipes can be read and checked without torch.
 _LIGHT = ("es_sbert.training.data.", "es_sbert.training.recipe", "es_sbert.training.objective_settings")
-_NOT_LIGHT = ("es_sbert.training.batch_sampler",)
 
 # Needs a library that is installed for its own tests only (`tests/frameworks`).
 _FOREIGN = ("es_sbert.integrations.haystack",)
+# Starts servers by scripts that need a Unix-like system.
+_ENGINE_UP = ("es_sbert.cli.engine", "es_sbert.engines.local")
 
 _ALL = sorted(
     name
-    # Not its whole path, which in a checkout that is not installed holds all top-level folders.
-    for _, name, _ in pkgutil.walk_packages(es_sbert.__path__[:1], "es_sbert.")
+    # The two outer folders by themselves: an editable installation's finder does not list them below es_sbert. And of
+    # es_sbert not its whole path, which in a checkout that is not installed holds all top-level folders.
+    for path, package in (
+        (es_sbert.__path__[:1], "es_sbert."),
+        (es_sbert.exporters.__path__, "es_sbert.exporters."),
+        (es_sbert.mappings.__path__, "es_sbert.mappings."),
+    )
+    for _, name, _ in pkgutil.walk_packages(path, package)
     if not name.endswith("__main__") and name not in _FOREIGN
 )
+
+# One interpreter for all questions, since importing everything takes most of the time. Before it is asked about
+# training, it forgets what may not come with training: whatever imports that brings it back.
+_PROGRAM = """
+import builtins, importlib, json, sys
+import tests.without_posix
+
+plan, found, failed = json.load(sys.stdin), {}, {}
+without_posix = builtins.__import__
+
+def note(step, names=()):
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed[name] = repr(error)
+    found[step] = sorted({name.partition(".")[0] for name in sys.modules})
+
+from click.testing import CliRunner
+from es_sbert.cli.main import cli
+assert CliRunner().invoke(cli, ["--help"]).exit_code == 0
+note("help")
+note("ingest", plan["ingest"])
+note("portable", plan["portable"])
+builtins.__import__ = tests.without_posix._import
+note("all", plan["engine up"])
+builtins.__import__ = without_posix
+for name in list(sys.modules):
+    if name.partition(".")[0] in ("es_sbert", "elasticsearch", "opensearchpy"):
+        del sys.modules[name]
+note("training", plan["training"])
+note("torch", plan["torch"])
+json.dump({"found": found, "failed": failed}, sys.stdout)
+"""
 
 
 def _needs_torch(name: str) -> bool:
     return name.startswith(_TORCH) and not name.startswith(_LIGHT)
 
 
-def _imported_by(*statements: str) -> list[set[str]]:
-    """Names of the top-level packages that a fresh interpreter has loaded after each of some statements."""
-    tell = "print(*{name.partition('.')[0] for name in sys.modules})"
-    code = "\n".join(["import sys", *(f"{statement}\n{tell}" for statement in statements)])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return [set(line.split()) for line in done.stdout.splitlines()]
+@dataclass(frozen=True)
+class Imported:
+    """What a fresh interpreter has loaded by the end of each step, and the modules that it could not import."""
+
+    found: dict[str, set[str]]
+    failed: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def imported() -> Imported:
+    light = [name for name in _ALL if not _needs_torch(name)]
+    plan = {
+        "ingest": ["es_sbert.ingest.load", "es_sbert.ingest.load_plan"],
+        "portable": [name for name in light if not name.startswith(_ENGINE_UP)],
+        "engine up": [name for name in light if name.startswith(_ENGINE_UP)],
+        "training": ["es_sbert.training.training_run", "es_sbert.exporters.export_bundle"],
+        "torch": [name for name in _ALL if _needs_torch(name)],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        input=json.dumps(plan),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    told = json.loads(done.stdout)
+    return Imported({step: set(names) for step, names in told["found"].items()}, told["failed"])
 
 
 @pytest.mark.train
-def test_nothing_is_loaded_before_it_is_needed() -> None:
+def test_every_module_can_be_imported(imported: Imported) -> None:
+    """Without the modules of Python that only Unix-like systems have, but for what starts servers."""
+    assert {"es_sbert.ingest.load", "es_sbert.gateway.app", "es_sbert.exporters.export_bundle"} <= set(_ALL)
+    assert imported.failed == {}
+
+
+@pytest.mark.train
+def test_nothing_is_loaded_before_it_is_needed(imported: Imported) -> None:
     """Neither by the help, nor by a load, nor by all that is neither training nor tracing."""
-    light = [name for name in [*_ALL, "es_sbert.exporters.export_bundle"] if not _needs_torch(name)]
-    assert len(light) > 100
-    by_help, by_ingest, by_all = _imported_by(
-        "from click.testing import CliRunner\nfrom es_sbert.cli.main import cli\n"
-        "assert CliRunner().invoke(cli, ['--help']).exit_code == 0",
-        "import es_sbert.ingest.load, es_sbert.ingest.load_plan",
-        "\n".join(f"import {name}" for name in light),
-    )
+    by_help, by_ingest, by_all = (imported.found[step] for step in ("help", "ingest", "all"))
+    assert sum(not _needs_torch(name) for name in _ALL) > 100
     assert not by_help & {"onnxruntime", "onnx", "numpy", "elasticsearch", "opensearchpy", "torch"}
     # The libraries of the extras of a load.
     assert not by_ingest & {"pyarrow", "s3fs", "aiohttp", "sqlalchemy", "psycopg"}
@@ -56,9 +130,7 @@ def test_nothing_is_loaded_before_it_is_needed() -> None:
 
 
 @pytest.mark.train
-def test_training_and_exporters_know_no_engine() -> None:
-    [loaded] = _imported_by(
-        "import es_sbert.training.training_run, es_sbert.exporters.export_bundle, es_sbert.exporters.export_bundle"
-    )
+def test_training_and_exporters_know_no_engine(imported: Imported) -> None:
+    loaded = imported.found["training"]
     assert "torch" in loaded
     assert not loaded & {"elasticsearch", "opensearchpy"}

@@ -32,9 +32,18 @@ def _distribution(requirement: str) -> str:
 def _brought_by(requirements: Iterable[str]) -> set[str]:
     """Distributions that are named, and those that each of them cannot be installed without."""
     named = {_distribution(requirement) for requirement in requirements}
-    installed = set().union(*_modules_to_distributions().values()) - set().union(*_ELSEWHERE.values())
-    needed = (requirement for name in named & installed for requirement in requires(name) or ())
-    return named | {_distribution(requirement) for requirement in needed if "extra ==" not in requirement}
+    return named.union(*(_needed_by(name) for name in named & _installed()))
+
+
+@cache
+def _installed() -> set[str]:
+    return set().union(*_modules_to_distributions().values()) - set().union(*_ELSEWHERE.values())
+
+
+@cache
+def _needed_by(name: str) -> set[str]:
+    """Distributions that an installed one names."""
+    return {_distribution(requirement) for requirement in requires(name) or () if "extra ==" not in requirement}
 
 
 @cache

@@ -23,12 +23,13 @@ def brute_force(first: Floats, second: Floats, groups: tuple[list[int], list[int
     if not len(first) or not len(second):
         return []
     cosines = cosine_similarity(first.astype(np.float64), second.astype(np.float64))
-    best: dict[tuple[int, int], float] = {}
-    for i, one in enumerate(groups[0]):
-        for j, two in enumerate(groups[1]):
-            if not same or one < two:
-                best[one, two] = max(best.get((one, two), -2.0), cosines[i, j])
-    pairs = [SimilarPair(i, j, round(float(np.clip(cosine, -1, 1)), 5) + 0.0) for (i, j), cosine in best.items()]
+    one, two = map(np.array, groups)
+    best = np.full((one.max() + 1, two.max() + 1), -2.0)
+    np.maximum.at(best, (one[:, None], two[None, :]), cosines)
+    rows, columns = np.triu_indices(len(best), k=1) if same else np.indices(best.shape).reshape(2, -1)
+    cosine = np.clip(best[rows, columns], -1, 1)
+    of_texts = zip(rows.tolist(), columns.tolist(), cosine.tolist(), strict=True)
+    pairs = [SimilarPair(i, j, round(value, 5) + 0.0) for i, j, value in of_texts]
     return sorted(pairs, key=lambda pair: (-pair.cosine, pair.first, pair.second))
 
 

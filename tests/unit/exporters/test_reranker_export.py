@@ -83,11 +83,17 @@ def test_graphs(exported: tuple[Path, RerankerManifest]) -> None:
         assert operators.count("Gemm") == 2
 
 
+@pytest.fixture(scope="module", params=[*ARCHITECTURES, *TRACED_ARCHITECTURES])
+def of_architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RerankerManifest:
+    """Of a cross-encoder of each architecture, exported in fp32 and fp16."""
+    folder = tmp_path_factory.mktemp("architecture")
+    model = read_cross_encoder(write_cross_encoder(folder / "model", request.param))
+    return export_reranker(model, folder / "out", [Precision.FP32, Precision.FP16])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
-def test_every_architecture(architecture: str, tmp_path: Path) -> None:
-    model = read_cross_encoder(write_cross_encoder(tmp_path / "model", architecture))
-    report = export_reranker(model, tmp_path / "out", [Precision.FP32]).variants["fp32"].parity
+def test_every_architecture(of_architecture: RerankerManifest) -> None:
+    report = of_architecture.variants["fp32"].parity
     assert report.passed
     assert report.max_difference < 1e-4
 
@@ -122,10 +128,8 @@ def test_other_folders_are_left_alone(folder: Path, exported: tuple[Path, Rerank
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
-def test_every_architecture_in_fp16(architecture: str, tmp_path: Path) -> None:
-    model = read_cross_encoder(write_cross_encoder(tmp_path / "model", architecture))
-    variant = export_reranker(model, tmp_path / "out", [Precision.FP16]).variants["fp16"]
+def test_every_architecture_in_fp16(of_architecture: RerankerManifest) -> None:
+    variant = of_architecture.variants["fp16"]
     assert variant.parity.passed
     assert variant.parity.mean_difference < 0.01
 

@@ -89,6 +89,7 @@ def test_gradients_of_two_processes_are_those_of_the_joint_batch(trained: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
 def test_a_run_of_two_processes_ends_where_one_process_ends(trained: Path) -> None:
     train_here(trained / "recipe.yaml", trained / "one")
     logs = [(trained / name / "training/pairs-log.csv").read_text().splitlines() for name in ("one", "two")]

@@ -128,10 +128,11 @@ def test_what_is_said_of_a_stage_stands_there_before_its_model(
 
 
 def test_an_interrupted_save_is_passed_over(folder: Path, model: Path) -> None:
+    write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=2, checkpoints_per_epoch=3)
     settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
-    with cut_at(17):
+    with cut_at(7):  # of 12 steps, 6 an epoch
         train_here(path, folder / "out")
     stage = folder / "out/training/pairs"
     # What a kill in the middle of the next save would have left: newer, cut short, without its marker.
@@ -144,23 +145,24 @@ def test_an_interrupted_save_is_passed_over(folder: Path, model: Path) -> None:
     said: list[str] = []
     train_here(path, folder / "out", resume=True, report=said.append)
     assert not broken.exists()
-    assert "step 32 of 32" in said[-1]
+    assert "step 12 of 12" in said[-1]
     assert not any("step 0 of" in line for line in said)  # it went on, it did not start again
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(folder: Path, model: Path) -> None:
     """Files may not grow beyond what the first checkpoint took: the optimiser's state, written later, does not fit."""
+    write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=2, dev=None)
     settings["export"] = {"precisions": []}
     path = write_recipe(folder, settings)
-    with cut_at(17):
+    with cut_at(7):  # of 12 steps, 6 an epoch
         train_here(path, folder / "out")
     stage = folder / "out/training/pairs"
-    kept = {file.name: file.read_bytes() for file in (stage / "checkpoint-16").iterdir()}
+    kept = {file.name: file.read_bytes() for file in (stage / "checkpoint-6").iterdir()}
     with file_size_limit(max(map(len, kept.values())) // 2), pytest.raises(OutputError, match="written") as caught:
         train_here(path, folder / "out", resume=True)
     assert "--resume" in caught.value.remedy
-    assert {file.name: file.read_bytes() for file in (stage / "checkpoint-16").iterdir()} == kept
+    assert {file.name: file.read_bytes() for file in (stage / "checkpoint-6").iterdir()} == kept
     train_here(path, folder / "out", resume=True)
 
 

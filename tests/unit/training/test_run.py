@@ -75,6 +75,7 @@ def test_a_recipe_becomes_a_bundle_that_ranks_dev_better(folder: Path, model: Pa
     assert notes["test"]["trained"] == trained.test.trained
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_stages_follow_each_other(folder: Path, model: Path) -> None:
     settings = recipe(model)
     first = dict(settings["stages"][0], name="first", objective={"kind": "cosent"}, dev=None)
@@ -93,6 +94,7 @@ def test_stages_follow_each_other(folder: Path, model: Path) -> None:
 
 
 # peft asks transformers in a way that transformers 5 deprecates.
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_lora_trains_the_updates_alone_and_merges_them(folder: Path, model: Path) -> None:
     settings = recipe(model)
@@ -106,6 +108,7 @@ def test_lora_trains_the_updates_alone_and_merges_them(folder: Path, model: Path
     assert not any("embeddings" in name or "LayerNorm" in name or "bias" in name for name in changed)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_early_stopping_ends_a_run_that_brings_nothing(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=50, batch=19, learning_rate=1e-12, patience=2)
     settings["export"] = {"precisions": []}
@@ -116,6 +119,7 @@ def test_early_stopping_ends_a_run_that_brings_nothing(folder: Path, model: Path
     assert stage.examples_per_second * stage.seconds == pytest.approx(stage.steps * 128 / 7)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_loss_that_is_no_number_stops_the_run(folder: Path, model: Path) -> None:
     settings = recipe(model, learning_rate=1e30, warmup=0, max_grad_norm=1e30)
     with pytest.raises(TrainingDiverged, match=r"the loss of step 2 is nan.*train\.tsv, lines ") as caught:
@@ -123,6 +127,7 @@ def test_a_loss_that_is_no_number_stops_the_run(folder: Path, model: Path) -> No
     assert "Lower learning_rate" in caught.value.remedy
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_gives_no_numbers_is_never_a_model(folder: Path, model: Path) -> None:
     """One step: no loss comes after it that could tell."""
     settings = recipe(model, learning_rate=1e30, warmup=0, max_grad_norm=1e30, batch=128)
@@ -206,6 +211,7 @@ def test_a_batch_that_does_not_fit_says_which_setting_to_lower(
     assert "Lower batch in the recipe to 30" in caught.value.remedy
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_command_says_what_came_of_it(folder: Path, model: Path) -> None:
     path = write_recipe(folder, recipe(model))
 

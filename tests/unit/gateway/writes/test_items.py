@@ -52,7 +52,7 @@ def windows(
 
 
 @given(
-    st.lists(_actions(), max_size=12),
+    st.lists(_actions(), max_size=8),
     st.sampled_from([b"", b"\n", b"\r\n \n"]),
     st.integers(1, 5),
     st.sampled_from([1, 60, 150, 1 << 30]),
@@ -74,7 +74,7 @@ def test_windows_hold_every_action_once_and_in_order(actions: list[bytes], end: 
 
 
 @given(
-    st.lists(_actions(), max_size=12),
+    st.lists(_actions(), max_size=8),
     st.sampled_from([b"", b"\n", b'{"index":{}}\n']),
     st.integers(1, 5),
     st.sampled_from([1, 60, 150, 1 << 30]),
