@@ -49,25 +49,25 @@ def test_fp16_runs_on_cuda_in_large_windows_and_batches(encoded: Run) -> None:
     assert encoded.stdout.splitlines() == ["CUDAExecutionProvider fp16 32768 65536 2", "(5, 128)", "(2, 128)"]
 
 
-def test_short_texts_go_through_the_attention_kernel_with_small_tiles(encoded: Run) -> None:
+def test_short_texts_use_memory_efficient_attention(encoded: Run) -> None:
     names = [kernel.name for kernel in encoded.trace.marked("short").kernels]
     assert names.count(EFFICIENT) == LAYERS
     assert FLASH not in names
 
 
-def test_longer_texts_go_through_flash_attention(encoded: Run) -> None:
+def test_longer_texts_use_flash_attention(encoded: Run) -> None:
     names = [kernel.name for kernel in encoded.trace.marked("long").kernels]
     assert names.count(FLASH) == LAYERS
     assert EFFICIENT not in names
 
 
-def test_a_batch_is_copied_back_once_and_without_a_second_wait(encoded: Run) -> None:
+def test_batch_is_copied_back_once_without_extra_sync(encoded: Run) -> None:
     trace = encoded.trace.marked("short")
     (back,) = trace.d2h
     assert back.bytes == 3 * 128 * 4  # identical texts run once
 
 
-def test_products_in_fp32_do_not_round_to_tf32(encoded: Run) -> None:
+def test_fp32_matmuls_do_not_use_tf32(encoded: Run) -> None:
     assert {gemm.math_mode for part in ("short", "long") for gemm in encoded.trace.marked(part).gemms} == {"DEFAULT"}
 
 
@@ -86,7 +86,7 @@ with Encoder({folder!r}, device="cuda") as encoder:
 """
 
 
-def test_a_batch_for_which_memory_is_too_small_is_a_device_error(cuda_stand_ins: StandIns, bundle: Path) -> None:
+def test_batch_out_of_memory_raises_device_error(cuda_stand_ins: StandIns, bundle: Path) -> None:
     run = cuda_stand_ins.run(OVERFULL.format(folder=str(bundle)), memory=40 << 20)
     assert run.returncode == 0, run.stderr
     message, remedy = run.stdout.splitlines()
@@ -94,7 +94,7 @@ def test_a_batch_for_which_memory_is_too_small_is_a_device_error(cuda_stand_ins:
     assert "smaller `budget`" in remedy
 
 
-def test_the_parity_check_says_why_it_did_not_run(cuda_stand_ins: StandIns, bundle: Path, tmp_path: Path) -> None:
+def test_parity_check_reports_why_it_was_skipped(cuda_stand_ins: StandIns, bundle: Path, tmp_path: Path) -> None:
     command = [
         "-m",
         "es_sbert.cli.main",

@@ -48,7 +48,7 @@ def run_step(
     return done, section
 
 
-def test_environment_names_card_libraries_and_provider(
+def test_environment_reports_gpu_libraries_and_provider(
     cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
 ) -> None:
     done, section = run_step(cuda_stand_ins, "environment", tmp_path, model, scratch)
@@ -60,7 +60,9 @@ def test_environment_names_card_libraries_and_provider(
     assert done.stdout == ""
 
 
-def test_attention_compares_both_kernels(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
+def test_attention_step_compares_both_kernels(
+    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+) -> None:
     more = ("--case", "/15", "--case", "/512", "--texts", "1024", "--runs", "2")
     done, section = run_step(cuda_stand_ins, "attention", tmp_path, model, scratch, *more)
     assert sorted(section["cases"]) == ["384/15", "384/512", "768/15", "768/512"]
@@ -72,7 +74,7 @@ def test_attention_compares_both_kernels(cuda_stand_ins: StandIns, tmp_path: Pat
     assert any("fmha" in name.lower() or "attention_kernel" in name.lower() for name in names), names
 
 
-def test_stages_add_up(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
+def test_stage_shares_add_up_to_one(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
     more = ("--case", "/15", "--case", "/256", "--texts", "300")
     _, section = run_step(cuda_stand_ins, "stages", tmp_path, model, scratch, *more)
     assert sorted(section["cases"]) == ["tiny/15", "tiny/256"]
@@ -95,7 +97,7 @@ def test_sweep_and_speed_need_no_torch(cuda_stand_ins: StandIns, tmp_path: Path,
     assert section["cases"]["tiny/64"]["sentence_transformers"] is None
 
 
-def test_profile_finds_no_operator_that_computes_on_the_cpu(
+def test_profile_finds_no_compute_operator_on_cpu(
     cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
 ) -> None:
     _, section = run_step(cuda_stand_ins, "profile", tmp_path, model, scratch, "--case", "/15", "--texts", "100")
@@ -105,16 +107,14 @@ def test_profile_finds_no_operator_that_computes_on_the_cpu(
     assert operators["PackedMultiHeadAttention"] == "CUDAExecutionProvider"
 
 
-def test_without_a_card_nothing_is_written(
-    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
-) -> None:
+def test_no_gpu_writes_no_results(cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path) -> None:
     done, section = run_step(cuda_stand_ins, "environment", tmp_path, model, scratch, cards=0)
     assert done.returncode == 2
     assert "the NVIDIA driver offers no card" in done.stderr
     assert section == {}
 
 
-def test_refusals_are_seen_in_processes_without_libraries(
+def test_refusals_step_runs_processes_without_libraries(
     cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
 ) -> None:
     _, section = run_step(cuda_stand_ins, "refusals", tmp_path, model, scratch)
@@ -126,7 +126,7 @@ def test_refusals_are_seen_in_processes_without_libraries(
     assert "needs cuDNN" in cases["no cuDNN, a model that needs it"]["stderr"]
 
 
-def test_several_steps_run_in_processes_of_their_own_and_share_a_file(
+def test_steps_run_in_separate_processes_and_share_one_file(
     cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
 ) -> None:
     """The second run of the step measures other cases, and the file is named relative to where they are started."""

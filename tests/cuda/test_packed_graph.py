@@ -49,11 +49,11 @@ def kernels(run: GraphRun) -> list[str]:
     return [kernel.name for kernel in run.runs[1].kernels]
 
 
-def test_every_computing_node_runs_on_cuda(bert: GraphRun) -> None:
+def test_all_compute_nodes_run_on_cuda(bert: GraphRun) -> None:
     assert set(bert.nodes_of("CPUExecutionProvider")) <= {"Shape", "Concat", "Gather", "Unsqueeze", "Squeeze"}
 
 
-def test_inputs_are_copied_before_the_first_kernel_and_the_vectors_after_the_last(bert: GraphRun) -> None:
+def test_inputs_are_copied_first_and_vectors_last(bert: GraphRun) -> None:
     trace = bert.runs[1]
     assert len(trace.h2d) == 5
     (back,) = trace.d2h
@@ -64,7 +64,7 @@ def test_inputs_are_copied_before_the_first_kernel_and_the_vectors_after_the_las
     assert not any(isinstance(event, Copy) for event in order[5:-1])
 
 
-def test_the_host_waits_only_for_the_vectors(bert: GraphRun) -> None:
+def test_host_waits_only_for_vectors(bert: GraphRun) -> None:
     events = bert.runs[1].events
     last = max(place for place, event in enumerate(events) if isinstance(event, (Kernel, Gemm)))
     assert not [event for event in events[:last] if isinstance(event, Sync)]
@@ -79,7 +79,7 @@ def test_no_kernel_packs_unpacks_or_transposes(bert: GraphRun) -> None:
     assert not [name for name in kernels(bert) if any(word in name for word in ("Padding", "Offset", "Transpose"))]
 
 
-def test_a_layer_is_six_products_and_its_fused_kernels(bert: GraphRun) -> None:
+def test_layer_has_six_matmuls_and_fused_kernels(bert: GraphRun) -> None:
     trace, tokens = bert.runs[1], sum(LENGTHS)
     shapes = [gemm.shape for gemm in trace.gemms if gemm.types == ("16F", "16F", "16F")]
     square, up, down = (tokens, HIDDEN, HIDDEN), (tokens, HIDDEN, 4 * HIDDEN), (tokens, 4 * HIDDEN, HIDDEN)
@@ -94,14 +94,12 @@ def test_a_layer_is_six_products_and_its_fused_kernels(bert: GraphRun) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken", "weightedmean"])
-def test_cudnn_is_not_needed(cuda_stand_ins: StandIns, tmp_path: Path, pooling: str) -> None:
+def test_packed_graph_does_not_call_cudnn(cuda_stand_ins: StandIns, tmp_path: Path, pooling: str) -> None:
     run = run_packed(cuda_stand_ins, tmp_path, pooling=pooling, without=("cudnn",))
     assert not run.runs[1].cudnn
 
 
-def test_the_memory_efficient_kernel_reads_query_key_and_value_where_they_are(
-    cuda_stand_ins: StandIns, tmp_path: Path
-) -> None:
+def test_memory_efficient_kernel_reads_qkv_without_transpose(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     run = run_packed(cuda_stand_ins, tmp_path, provider_options=EFFICIENT_ONLY)
     assert kernels(run).count(EFFICIENT) == LAYERS
     assert FLASH not in kernels(run)
@@ -109,7 +107,7 @@ def test_the_memory_efficient_kernel_reads_query_key_and_value_where_they_are(
 
 
 @pytest.mark.parametrize("options", [{}, EFFICIENT_ONLY], ids=["default", "efficient"])
-def test_a_bias_of_relative_positions_keeps_a_fused_kernel(
+def test_relative_position_bias_uses_fused_kernel(
     cuda_stand_ins: StandIns, tmp_path: Path, options: dict[str, str]
 ) -> None:
     run = run_packed(cuda_stand_ins, tmp_path, "mpnet", provider_options=options)

@@ -86,12 +86,12 @@ def encoded(stand_ins: StandIns, model: Path, cache: Path, *options: str, **sett
     return stand_ins.run(program, stdin="a man\nthe cat\n", environment=environment, **settings)  # type: ignore[arg-type]
 
 
-def test_a_graph_that_cuda_runs_is_opened_and_says_nothing(cuda_stand_ins: StandIns, packed: Path) -> None:
+def test_supported_graph_opens_without_messages(cuda_stand_ins: StandIns, packed: Path) -> None:
     assert opened(cuda_stand_ins, packed) == "opened CUDAExecutionProvider\n"
 
 
 @pytest.mark.parametrize("architecture", ["mpnet", "roberta"])
-def test_graphs_with_relative_positions_and_with_a_padding_token_are_opened(
+def test_graphs_with_relative_positions_or_padding_token_open(
     cuda_stand_ins: StandIns, tmp_path: Path, architecture: str
 ) -> None:
     bundle = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
@@ -107,7 +107,7 @@ def test_graphs_with_relative_positions_and_with_a_padding_token_are_opened(
         ("cudart", "libcudart.so.13", "nvidia-cuda-runtime"),
     ],
 )
-def test_a_missing_library_is_named_with_its_package(
+def test_missing_library_error_names_pip_package(
     cuda_stand_ins: StandIns, packed: Path, library: str, file: str, package: str
 ) -> None:
     said = opened(cuda_stand_ins, packed, without=(library,))
@@ -118,17 +118,17 @@ def test_a_missing_library_is_named_with_its_package(
     assert "[E:onnxruntime" not in said
 
 
-def test_all_missing_libraries_are_named_at_once(cuda_stand_ins: StandIns, packed: Path) -> None:
+def test_all_missing_libraries_are_listed_at_once(cuda_stand_ins: StandIns, packed: Path) -> None:
     said = opened(cuda_stand_ins, packed, without=("cublas", "cublaslt", "curand", "cudnn"))
     assert "libcublasLt.so.13, libcublas.so.13, libcurand.so.10 not found" in said
     assert "pip install nvidia-cublas nvidia-curand;" in said
 
 
-def test_the_preferred_graph_needs_no_cudnn(cuda_stand_ins: StandIns, packed: Path) -> None:
+def test_preferred_graph_needs_no_cudnn(cuda_stand_ins: StandIns, packed: Path) -> None:
     assert opened(cuda_stand_ins, packed, without=("cudnn",)) == "opened CUDAExecutionProvider\n"
 
 
-def test_a_graph_that_needs_cudnn_names_it(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+def test_missing_cudnn_error_names_operator_and_package(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     graph = write_graph(tmp_path / "graph.onnx")
     assert "opened CUDA" in opened(cuda_stand_ins, graph)
     said = opened(cuda_stand_ins, graph, without=("cudnn",))
@@ -139,28 +139,28 @@ def test_a_graph_that_needs_cudnn_names_it(cuda_stand_ins: StandIns, tmp_path: P
     assert "[E:onnxruntime" not in said
 
 
-def test_a_card_without_memory(cuda_stand_ins: StandIns, packed: Path) -> None:
+def test_out_of_memory_error_suggests_another_device(cuda_stand_ins: StandIns, packed: Path) -> None:
     said = opened(cuda_stand_ins, packed, memory=1)
     assert said.startswith("DeviceError cuda:0 has too little free memory for this model: "), said
     assert "nvidia-smi" in said
     assert "--device cuda:N" in said
 
 
-def test_a_card_that_the_wheel_has_no_code_for(cuda_stand_ins: StandIns, packed: Path) -> None:
+def test_unsupported_compute_capability_suggests_upgrade(cuda_stand_ins: StandIns, packed: Path) -> None:
     said = opened(cuda_stand_ins, packed, kernels=False)
     assert "has no code for cuda:0 (compute capability 9.0): " in said, said
     assert "no kernel image is available" in said
     assert "pip install --upgrade onnxruntime-gpu" in said
 
 
-def test_a_driver_that_is_too_old(cuda_stand_ins: StandIns, packed: Path) -> None:
+def test_old_driver_error_suggests_update(cuda_stand_ins: StandIns, packed: Path) -> None:
     said = opened(cuda_stand_ins, packed, old_driver=True)
     assert "the NVIDIA driver does not run the CUDA that onnxruntime-gpu" in said, said
     assert "CUDA failure 35" in said
     assert "Update the driver to 580 or newer" in said
 
 
-def test_a_card_that_goes_away_between_two_batches(cuda_stand_ins: StandIns, packed: Path) -> None:
+def test_device_lost_between_batches_raises_device_error(cuda_stand_ins: StandIns, packed: Path) -> None:
     """`device_error` turns what a later run raises into an error with a remedy."""
     code = OPEN.format(path=str(packed)) + (
         "from es_sbert.encoder.cuda_session import device_error\n"
@@ -175,12 +175,12 @@ def test_a_card_that_goes_away_between_two_batches(cuda_stand_ins: StandIns, pac
     assert done.stdout == ""
 
 
-def test_computing_nodes_on_the_cpu_are_refused(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+def test_compute_nodes_on_cpu_are_rejected(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     said = opened(cuda_stand_ins, write_graph(tmp_path / "graph.onnx", "Tan", "Relu", "Sinh"))
     assert "would run on the CPU in part: CUDA has no kernel for its Sinh, Tan" in said, said
 
 
-def test_shapes_may_be_computed_on_the_cpu(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_shape_nodes_on_cpu_are_allowed(cuda_stand_ins: StandIns, model: Path) -> None:
     bundle = read_sentence_model(model)
     path = model.parent / "fp32.onnx"
     onnx.save(build_sentence_graph(bundle, read_transformer_weights(bundle), Precision.FP32), path)
@@ -190,7 +190,7 @@ def test_shapes_may_be_computed_on_the_cpu(cuda_stand_ins: StandIns, model: Path
     assert opened(cuda_stand_ins, path) == "opened CUDAExecutionProvider\n"
 
 
-def test_products_of_fp32_do_not_run_in_tf32(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+def test_fp32_matmul_does_not_use_tf32(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     weight = numpy_helper.from_array(np.ones((1, 8), np.float32), "w")
     nodes = [
@@ -219,7 +219,7 @@ def test_encode_on_cuda_without_libraries_writes_nothing(cuda_stand_ins: StandIn
     assert EXTRA in done.stderr
 
 
-def test_encode_on_cuda_without_a_card_writes_nothing(cuda_stand_ins: StandIns, model: Path, tmp_path: Path) -> None:
+def test_encode_on_cuda_without_gpu_writes_nothing(cuda_stand_ins: StandIns, model: Path, tmp_path: Path) -> None:
     done = encoded(cuda_stand_ins, model, tmp_path, "-o", "-", "--device", "cuda", cards=0)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Error: --device cuda: no NVIDIA driver offers a GPU here" in done.stderr
@@ -228,9 +228,7 @@ def test_encode_on_cuda_without_a_card_writes_nothing(cuda_stand_ins: StandIns, 
     assert "the NVIDIA driver offers 1 device here" in missing.stderr
 
 
-def test_auto_takes_the_cpu_where_cuda_does_not_run_and_says_why(
-    cuda_stand_ins: StandIns, model: Path, cache: Path
-) -> None:
+def test_auto_falls_back_to_cpu_and_warns_why(cuda_stand_ins: StandIns, model: Path, cache: Path) -> None:
     done = encoded(cuda_stand_ins, model, cache, without=("curand",))
     assert done.returncode == 0, done.stderr
     assert [set(orjson.loads(line)) for line in done.stdout.splitlines()] == [{"text", "embedding"}] * 2
@@ -239,7 +237,7 @@ def test_auto_takes_the_cpu_where_cuda_does_not_run_and_says_why(
     assert "CPUExecutionProvider, cpu" in done.stderr
 
 
-def test_commands_without_a_summary_warn_too(
+def test_commands_without_summary_warn_about_cuda_fallback(
     cuda_stand_ins: StandIns, model: Path, cache: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "texts.txt").write_text("a man plays guitar\na man plays guitar\nthe cat sleeps\n")
@@ -250,7 +248,7 @@ def test_commands_without_a_summary_warn_too(
     assert "CUDA" not in done.stdout
 
 
-def test_auto_without_a_card_says_so_once(cuda_stand_ins: StandIns, model: Path, cache: Path) -> None:
+def test_auto_without_gpu_warns_once(cuda_stand_ins: StandIns, model: Path, cache: Path) -> None:
     done = encoded(cuda_stand_ins, model, cache, cards=0)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
     assert done.stderr.count("No NVIDIA GPU found") == 1
@@ -259,7 +257,7 @@ def test_auto_without_a_card_says_so_once(cuda_stand_ins: StandIns, model: Path,
     assert "NVIDIA" not in on_cpu.stderr
 
 
-def test_the_doctor_lists_libraries_with_path_or_package(cuda_stand_ins: StandIns, model: Path, cache: Path) -> None:
+def test_doctor_lists_cuda_libraries_with_path_or_package(cuda_stand_ins: StandIns, model: Path, cache: Path) -> None:
     program = ["-m", "es_sbert", "doctor", "--model", str(model), "--url", "http://localhost:1", "--json"]
     done = cuda_stand_ins.run(program, without=("curand",), environment={"ES_SBERT_CACHE": str(cache)})
     findings = [orjson.loads(line) for line in done.stdout.splitlines()]

@@ -70,7 +70,7 @@ def feed(folder: Path) -> dict[str, np.ndarray]:
     return {name: inputs[name] for name in pairs.inputs}
 
 
-def test_everything_but_shapes_is_computed_on_cuda_in_fp16(cuda_stand_ins: StandIns, exported: Path) -> None:
+def test_all_compute_nodes_run_on_cuda_in_fp16(cuda_stand_ins: StandIns, exported: Path) -> None:
     path = exported / "onnx/model_fp16.onnx"
     run = cuda_stand_ins.run_graph(path, feed(exported), provider_options=OPTIONS)
     assert run.error is None
@@ -103,7 +103,7 @@ def test_everything_but_shapes_is_computed_on_cuda_in_fp16(cuda_stand_ins: Stand
     assert [copy.bytes for copy in trace.d2h][-1] == 4 * PAIRS, trace.summary()
 
 
-def test_attention_is_the_memory_efficient_kernel_without_cudnn(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+def test_attention_uses_memory_efficient_kernel_without_cudnn(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     """cuDNN would make a plan for every shape of a batch; other kernels store the scores of all pairs of tokens."""
     config = {"hidden_size": 64}  # heads of 16, where the models of other tests have 12
     folder = write_cross_encoder(tmp_path / "model", layers=LAYERS, config=config)
@@ -117,12 +117,12 @@ def test_attention_is_the_memory_efficient_kernel_without_cudnn(cuda_stand_ins: 
     assert not any("Descriptor" in name for name in done.trace.cudnn)
 
 
-def test_auto_takes_fp16_on_cuda(scored: Run) -> None:
+def test_auto_selects_fp16_on_cuda(scored: Run) -> None:
     assert scored.stdout.split("\n")[0] == "model (fp16) (3,)"
     assert any(gemm.types[0] == "16F" for gemm in scored.trace.marked("score").gemms)
 
 
-def test_without_fp16_it_says_so(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+def test_missing_fp16_variant_warns_and_runs_fp32(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "model", layers=1)
     export_reranker(read_cross_encoder(folder), tmp_path / "exported", [Precision.FP32])
     done = cuda_stand_ins.run(["-c", RERANK, str(tmp_path / "exported"), "auto"])
@@ -130,7 +130,7 @@ def test_without_fp16_it_says_so(cuda_stand_ins: StandIns, tmp_path: Path) -> No
     assert done.stdout.splitlines() == ["model (fp32) (3,)", "the reranker has no fp16 variant: fp32 runs instead"]
 
 
-def test_long_and_many_pairs_go_in_batches(scored: Run) -> None:
+def test_long_pairs_are_split_into_batches(scored: Run) -> None:
     assert scored.stdout.split("\n")[1] == "(1100,)"
     trace = scored.trace.marked("many")
     scores = [copy.bytes // 4 for copy in trace.d2h if copy.bytes in (4 * 512, 4 * 76)]

@@ -43,7 +43,7 @@ def two_runs(cuda_stand_ins: StandIns, model: Path) -> GraphRun:
     return cuda_stand_ins.run_graph(model, FEEDS, runs=2, provider_options={"use_tf32": "0"})
 
 
-def test_the_provider_opens_and_takes_every_node(two_runs: GraphRun) -> None:
+def test_provider_opens_and_takes_every_node(two_runs: GraphRun) -> None:
     assert two_runs.error is None
     assert two_runs.providers == [CUDA, CPU]
     assert two_runs.nodes_of(CUDA) == ["MatMul", "Mul"]
@@ -51,12 +51,12 @@ def test_the_provider_opens_and_takes_every_node(two_runs: GraphRun) -> None:
     assert two_runs.outputs == [[((ROWS, COLUMNS), "float32")]] * 2
 
 
-def test_opening_copies_the_weight(two_runs: GraphRun) -> None:
+def test_opening_session_copies_weights(two_runs: GraphRun) -> None:
     assert [copy.bytes for copy in two_runs.opening.h2d] == [4 * INNER * COLUMNS]
     assert not two_runs.opening.kernels
 
 
-def test_a_run_is_one_product_one_kernel_and_a_copy_of_each_input_and_output(two_runs: GraphRun) -> None:
+def test_run_is_one_matmul_one_kernel_and_io_copies(two_runs: GraphRun) -> None:
     for trace in two_runs.runs:
         assert [(gemm.shape, gemm.batch, gemm.types) for gemm in trace.gemms] == [
             ((ROWS, INNER, COLUMNS), 1, ("32F", "32F", "32F"))
@@ -72,13 +72,13 @@ def test_a_run_is_one_product_one_kernel_and_a_copy_of_each_input_and_output(two
         assert len(trace.waits) == 3  # and the copy to pageable memory
 
 
-def test_tf32_is_seen_in_the_math_mode(cuda_stand_ins: StandIns, model: Path, two_runs: GraphRun) -> None:
+def test_tf32_is_visible_in_math_mode(cuda_stand_ins: StandIns, model: Path, two_runs: GraphRun) -> None:
     by_default = cuda_stand_ins.run_graph(model, FEEDS)
     assert [gemm.tf32 for gemm in by_default.runs[0].gemms] == [True]
     assert [gemm.tf32 for gemm in two_runs.runs[0].gemms] == [False]
 
 
-def test_two_runs_are_told_apart(two_runs: GraphRun) -> None:
+def test_consecutive_runs_are_traced_separately(two_runs: GraphRun) -> None:
     first, second = two_runs.runs
     assert first.allocations or first.cudnn, first.summary()
     assert not second.allocations, second.summary()
@@ -102,13 +102,13 @@ def test_only_stand_ins_are_loaded(cuda_stand_ins: StandIns) -> None:
     assert sorted(done.trace.libraries) == looked_for
 
 
-def test_modules_are_those_of_this_checkout(cuda_stand_ins: StandIns) -> None:
+def test_modules_are_loaded_from_this_checkout(cuda_stand_ins: StandIns) -> None:
     done = cuda_stand_ins.run("import es_sbert.exporters.sentence_graph as build; print(build.__file__)")
     expected = Path(__file__).resolve().parents[2] / "exporters/sentence_graph.py"
     assert Path(done.stdout.strip()).resolve() == expected, done.stderr
 
 
-def test_memory_of_the_card_keeps_what_is_copied_to_it(cuda_stand_ins: StandIns) -> None:
+def test_device_memory_keeps_copied_data(cuda_stand_ins: StandIns) -> None:
     done = cuda_stand_ins.run(
         "import onnxruntime, numpy\n"
         "value = onnxruntime.OrtValue.ortvalue_from_numpy(numpy.arange(5, dtype='float32'), 'cuda', 0)\n"
@@ -118,7 +118,7 @@ def test_memory_of_the_card_keeps_what_is_copied_to_it(cuda_stand_ins: StandIns)
     assert [copy.direction for copy in done.trace.copies] == ["H2D", "D2H"]
 
 
-def test_copies_say_whether_memory_of_the_host_is_pinned(cuda_stand_ins: StandIns) -> None:
+def test_copies_record_pinned_host_memory(cuda_stand_ins: StandIns) -> None:
     done = cuda_stand_ins.run(
         "import ctypes\n"
         f"cuda = ctypes.CDLL({LIBRARIES['cudart']!r})\n"
@@ -140,7 +140,7 @@ def test_copies_say_whether_memory_of_the_host_is_pinned(cuda_stand_ins: StandIn
     assert [(each.memory, each.bytes) for each in done.trace.allocations] == [("device", 16), ("pinned", 16)]
 
 
-def test_calls_of_cudnn_are_named(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
+def test_cudnn_calls_are_traced_by_name(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     graph = helper.make_graph(
         [helper.make_node("ReduceL2", ["x"], ["y"], axes=[1])],
         "graph",
@@ -153,7 +153,7 @@ def test_calls_of_cudnn_are_named(cuda_stand_ins: StandIns, tmp_path: Path) -> N
     assert "cudnnReduceTensor" in opened.runs[0].cudnn, opened.runs[0].summary()
 
 
-def test_threads_do_not_mix_their_lines(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_trace_lines_of_threads_do_not_mix(cuda_stand_ins: StandIns, model: Path) -> None:
     done = cuda_stand_ins.run(
         "import numpy, onnxruntime\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
@@ -171,16 +171,14 @@ def test_threads_do_not_mix_their_lines(cuda_stand_ins: StandIns, model: Path) -
 
 
 @pytest.mark.parametrize("library", ["cuda", "cudart", "cublas", "cublaslt", "curand"])
-def test_a_missing_library_keeps_the_provider_from_opening(cuda_stand_ins: StandIns, model: Path, library: str) -> None:
+def test_missing_library_prevents_provider_from_opening(cuda_stand_ins: StandIns, model: Path, library: str) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, without=(library,))
     assert opened.providers == [CPU]
     assert f"{LIBRARIES[library]}: cannot open shared object file" in opened.process.stderr
     assert not opened.process.trace.kernels
 
 
-def test_without_cudnn_the_provider_opens_and_no_function_of_it_is_called(
-    cuda_stand_ins: StandIns, model: Path
-) -> None:
+def test_provider_opens_without_cudnn_and_never_calls_it(cuda_stand_ins: StandIns, model: Path) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, without=("libcudnn.so.9",))
     assert opened.error is None
     assert opened.providers == [CUDA, CPU]
@@ -189,74 +187,72 @@ def test_without_cudnn_the_provider_opens_and_no_function_of_it_is_called(
 
 
 @pytest.mark.usefixtures("cuda_stand_ins")
-def test_what_is_missing_to_build_the_stand_ins_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_build_tools_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert find_tools() == "gcc, nm, c++filt not on PATH; install gcc and binutils"
 
 
-def test_a_library_that_is_not_a_stand_in_cannot_be_left_out(cuda_stand_ins: StandIns) -> None:
+def test_left_out_library_must_be_a_stand_in(cuda_stand_ins: StandIns) -> None:
     with pytest.raises(ValueError, match="libcufft"):
         cuda_stand_ins.run("", without=("libcufft.so.12",))
 
 
-def test_without_a_card_opening_fails(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_opening_without_gpu_fails(cuda_stand_ins: StandIns, model: Path) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, cards=0)
     assert "CUDA failure 100: no CUDA-capable device is detected" in (opened.error or "")
 
 
-def test_the_second_of_two_cards_can_be_chosen(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_second_gpu_can_be_selected(cuda_stand_ins: StandIns, model: Path) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, cards=2, provider_options={"device_id": "1"})
     assert opened.error is None
     assert {allocation.device for allocation in opened.process.trace.allocations} == {1}
 
 
-def test_a_card_that_is_not_there_cannot_be_chosen(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_selecting_missing_gpu_fails(cuda_stand_ins: StandIns, model: Path) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, cards=2, provider_options={"device_id": "2"})
     assert opened.error
     assert opened.providers == []
 
 
-def test_an_old_driver_keeps_the_provider_from_opening(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_old_driver_prevents_provider_from_opening(cuda_stand_ins: StandIns, model: Path) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, old_driver=True)
     assert "CUDA failure 35: CUDA driver version is insufficient" in (opened.error or "")
 
 
-def test_a_card_that_is_too_small_for_the_weights_keeps_the_session_from_opening(
-    cuda_stand_ins: StandIns, model: Path
-) -> None:
+def test_weights_larger_than_memory_prevent_opening(cuda_stand_ins: StandIns, model: Path) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, memory=16)
     assert "Failed to allocate memory" in (opened.error or "")
     assert opened.process.trace.allocations
     assert all(allocation.failed for allocation in opened.process.trace.allocations)
 
 
-def test_a_batch_that_does_not_fit_the_card_fails_in_its_run(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_batch_larger_than_memory_fails_at_run(cuda_stand_ins: StandIns, model: Path) -> None:
     large = {**FEEDS, "x": np.ones((1 << 20, INNER), np.float32)}
     opened = cuda_stand_ins.run_graph(model, large, memory=8 << 20)
     assert opened.providers == [CUDA, CPU]
     assert "Failed to allocate memory" in (opened.error or "")
 
 
-def test_without_code_for_the_card_the_first_run_fails(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_unsupported_architecture_fails_at_first_run(cuda_stand_ins: StandIns, model: Path) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, kernels=False)
     assert opened.providers == [CUDA, CPU]
     assert "no kernel image is available for execution on the device" in (opened.error or "")
     assert [kernel.error for kernel in opened.runs[0].kernels] == [209]
 
 
-def test_a_function_fails_after_the_successes_asked_for(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_function_fails_after_given_number_of_successes(cuda_stand_ins: StandIns, model: Path) -> None:
     copies_of_a_run = 3
     opened = cuda_stand_ins.run_graph(model, FEEDS, runs=3, fail={"cudaMemcpyAsync": (700, copies_of_a_run)})
     assert len(opened.outputs) == 1
     assert "CUDA failure 700: an illegal memory access" in (opened.error or "")
 
 
-def test_a_function_of_cublas_fails(cuda_stand_ins: StandIns, model: Path) -> None:
+def test_failing_cublas_function_is_reported(cuda_stand_ins: StandIns, model: Path) -> None:
     opened = cuda_stand_ins.run_graph(model, FEEDS, fail={"cublasSgemm_v2": 13, "cublasGemmEx": 13})
     assert "CUBLAS_STATUS_EXECUTION_FAILED" in (opened.error or "")
 
 
-def test_a_launch_that_no_card_takes_is_an_error(cuda_stand_ins: StandIns) -> None:
+def test_invalid_launch_configuration_is_an_error(cuda_stand_ins: StandIns) -> None:
     """As for a batch without tokens: its grid has no blocks."""
     done = cuda_stand_ins.run(
         "import ctypes\n"
@@ -270,7 +266,7 @@ def test_a_launch_that_no_card_takes_is_an_error(cuda_stand_ins: StandIns) -> No
 
 
 @pytest.mark.usefixtures("cuda_stand_ins")
-def test_names_of_kernels_are_those_of_their_functions() -> None:
+def test_kernel_names_are_demangled_function_names() -> None:
     launch = "1\t2\tkernel\tname={}\tgrid=1,2,3\tblock=4,5,6\tshared=7\tstream=0\terror=0\n"
     lines = "1\t1\tload\tlibrary=libcuda.so.1\n" + launch
     names = {

@@ -59,9 +59,7 @@ def plain(es9_url: str, fresh_index: Callable[[str], str], model: Path) -> Calla
     return fill
 
 
-def test_an_index_is_found_by_the_doctor_checked_adopted_searched_and_backfilled(
-    run: Run, plain: Callable[..., str]
-) -> None:
+def test_adopt_workflow_from_doctor_to_search_and_backfill(run: Run, plain: Callable[..., str]) -> None:
     index = plain(wrong=(4, 21))
     command = f"es-sbert index adopt {index} --vector-field embedding --model MODEL --text-field FIELD"
     shown = run("index", "show", index, with_model=False)
@@ -97,7 +95,7 @@ def test_an_index_is_found_by_the_doctor_checked_adopted_searched_and_backfilled
     assert "is es-sbert's already" in again.err
 
 
-def test_vectors_of_something_else_are_refused_with_what_they_are_made_of(run: Run, plain: Callable[..., str]) -> None:
+def test_mismatched_vectors_are_refused_with_detected_text(run: Run, plain: Callable[..., str]) -> None:
     index = plain(field="vector")
     done = run("index", "adopt", index, "--vector-field", "vector", "--text-template", "passage: {title}")
     assert done.code == 1
@@ -111,7 +109,7 @@ def test_vectors_of_something_else_are_refused_with_what_they_are_made_of(run: R
     assert (done.summary["accepted"], done.summary["written"]["adopted"]) == (True, COUNT)
 
 
-def test_a_report_as_json_is_printed_for_refused_vectors_too(run: Run, plain: Callable[..., str]) -> None:
+def test_json_report_is_printed_for_refused_vectors(run: Run, plain: Callable[..., str]) -> None:
     index = plain(wrong=tuple(range(10)))
     done = run("index", "adopt", index, "--text-field", "title", "--json", "--failed", "failed.jsonl")
     assert done.code == 1
@@ -132,7 +130,7 @@ def test_a_report_as_json_is_printed_for_refused_vectors_too(run: Run, plain: Ca
         (["--failed", "none/failed.jsonl"], "none/failed.jsonl cannot be written", "--failed"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_written(
+def test_invalid_options_are_refused_before_writing(
     run: Run, plain: Callable[..., str], es9_url: str, arguments: list[str], message: str, remedy: str
 ) -> None:
     index = plain()

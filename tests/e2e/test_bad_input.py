@@ -72,7 +72,9 @@ def letters() -> list[dict[str, Any]]:
         pytest.param(b'{"id": "x", "text": "x", "": 1}', "refused by the engine (400)", id="a field without a name"),
     ],
 )  # fmt: skip
-def test_one_bad_document_among_good_ones(ingest: Callable[..., Done], line: bytes, reason: str) -> None:
+def test_bad_document_is_dead_lettered_and_others_indexed(
+    ingest: Callable[..., Done], line: bytes, reason: str
+) -> None:
     first, second = jsonl(GOOD[0]), jsonl(GOOD[1])
     Path("docs.jsonl").write_bytes(first + line + b"\n" + second)
     done = ingest("docs.jsonl", "--id-field", "id")
@@ -91,7 +93,7 @@ def test_one_bad_document_among_good_ones(ingest: Callable[..., Done], line: byt
         assert letter["raw"].startswith(line[:8].decode())
 
 
-def test_a_document_that_the_mapping_rejects(
+def test_document_rejected_by_mapping_is_dead_lettered(
     ingest: Callable[..., Done], es9_url: str, fresh_index: Callable[[str], str]
 ) -> None:
     index = fresh_index(es9_url)
@@ -116,7 +118,7 @@ def test_documents_without_text_are_skipped_and_counted(ingest: Callable[..., Do
     assert not Path("dead.jsonl").exists()
 
 
-def test_the_same_document_twice_is_skipped_and_counted(ingest: Callable[..., Done]) -> None:
+def test_duplicate_document_is_skipped_and_counted(ingest: Callable[..., Done]) -> None:
     Path("docs.jsonl").write_bytes(jsonl(*GOOD, GOOD[0]))
     done = ingest("docs.jsonl", "--id-field", "id")
     assert (done.code, done.summary["indexed"], done.summary["skipped"]["duplicate"]) == (0, 2, 1)
@@ -126,14 +128,14 @@ def test_the_same_document_twice_is_skipped_and_counted(ingest: Callable[..., Do
     ("name", "data"),
     [("e.jsonl", b""), ("e.csv", b""), ("e.csv", b"id,text\n"), ("e.txt.gz", gzip.compress(b"", mtime=0))],
 )
-def test_an_empty_file_is_fine(ingest: Callable[..., Done], name: str, data: bytes) -> None:
+def test_empty_file_exits_zero(ingest: Callable[..., Done], name: str, data: bytes) -> None:
     Path(name).write_bytes(data)
     done = ingest(name)
     assert (done.code, done.summary["read"]) == (0, 0)
     assert "0 documents read" in done.err
 
 
-def test_a_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]) -> None:
+def test_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Done]) -> None:
     documents = [{"id": n, "text": f"the cat {n * 7919 % 10007}"} for n in range(300)]
     whole = gzip.compress(jsonl(*documents))
     Path("docs.jsonl.gz").write_bytes(whole[: len(whole) // 2])
@@ -164,7 +166,7 @@ def test_a_truncated_archive_is_loaded_up_to_the_break(ingest: Callable[..., Don
         pytest.param(None, b"", ["gopher://host/a.jsonl"], "Protocol not known: gopher", id="protocol"),
     ],
 )
-def test_sources_that_cannot_be_read_are_refused_before_anything_is_loaded(
+def test_unreadable_sources_are_refused_before_loading(
     ingest: Callable[..., Done], name: str | None, data: bytes, arguments: list[str], message: str
 ) -> None:
     Path("fine.txt").write_bytes(b"the cat\n")
@@ -195,7 +197,7 @@ def test_sources_that_cannot_be_read_are_refused_before_anything_is_loaded(
         (["--format", "xml"], "'xml' is not one of"),
     ],
 )
-def test_options_that_make_no_sense(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
+def test_invalid_option_combinations_exit_2(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
     Path("fine.txt").write_bytes(b"the cat\n")
     done = ingest("fine.txt", *arguments)
     assert (done.code, done.out) == (2, "")
@@ -212,7 +214,7 @@ def test_options_that_make_no_sense(ingest: Callable[..., Done], arguments: list
         (["--database", "postgresql://anna:s3cret@127.0.0.1:9/d"], "the database cannot be reached"),
     ],
 )
-def test_queries_that_cannot_be_asked(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
+def test_invalid_search_queries_exit_2(ingest: Callable[..., Done], arguments: list[str], message: str) -> None:
     Path("empty.db").touch()
     Path("database.txt").write_text("sqlite:///empty.db\n")
     done = ingest("--sql", "SELECT id, text FROM t", *arguments)
@@ -229,7 +231,7 @@ def test_queries_that_cannot_be_asked(ingest: Callable[..., Done], arguments: li
         ("http://no-such-host.invalid:9200", "http://no-such-host.invalid:9200"),
     ],
 )
-def test_a_wrong_url(ingest: Callable[..., Done], url: str, message: str) -> None:
+def test_wrong_url_exits_2(ingest: Callable[..., Done], url: str, message: str) -> None:
     Path("fine.txt").write_bytes(b"the cat\n")
     port = free_port()
     waiting = ["--retry-seconds", "0"] if "{port}" in url else []  # else it would be waited for: it may be starting
@@ -239,7 +241,9 @@ def test_a_wrong_url(ingest: Callable[..., Done], url: str, message: str) -> Non
     assert message.format(port=port) in done.err
 
 
-def test_wrong_credentials(ingest: Callable[..., Done], es9_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_exit_2_without_leaking_password(
+    ingest: Callable[..., Done], es9_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("fine.txt").write_bytes(b"the cat\n")
     with FaultyProxy(es9_url, authorization="ApiKey right") as proxy:
         monkeypatch.setenv("ES_SBERT_API_KEY", "wrong-and-secret")
@@ -251,7 +255,7 @@ def test_wrong_credentials(ingest: Callable[..., Done], es9_url: str, monkeypatc
         assert ingest("fine.txt", "--url", proxy.url).code == 0
 
 
-def test_an_index_of_another_model(ingest: Callable[..., Done], tmp_path: Path) -> None:
+def test_index_of_another_model_exits_2(ingest: Callable[..., Done], tmp_path: Path) -> None:
     Path("docs.jsonl").write_bytes(jsonl(*GOOD))
     assert ingest("docs.jsonl").code == 0
     other = write_tiny_bert(tmp_path / "other", seed=1)
@@ -261,7 +265,7 @@ def test_an_index_of_another_model(ingest: Callable[..., Done], tmp_path: Path) 
     assert "--model" in done.err
 
 
-def test_an_index_that_does_not_exist(cli: Cli, es9_url: str) -> None:
+def test_missing_index_exits_2(cli: Cli, es9_url: str) -> None:
     done = cli("ingest", "--index", "test-no-such-index", "--url", es9_url)
     assert done.code == 2
     assert "there is no index 'test-no-such-index'" in done.err
@@ -283,7 +287,7 @@ def _edit_prompts(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("edit", [_edit_manifest, _edit_graph, _edit_prompts])
-def test_a_bundle_edited_by_hand(
+def test_edited_model_bundle_is_refused(
     ingest: Callable[..., Done], model: Path, tmp_path: Path, edit: Callable[[Path], None]
 ) -> None:
     Path("docs.jsonl").write_bytes(jsonl(*GOOD))
@@ -307,7 +311,9 @@ def test_a_bundle_edited_by_hand(
         ("model.safetensors", None), ("modules.json", b"[]"), ("1_Pooling/config.json", b'{"pooling_mode": "best"}'),
     ],
 )  # fmt: skip
-def test_a_broken_model_folder(ingest: Callable[..., Done], tmp_path: Path, broken: str, content: bytes | None) -> None:
+def test_broken_model_folder_is_refused(
+    ingest: Callable[..., Done], tmp_path: Path, broken: str, content: bytes | None
+) -> None:
     folder = write_tiny_bert(tmp_path / "broken")
     (folder / broken).unlink()
     if content is not None:
@@ -319,7 +325,7 @@ def test_a_broken_model_folder(ingest: Callable[..., Done], tmp_path: Path, brok
     assert not Path("dead.jsonl").exists()
 
 
-def test_a_missing_model_folder(ingest: Callable[..., Done]) -> None:
+def test_missing_model_folder_is_refused(ingest: Callable[..., Done]) -> None:
     Path("docs.jsonl").write_bytes(jsonl(*GOOD))
     done = ingest("docs.jsonl", "--model", "./no/such/model")
     assert (done.code, done.out) == (2, "")

@@ -33,7 +33,7 @@ def objects(text: str) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in text.splitlines()]
 
 
-def test_texts_come_by_cluster_with_its_name_the_largest_first(cluster: Callable[..., Done]) -> None:
+def test_texts_are_output_by_cluster_largest_first(cluster: Callable[..., Done]) -> None:
     done = cluster("docs.jsonl", "--id-field", "id", "--k", "3", "--json")
     assert done.code == 0
     found = objects(done.out)
@@ -55,7 +55,7 @@ def test_texts_come_by_cluster_with_its_name_the_largest_first(cluster: Callable
     assert Path("out.jsonl").read_text() == done.out
 
 
-def test_people_see_the_size_the_name_and_different_central_texts(cluster: Callable[..., Done]) -> None:
+def test_text_output_shows_size_name_and_central_texts(cluster: Callable[..., Done]) -> None:
     done = cluster("docs.jsonl")
     assert done.out.splitlines() == [
         f"cluster 0: 4 texts  {NAMES[0]}",
@@ -88,14 +88,14 @@ def test_each_method_finds_the_groups(
 
 
 @pytest.mark.parametrize("method", ["hdbscan", "communities"])
-def test_where_all_is_noise_the_way_out_is_told(cluster: Callable[..., Done], method: str) -> None:
+def test_all_noise_suggests_lower_min_size(cluster: Callable[..., Done], method: str) -> None:
     done = cluster("docs.jsonl", "--method", method, "--min-size", "10")
     assert (done.code, done.out) == (0, "noise: 9 texts\n")
     assert f"0 clusters of 9 texts by {method}, 100.0% noise, in" in done.err
     assert "No text is in a cluster. Try a lower --min-size" in done.err
 
 
-def test_noise_comes_last_without_name_and_cosine(cluster: Callable[..., Done]) -> None:
+def test_noise_is_last_with_null_name_and_cosine(cluster: Callable[..., Done]) -> None:
     arguments = ("docs.jsonl", "--method", "communities", "--min-cosine", "0.9999", "--min-size", "3")
     assert objects(cluster(*arguments, "--json").out)[-2:] == [
         {"cluster": None, "name": None, "id": f"docs.jsonl:{line}", "cosine": None, "text": GROUPS[2]}
@@ -104,12 +104,12 @@ def test_noise_comes_last_without_name_and_cosine(cluster: Callable[..., Done]) 
     assert cluster(*arguments).out.splitlines()[-1] == "noise: 2 texts"
 
 
-def test_a_seed_gives_the_same_clusters(cluster: Callable[..., Done]) -> None:
+def test_seed_gives_same_clusters(cluster: Callable[..., Done]) -> None:
     first, second = (cluster("docs.jsonl", "--k", "2", "--seed", "7", "--json") for _ in range(2))
     assert first.out == second.out
 
 
-def test_stop_words_are_none_or_those_of_a_file(cluster: Callable[..., Done]) -> None:
+def test_stop_words_option_takes_none_or_a_file(cluster: Callable[..., Done]) -> None:
     Path("stop.txt").write_text("\ufeffMan\r\ncat\n", encoding="utf-8")
     by_file = cluster("docs.jsonl", "--k", "3", "--stop-words", "stop.txt")
     assert "cluster 0: 4 texts  guitar, plays\n" in by_file.out
@@ -124,7 +124,7 @@ def load(cli: Cli, model: Path, url: str, index: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["kmeans", "communities"])
-def test_an_index_is_clustered_by_its_vectors_and_stays_as_it_is(
+def test_clustering_an_index_leaves_it_unchanged(
     cli: Cli, model: Path, engine_url: str, index_name: str, method: str
 ) -> None:
     load(cli, model, engine_url, index_name)
@@ -139,9 +139,7 @@ def test_an_index_is_clustered_by_its_vectors_and_stays_as_it_is(
     assert contents(engine_url, index_name) == before
 
 
-def test_the_name_of_its_cluster_is_written_into_a_field_of_each_document(
-    cli: Cli, model: Path, engine_url: str, index_name: str
-) -> None:
+def test_cluster_name_is_written_to_document_field(cli: Cli, model: Path, engine_url: str, index_name: str) -> None:
     load(cli, model, engine_url, index_name)
     arguments = ("cluster", "--index", index_name, "--url", engine_url, "--write-field", "cluster")
     done = cli(*arguments, "--k", "3", "--dry-run")
@@ -163,7 +161,7 @@ def test_the_name_of_its_cluster_is_written_into_a_field_of_each_document(
     assert list(values.values()).count(NAMES[0]) == 4
 
 
-def test_a_page_shows_the_clusters_in_place_of_stdout(cluster: Callable[..., Done]) -> None:
+def test_html_report_replaces_stdout(cluster: Callable[..., Done]) -> None:
     done = cluster("docs.jsonl", "--k", "3", "--html", "page.html")
     assert (done.code, done.out) == (0, "")
     page = Path("page.html").read_text()
@@ -171,9 +169,7 @@ def test_a_page_shows_the_clusters_in_place_of_stdout(cluster: Callable[..., Don
     assert NAMES[0] in page
 
 
-def test_clusters_of_documents_whose_text_is_not_known_are_numbered(
-    cli: Cli, model: Path, engine_url: str, index_name: str
-) -> None:
+def test_clusters_without_texts_are_numbered(cli: Cli, model: Path, engine_url: str, index_name: str) -> None:
     load(cli, model, engine_url, index_name)
     _forget_text(engine_url, index_name)
     done = cli("cluster", "--index", index_name, "--url", engine_url, "--json")
@@ -204,7 +200,7 @@ def test_clusters_of_documents_whose_text_is_not_known_are_numbered(
         (("docs.jsonl", "--stop-words", "latin.txt"), "latin.txt cannot be read: it is not UTF-8"),
     ],
 )  # fmt: skip
-def test_bad_input_is_refused_with_the_way_out(
+def test_bad_input_is_refused_with_remedy(
     cluster: Callable[..., Done], cli: Cli, arguments: tuple[str, ...], message: str
 ) -> None:
     Path("one.txt").write_text("the cat\n")

@@ -16,7 +16,7 @@ from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import open_engine
 
 
-def test_all_is_well(cli: Cli, engine_url: str, index_name: str, model: Path) -> None:
+def test_healthy_setup_reports_no_failures(cli: Cli, engine_url: str, index_name: str, model: Path) -> None:
     Path("docs.txt").write_text("a man plays guitar\nthe cat sleeps\n")
     options = ["--index", index_name, "--url", engine_url, "--model", model, "--precision", "fp32"]
     assert cli("ingest", *options, "docs.txt").code == 0
@@ -30,7 +30,7 @@ def test_all_is_well(cli: Cli, engine_url: str, index_name: str, model: Path) ->
     assert {row["level"] for row in rows} <= {"ok", "warning"}
 
 
-def test_what_is_wrong_is_said_with_the_way_out(
+def test_problems_are_reported_with_remedy(
     cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path
 ) -> None:
     index = fresh_index(es9_url)
@@ -48,7 +48,7 @@ def test_what_is_wrong_is_said_with_the_way_out(
     assert (missing.code, "look  index: there is no index no-such-index" in missing.out) == (0, True)
 
 
-def test_the_mapping_is_read_once(
+def test_mapping_is_read_once(
     cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = fresh_index(es9_url)
@@ -66,7 +66,7 @@ def test_the_mapping_is_read_once(
     assert asked == [index]
 
 
-def test_the_model_of_the_index_is_the_one_that_is_tried(
+def test_model_of_the_index_is_opened(
     cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:
     index, moved = fresh_index(es9_url), tmp_path / "model"
@@ -81,7 +81,7 @@ def test_the_model_of_the_index_is_the_one_that_is_tried(
     assert (gone.code, "FAIL  model: " in gone.out, str(moved) in gone.out) == (1, True, True)
 
 
-def test_a_field_that_no_search_takes_is_not_called_fine(
+def test_unsearchable_field_is_reported_as_failure(
     cli: Cli, engine_url: str, fresh_index: Callable[[str], str], model: Path
 ) -> None:
     index, foreign = fresh_index(engine_url), fresh_index(engine_url)
@@ -102,9 +102,7 @@ def test_a_field_that_no_search_takes_is_not_called_fine(
     assert (several.out.count("ok    field embedding"), several.out.count("FAIL  field embedding")) == (1, 2)
 
 
-def test_what_cannot_be_read_is_named_by_its_block(
-    cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path
-) -> None:
+def test_read_block_is_named(cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path) -> None:
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
         engine.create_index(index, {"settings": {"index.blocks.read": True}})
@@ -112,7 +110,7 @@ def test_what_cannot_be_read_is_named_by_its_block(
     assert f"FAIL  index: {index} has index.blocks.read" in cli("doctor", "--index", index, *options).out
 
 
-def test_nothing_answers_and_no_model_opens(cli: Cli, tmp_path: Path) -> None:
+def test_unreachable_engine_and_missing_model_are_reported(cli: Cli, tmp_path: Path) -> None:
     done = cli("doctor", "--url", f"http://localhost:{free_port()}", "--model", tmp_path / "no-model")
     assert done.code == 1
     assert "FAIL  model: " in done.out

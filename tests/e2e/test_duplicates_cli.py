@@ -38,7 +38,7 @@ def groups(text: str) -> dict[int, list[tuple[str, bool, float]]]:
     return found
 
 
-def test_the_first_of_a_file_is_kept(duplicates: Callable[..., Done]) -> None:
+def test_first_of_duplicates_in_a_file_is_kept(duplicates: Callable[..., Done]) -> None:
     write_jsonl(Path("docs.jsonl"), DOCUMENTS)
     done = duplicates("docs.jsonl", "--id-field", "id", "--json", *THRESHOLD)
     assert done.code == 0
@@ -53,14 +53,14 @@ def test_the_first_of_a_file_is_kept(duplicates: Callable[..., Done]) -> None:
     ]
 
 
-def test_the_longest_is_kept_where_it_is_asked_for(duplicates: Callable[..., Done]) -> None:
+def test_keep_longest(duplicates: Callable[..., Done]) -> None:
     # White space is nothing to the model, so the two have one vector.
     write_jsonl(Path("docs.jsonl"), [{"text": "the cat sleeps"}, {"text": "the  cat   sleeps"}, {"text": "a man"}])
     done = duplicates("docs.jsonl", "--json", "--keep", "longest", *THRESHOLD)
     assert groups(done.out) == {1: [("docs.jsonl:1", False, 1.0), ("docs.jsonl:2", True, 1.0)]}
 
 
-def test_a_page_shows_the_groups_in_place_of_stdout(duplicates: Callable[..., Done]) -> None:
+def test_html_report_replaces_stdout(duplicates: Callable[..., Done]) -> None:
     write_jsonl(Path("docs.jsonl"), DOCUMENTS)
     done = duplicates("docs.jsonl", "--id-field", "id", *THRESHOLD, "--html", "page.html")
     assert (done.code, done.out) == (0, "")
@@ -71,7 +71,7 @@ def test_a_page_shows_the_groups_in_place_of_stdout(duplicates: Callable[..., Do
     assert groups(done.out) == {1: [("d9", True, 1.0), ("d7", False, 1.0)]}
 
 
-def test_a_model_in_the_environment_does_not_matter_to_an_index(
+def test_model_environment_variable_is_ignored_for_index(
     cli: Cli, engine_url: str, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ES_SBERT_MODEL", "another")
@@ -80,7 +80,7 @@ def test_a_model_in_the_environment_does_not_matter_to_an_index(
     assert (done.code, "--format and --model out" in done.err) == (2, True)
 
 
-def test_the_newest_is_kept_by_its_date(duplicates: Callable[..., Done]) -> None:
+def test_keep_newest_by_date_field(duplicates: Callable[..., Done]) -> None:
     dates: list[object] = ["2026-01-02", "2026-01-02T01:00:00+02:00", [1e12, "2026-03-01T00:00:00Z"], None, 1.7e12]
     documents = [{"text": "the cat sleeps", "at": {"date": date}} for date in dates]
     write_jsonl(Path("docs.jsonl"), [*documents, {"text": "a man"}])
@@ -100,23 +100,21 @@ def test_the_newest_is_kept_by_its_date(duplicates: Callable[..., Done]) -> None
     [("last week", "the date of docs.jsonl:1 in date cannot be read: 'last week'"),
      (True, "cannot be read: True"), (None, "none of the 2 texts has a date in date")],
 )  # fmt: skip
-def test_dates_that_cannot_be_read_are_an_error(duplicates: Callable[..., Done], date: object, message: str) -> None:
+def test_unparseable_dates_are_an_error(duplicates: Callable[..., Done], date: object, message: str) -> None:
     write_jsonl(Path("docs.jsonl"), [{"text": "the cat sleeps", "date": date}, {"text": "a man"}])
     done = duplicates("docs.jsonl", "--json", "--keep", "newest", "--date-field", "date")
     assert (done.code, done.out) == (2, "")
     assert message in done.err
 
 
-def test_texts_without_near_duplicates_are_in_no_group(duplicates: Callable[..., Done]) -> None:
+def test_no_near_duplicates_prints_nothing(duplicates: Callable[..., Done]) -> None:
     write_jsonl(Path("docs.jsonl"), [{"text": "the cat sleeps"}, {"text": "a man plays guitar"}])
     done = duplicates("docs.jsonl", "--json", *THRESHOLD)
     assert (done.code, done.out) == (0, "")
     assert "0 near-duplicates of 0 texts among 2" in done.err
 
 
-def test_an_index_keeps_the_document_with_the_lowest_id_and_stays_as_it_is(
-    cli: Cli, model: Path, engine_url: str, index_name: str
-) -> None:
+def test_index_keeps_lowest_id_and_is_unchanged(cli: Cli, model: Path, engine_url: str, index_name: str) -> None:
     write_jsonl(Path("docs.jsonl"), DOCUMENTS)
     load = ("--url", engine_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
     assert cli("ingest", "--index", index_name, *load).code == 0
@@ -138,9 +136,7 @@ def index(cli: Cli, model: Path, engine_url: str, index_name: str) -> str:
 
 
 @pytest.mark.parametrize("method", ["exact", "knn"])
-def test_the_kept_document_is_written_into_a_field_of_the_others(
-    cli: Cli, engine_url: str, index: str, method: str
-) -> None:
+def test_kept_id_is_written_to_field_of_duplicates(cli: Cli, engine_url: str, index: str, method: str) -> None:
     before = contents(engine_url, index)
     arguments = ("--index", index, "--url", engine_url, "--method", method, "--write-field", "duplicate_of", *THRESHOLD)
     done = cli("duplicates", *arguments, "--dry-run")
@@ -165,7 +161,7 @@ def test_the_kept_document_is_written_into_a_field_of_the_others(
     assert not list(Path().glob("*.state"))
 
 
-def test_a_search_by_knn_tells_its_recall_and_finds_what_all_pairs_give(cli: Cli, engine_url: str, index: str) -> None:
+def test_knn_method_reports_recall_and_matches_exact(cli: Cli, engine_url: str, index: str) -> None:
     arguments = ("--index", index, "--url", engine_url, "--json", "--min-cosine", "0.9")
     exact = cli("duplicates", *arguments)
     done = cli("duplicates", *arguments, "--method", "knn")
@@ -205,7 +201,7 @@ def stopped(process: subprocess.Popen[str], number: signal.Signals, hold: Hold) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_search_that_was_killed_or_interrupted_resumes(
+def test_resumes_after_sigkill_or_sigint(
     cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path, number: signal.Signals
 ) -> None:
     index = fresh_index(es9_url)
@@ -238,7 +234,7 @@ def test_a_search_that_was_killed_or_interrupted_resumes(
     assert done.out == exact.out != ""
 
 
-def test_an_exact_comparison_that_is_interrupted_leaves_no_file(
+def test_interrupted_exact_comparison_leaves_no_file(
     cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]
 ) -> None:
     index = fresh_index(es9_url)
@@ -281,7 +277,7 @@ def test_an_exact_comparison_that_is_interrupted_leaves_no_file(
         (("t.txt", "--html", "."), "is a directory"),
     ],
 )  # fmt: skip
-def test_bad_input_is_refused_with_the_way_out(
+def test_bad_input_is_refused_with_remedy(
     duplicates: Callable[..., Done], cli: Cli, arguments: tuple[str, ...], message: str
 ) -> None:
     Path("t.txt").write_text("the cat\na man\n")

@@ -36,9 +36,7 @@ ELSEWHERE = {
     writers.deleted_before_resume,
     writers.vectors_dropped,
     writers.texts_updated,
-    # Requests that are cut off in the middle: `cut_at_random_bytes`. An engine that comes back: `stopped`. One that has
-    # lost what it acknowledged: `killed_before_sync`.
-    engine.killed,
+    # An engine that comes back: `stopped`, and after a kill `killed`.
     engine.restarted,
     # tests/engine/test_ingest_faults.py, and `flood_stage`
     engine.read_only,
@@ -78,7 +76,7 @@ def server() -> Iterator[Callable[[Mapping[str, str]], OwnServer]]:
 @pytest.mark.parametrize(
     "fault", [fault for fault in FAULTS if fault.happen not in ELSEWHERE], ids=lambda fault: fault.name
 )
-def test_nothing_is_lost_nothing_doubled_and_nothing_stale(
+def test_no_document_is_lost_duplicated_or_stale(
     fault: Fault,
     request: pytest.FixtureRequest,
     server: Callable[[Mapping[str, str]], OwnServer],

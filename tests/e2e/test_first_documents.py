@@ -83,7 +83,7 @@ def write_source(kind: str, documents: Sequence[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [MISSPELT, ("--text-field", "titel"), ("--vector", "embedding={titel}")])
-def test_a_misspelt_field_is_refused_before_anything_is_written(
+def test_misspelt_field_is_refused_before_writing(
     ingest: Callable[..., Done], engine_url: str, index: str, options: tuple[str, ...]
 ) -> None:
     done = ingest(*write_source("jsonl", DOCUMENTS), "--id-field", "id", *options)
@@ -96,7 +96,7 @@ def test_a_misspelt_field_is_refused_before_anything_is_written(
 
 @on_one_engine
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
-def test_a_misspelt_field_is_refused_in_every_kind_of_source(
+def test_misspelt_field_is_refused_for_every_source_format(
     ingest: Callable[..., Done], engine_url: str, index: str, kind: str
 ) -> None:
     done = ingest(*write_source(kind, DOCUMENTS), "--id-field", "id", *MISSPELT)
@@ -105,9 +105,7 @@ def test_a_misspelt_field_is_refused_in_every_kind_of_source(
     assert ingest(*write_source(kind, DOCUMENTS), "--id-field", "id", *RIGHT).summary["indexed"] == 20
 
 
-def test_a_misspelt_field_is_refused_for_documents_of_the_index(
-    ingest: Callable[..., Done], engine_url: str, index: str
-) -> None:
+def test_misspelt_field_is_refused_for_index_source(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
     bulk = b"".join(b'{"index":{"_id":"%d"}}\n' % n + orjson.dumps(d) + b"\n" for n, d in enumerate(DOCUMENTS))
     with open_engine(engine_url) as engine:
         assert all(result.ok for result in engine.bulk(index, bulk))
@@ -122,7 +120,7 @@ def test_a_misspelt_field_is_refused_for_documents_of_the_index(
 
 
 @on_one_engine
-def test_a_field_that_the_mapping_has_may_be_missing_in_the_first_documents(
+def test_mapped_field_may_be_missing_in_first_documents(
     ingest: Callable[..., Done], engine_url: str, index: str
 ) -> None:
     with open_engine(engine_url) as engine:
@@ -134,7 +132,7 @@ def test_a_field_that_the_mapping_has_may_be_missing_in_the_first_documents(
 
 
 @on_one_engine
-def test_a_field_that_some_documents_lack_is_counted(ingest: Callable[..., Done]) -> None:
+def test_documents_missing_a_field_are_counted(ingest: Callable[..., Done]) -> None:
     some = [{"id": n, "title": "a cat"} | ({"body": "a man"} if n > 3 else {"body": None}) for n in range(10)]
     done = ingest(*write_source("jsonl", some), "--id-field", "id", *RIGHT)
     assert (done.code, done.summary["indexed"], done.summary["missing_fields"]) == (0, 10, {"body": 4})
@@ -142,16 +140,14 @@ def test_a_field_that_some_documents_lack_is_counted(ingest: Callable[..., Done]
 
 
 @on_one_engine
-def test_a_field_that_only_the_second_file_has_is_no_misspelling(ingest: Callable[..., Done]) -> None:
+def test_field_only_in_second_file_is_accepted(ingest: Callable[..., Done]) -> None:
     write_jsonl(Path("a.jsonl"), [{"id": n, "title": "a cat"} for n in range(1200)])
     write_jsonl(Path("b.jsonl"), [{"id": "b", "title": "a cat", "body": "a man"}])
     assert ingest("a.jsonl", "b.jsonl", "--id-field", "id", "--dry-run", *RIGHT).code == 0
 
 
 @on_one_engine
-def test_retried_letters_stay_where_they_are_when_a_field_is_misspelt(
-    ingest: Callable[..., Done], engine_url: str, index: str
-) -> None:
+def test_misspelt_field_keeps_dead_letters_on_retry(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
     bad = {"id": "x", "title": ["no", "string"], "body": "a man"}
     ingest(*write_source("jsonl", [*DOCUMENTS, bad]), "--id-field", "id", *RIGHT)
     before = Path("dead.jsonl").read_bytes()
@@ -199,7 +195,7 @@ CSV = b"id,title,body\n1,a cat,a man\n2,a dog,a woman\n"
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_source_without_a_document_that_can_be_loaded_says_why(
+def test_source_without_loadable_documents_reports_cause(
     cli: Cli,
     model: Path,
     es9_url: str,
@@ -219,7 +215,7 @@ def test_a_source_without_a_document_that_can_be_loaded_says_why(
 
 
 @on_one_engine
-def test_the_documents_of_a_bulk_body_are_loaded_by_the_command_that_is_shown(ingest: Callable[..., Done]) -> None:
+def test_bulk_body_error_shows_working_conversion_command(ingest: Callable[..., Done]) -> None:
     Path("d.jsonl").write_bytes(bulk_body(DOCUMENTS, ids=False))
     assert "awk 'NR % 2 == 0' d.jsonl" in ingest("d.jsonl", *RIGHT).err
     Path("plain.jsonl").write_bytes(b"".join(Path("d.jsonl").read_bytes().splitlines(keepends=True)[1::2]))
@@ -227,7 +223,7 @@ def test_the_documents_of_a_bulk_body_are_loaded_by_the_command_that_is_shown(in
 
 
 @on_one_engine
-def test_what_can_be_read_only_once_is_read_once(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
+def test_pipe_is_read_once(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
     """A pipe is not opened a second time: the documents that were looked at are loaded too."""
     os.mkfifo("pipe.jsonl")
     data = b"".join(orjson.dumps(document) + b"\n" for document in DOCUMENTS)
@@ -240,7 +236,7 @@ def test_what_can_be_read_only_once_is_read_once(ingest: Callable[..., Done], en
 
 
 @on_one_engine
-def test_a_misspelt_field_in_a_pipe_is_refused(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
+def test_misspelt_field_in_pipe_is_refused(ingest: Callable[..., Done], engine_url: str, index: str) -> None:
     os.mkfifo("pipe.jsonl")
     data = b"".join(orjson.dumps(document) + b"\n" for document in DOCUMENTS)
     writer = threading.Thread(target=lambda: Path("pipe.jsonl").write_bytes(data))
@@ -255,7 +251,9 @@ class TestDryRun:
     """`--dry-run` shows what would be embedded and writes nothing."""
 
     @pytest.mark.parametrize("kind", ["jsonl", "sql"])
-    def test_of_a_source(self, ingest: Callable[..., Done], engine_url: str, index: str, kind: str) -> None:
+    def test_shows_documents_of_every_source_kind(
+        self, ingest: Callable[..., Done], engine_url: str, index: str, kind: str
+    ) -> None:
         some = [*DOCUMENTS[:2], {"id": "d9", "title": "no body", "body": None}, {"id": "e", "title": "", "body": ""}]
         done = ingest(*write_source(kind, some), "--id-field", "id", *RIGHT, "--dry-run", "4")
         shown = orjson.loads(done.out)
@@ -281,7 +279,7 @@ class TestDryRun:
             assert text["tokens"] == stored[document["id"]]["embedding_meta"]["tokens"]
 
     @on_one_engine
-    def test_of_chunks_and_long_texts_for_people(
+    def test_shows_chunks_of_long_texts(
         self, ingest: Callable[..., Done], cli: Cli, model: Path, engine_url: str, index: str
     ) -> None:
         long = {"id": "x", "text": "The cat sleeps on the mat. A man plays guitar. " * 5}
@@ -304,7 +302,7 @@ class TestDryRun:
         ):
             assert fact in done.out
 
-    def test_in_place(self, ingest: Callable[..., Done], engine_url: str, index: str) -> None:
+    def test_shows_embedding_in_place(self, ingest: Callable[..., Done], engine_url: str, index: str) -> None:
         with open_engine(engine_url) as engine:
             assert engine.bulk(index, b'{"index":{"_id":"a"}}\n{"text":"a cat"}\n')[0].ok
         before = state_of(engine_url, index)
@@ -319,7 +317,7 @@ class TestDryRun:
         assert orjson.loads(ingest("--dry-run").out)["mapping"] is None
 
     @on_one_engine
-    def test_refuses_what_the_load_would_refuse(self, ingest: Callable[..., Done]) -> None:
+    def test_refuses_what_the_load_refuses(self, ingest: Callable[..., Done]) -> None:
         done = ingest(*write_source("jsonl", DOCUMENTS), *MISSPELT, "--dry-run")
         assert (done.code, done.out) == (2, "")
         assert "Did you mean title?" in done.err
@@ -335,7 +333,7 @@ class TestReplacedText:
         return source
 
     @on_one_engine
-    def test_another_text_is_refused_with_both_ways_out(
+    def test_different_template_is_refused_with_both_remedies(
         self, ingest: Callable[..., Done], loaded: list[str], index: str
     ) -> None:
         for options, shown in ((RIGHT, "--text-template '{title}. {body}'"), (("--text-field", "title"),) * 2):
@@ -347,7 +345,7 @@ class TestReplacedText:
             assert f"es-sbert ingest --index {index} --replace-text-template {given}" in done.err
             assert f"es-sbert index migrate {index} {given}" in done.err
 
-    def test_it_is_replaced_in_place(
+    def test_template_is_replaced_in_place(
         self, ingest: Callable[..., Done], loaded: list[str], engine_url: str, index: str
     ) -> None:
         before = contents(engine_url, index)
@@ -368,7 +366,7 @@ class TestReplacedText:
         )
 
     @on_one_engine
-    def test_a_misspelt_field_does_not_replace_it(
+    def test_misspelt_field_does_not_replace_template(
         self, ingest: Callable[..., Done], loaded: list[str], engine_url: str, index: str
     ) -> None:
         before = state_of(engine_url, index)
@@ -379,7 +377,7 @@ class TestReplacedText:
 
     @on_one_engine
     @pytest.mark.parametrize("arguments", [("d.jsonl", *RIGHT), ()])
-    def test_options_that_do_not_go_with_it(
+    def test_replace_text_template_rejects_incompatible_options(
         self, ingest: Callable[..., Done], loaded: list[str], arguments: tuple[str, ...]
     ) -> None:
         done = ingest("--replace-text-template", "--yes", *arguments)

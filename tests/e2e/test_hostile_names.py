@@ -44,9 +44,7 @@ def options(engine_url: str, index_name: str, model: Path) -> list[str]:
     return ["--index", index_name, "--url", engine_url, "--model", str(model), "--precision", "fp32"]
 
 
-def test_ids_go_in_and_out_and_are_pruned_as_they_are(
-    cli: Cli, options: list[str], engine_url: str, index_name: str
-) -> None:
+def test_hostile_ids_round_trip_and_are_pruned(cli: Cli, options: list[str], engine_url: str, index_name: str) -> None:
     documents = [{"id": key, "text": f"the cat number {number}"} for number, key in enumerate(IDS)]
     write_jsonl(Path("docs.jsonl"), documents)
     assert cli("ingest", *options, "docs.jsonl", "--id-field", "id").code == 0
@@ -62,7 +60,7 @@ def test_ids_go_in_and_out_and_are_pruned_as_they_are(
     assert set(contents(engine_url, index_name)) == set(IDS[::2])
 
 
-def test_numbers_that_few_readers_take_come_out_of_a_search_as_they_are(
+def test_huge_numbers_are_returned_unchanged_by_search(
     cli: Cli, options: list[str], engine_url: str, index_name: str
 ) -> None:
     huge = 123456789012345678901234567890
@@ -76,7 +74,7 @@ def test_numbers_that_few_readers_take_come_out_of_a_search_as_they_are(
 
 
 @pytest.mark.parametrize("name", ["../x", "docs?pretty", "docs#", "docs\n", "docs%2F_all", "_all", "docs,other"])
-def test_index_names_reach_no_other_api_and_no_other_folder(
+def test_hostile_index_names_reach_no_other_api_or_folder(
     cli: Cli, engine_url: str, model: Path, name: str, tmp_path: Path
 ) -> None:
     Path("docs.txt").write_text("the cat\n")
@@ -89,7 +87,7 @@ def test_index_names_reach_no_other_api_and_no_other_folder(
 
 
 @pytest.mark.parametrize("name", [f"{RED}red\nError: all is lost.txt", "\udcff\udc9b31m.txt", "\u202etxt.slf.txt"])
-def test_file_names_cannot_write_to_the_terminal(
+def test_file_names_cannot_inject_terminal_escapes(
     cli: Cli, options: list[str], index_name: str, name: str, engine_url: str
 ) -> None:
     Path(os.fsdecode(os.fsencode(name))).write_bytes(b"the cat sleeps\n\xff\xfe broken\n")
@@ -105,7 +103,7 @@ def test_file_names_cannot_write_to_the_terminal(
     assert not any(line.startswith("Error: x") for line in missing.err.splitlines())
 
 
-def test_what_the_engine_repeats_of_a_document_cannot_either(cli: Cli, options: list[str]) -> None:
+def test_engine_messages_cannot_inject_terminal_escapes(cli: Cli, options: list[str]) -> None:
     rows: list[dict[str, Any]] = [{"text": "a", "price": 1}, {"text": "b", "price": f"{RED}\nError: gone"}]
     write_jsonl(Path("docs.jsonl"), rows)
     for form in ("text", "json"):
@@ -118,7 +116,7 @@ def test_what_the_engine_repeats_of_a_document_cannot_either(cli: Cli, options: 
 FIELDS = ["it's", "a') + 1000 + params.get('b", "back\\slash", "back\\'", 'quo"te', "line\nfeed", "𝄞"]
 
 
-def test_a_field_name_stays_a_name_inside_a_script(es8_url: str, fresh_index: Callable[[str], str]) -> None:
+def test_field_name_cannot_inject_script(es8_url: str, fresh_index: Callable[[str], str]) -> None:
     index = fresh_index(es8_url)
     mapping = {"type": "dense_vector", "dims": 2, "index": True, "similarity": "cosine"}
     with open_engine(es8_url) as engine:

@@ -32,7 +32,7 @@ def assert_refused(done: Done, message: str, remedy: str) -> None:
     assert remedy in done.err
 
 
-def test_an_index_is_created_shown_and_found_again(run: Run, engine_url: str, index_name: str) -> None:
+def test_create_show_and_reuse_index(run: Run, engine_url: str, index_name: str) -> None:
     done = run("index", "create", index_name, "--index-type", "int8_hnsw", "--shards", "2", url=engine_url)
     assert (done.code, done.out) == (0, "")
     created, text = done.err.splitlines()
@@ -60,7 +60,7 @@ def test_an_index_is_created_shown_and_found_again(run: Run, engine_url: str, in
     assert_refused(conflict, "has the index type int8_hnsw, not flat", "omit --index-type")
 
 
-def test_the_text_of_the_vectors_is_set_once(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
+def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
     index = fresh_index(es9_url)
 
     def create(*options: str) -> Done:
@@ -104,7 +104,7 @@ def test_the_text_of_the_vectors_is_set_once(run: Run, es9_url: str, fresh_index
     assert text() == "{title}\n{body}"
 
 
-def test_an_index_for_passages(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
+def test_create_index_with_passages(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
     index = fresh_index(es9_url)
     assert_refused(run("index", "create", index, "--passages", "300", url=es9_url), "reads 256 tokens", "at most 256")
     assert_refused(
@@ -117,7 +117,7 @@ def test_an_index_for_passages(run: Run, es9_url: str, fresh_index: Callable[[st
     assert_refused(conflict, "has passages of 64 tokens", "Omit --passages")
 
 
-def test_what_cannot_be_created_is_refused(run: Run, es9_url: str, tmp_path: Path) -> None:
+def test_create_refuses_invalid_options(run: Run, es9_url: str, tmp_path: Path) -> None:
     def create(*args: str) -> Done:
         return run("index", "create", *args, url=es9_url)
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_created_is_refused(run: Run, es9_url: str, tmp_path: Pat
     assert_refused(create("UPPER"), "400", "")
 
 
-def test_a_missing_index_is_named(run: Run, es9_url: str) -> None:
+def test_show_missing_index_is_an_error(run: Run, es9_url: str) -> None:
     assert_refused(
         run("index", "show", "test-nowhere", url=es9_url), "no index 'test-nowhere'", "es-sbert index create"
     )
@@ -137,20 +137,18 @@ def test_a_missing_index_is_named(run: Run, es9_url: str) -> None:
 @pytest.mark.parametrize(
     "command", [["index", "show", "docs"], ["index", "create", "docs"], ["search", "--index", "docs", "x"]]
 )
-def test_an_address_where_nothing_listens(run: Run, command: list[str]) -> None:
+def test_unreachable_address_is_an_error(run: Run, command: list[str]) -> None:
     done = run(*command, url=f"http://127.0.0.1:{free_port()}")
     assert_refused(done, "nothing listens at http://127.0.0.1", "es-sbert engine up")
 
 
-def test_an_address_that_is_none(run: Run) -> None:
+def test_invalid_url_is_an_error(run: Run) -> None:
     assert_refused(
         run("index", "show", "docs", url="localhost:9200"), "no http:// or https://", "http://localhost:9200"
     )
 
 
-def test_settings_that_a_killed_load_has_left_are_put_back(
-    run: Run, es9_url: str, fresh_index: Callable[[str], str]
-) -> None:
+def test_repair_restores_settings_of_killed_load(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
         engine.create_index(index, {"settings": {"index.number_of_replicas": "2"}})
@@ -170,7 +168,7 @@ def test_settings_that_a_killed_load_has_left_are_put_back(
     assert_refused(run("index", "repair", "no-such-index", url=es9_url), "there is no index", "Check the name")
 
 
-def test_recall_sizes_and_another_type(
+def test_recall_size_and_change_type_commands(
     run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
@@ -220,7 +218,7 @@ def test_recall_sizes_and_another_type(
     assert_refused(back, "cannot change", "es-sbert index migrate ALIAS --index-type flat")
 
 
-def test_a_minimum_cosine_is_recommended(
+def test_calibrate_recommends_min_cosine(
     run: Run, es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)

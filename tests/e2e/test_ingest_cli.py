@@ -50,7 +50,7 @@ def test_every_format_and_compression(ingest: Callable[..., Done], engine_url: s
     assert texts == {"1": "a man plays guitar", "2": 'the cat, on "the" mat', "3": '"a man'}
 
 
-def test_load_again_change_and_backfill(ingest: Callable[..., Done], engine_url: str, index_name: str) -> None:
+def test_reload_update_and_backfill(ingest: Callable[..., Done], engine_url: str, index_name: str) -> None:
     documents = sentences(50)
     write_jsonl(Path("docs.jsonl"), documents)
     assert counts(ingest("docs.jsonl", "--id-field", "id", "--json")) == {"read": 50, "indexed": 50}
@@ -64,7 +64,7 @@ def test_load_again_change_and_backfill(ingest: Callable[..., Done], engine_url:
     assert contents(engine_url, index_name)["d1"]["text"] == "the cat sleeps"
 
 
-def test_the_summary_goes_to_stderr_and_json_to_stdout(ingest: Callable[..., Done], model: Path) -> None:
+def test_summary_goes_to_stderr_and_json_to_stdout(ingest: Callable[..., Done], model: Path) -> None:
     long = {"text": "cat " * 30}
     Path("docs.jsonl").write_bytes(b'{"text": "the cat"}\n\n{"text": ""}\nnonsense\n' + orjson.dumps(long))
     done = ingest("docs.jsonl")
@@ -97,7 +97,7 @@ def test_the_summary_goes_to_stderr_and_json_to_stdout(ingest: Callable[..., Don
     assert first["run"] < second["run"]
 
 
-def test_the_model_of_the_index_is_the_default(
+def test_model_defaults_to_that_of_the_index(
     cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]
 ) -> None:
     index = fresh_index(es9_url)
@@ -111,7 +111,7 @@ def start(arguments: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
 
 
-def test_standard_input_may_be_compressed(engine_url: str, index_name: str, model: Path, tmp_path: Path) -> None:
+def test_stdin_may_be_compressed(engine_url: str, index_name: str, model: Path, tmp_path: Path) -> None:
     data = gzip.compress(b"".join(orjson.dumps(document) + b"\n" for document in sentences(30)))
     process = start(
         [*options(engine_url, index_name, model), "-", "--format", "jsonl", "--id-field", "id", "--json"],
@@ -125,7 +125,7 @@ def test_standard_input_may_be_compressed(engine_url: str, index_name: str, mode
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_what_is_not_embedded_and_sums_up(
+def test_signal_leaves_unembedded_documents_and_prints_summary(
     es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     index = fresh_index(es9_url)
@@ -154,7 +154,7 @@ def test_a_signal_leaves_what_is_not_embedded_and_sums_up(
     assert not contents(es9_url, index)
 
 
-def test_a_second_signal_ends_the_process_even_where_the_engine_hangs(
+def test_second_signal_exits_while_engine_hangs(
     es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:
     released = threading.Event()
@@ -197,7 +197,7 @@ def _output(process: subprocess.Popen[bytes]) -> tuple[bytes, str]:
         return process.stdout.read(), process.stderr.read().decode()
 
 
-def test_progress_is_plain_lines_where_there_is_no_terminal(
+def test_progress_is_plain_lines_without_a_terminal(
     es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:
     messages = tmp_path / "messages"
@@ -219,7 +219,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
     assert "\x1b" not in said
 
 
-def test_memory_does_not_grow_with_the_source(
+def test_memory_does_not_grow_with_source_size(
     es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:
     """Peak memory of loading 80 MB is that of loading 10 MB, within some windows' worth.

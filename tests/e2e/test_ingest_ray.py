@@ -108,14 +108,14 @@ def check(bench: Bench, summary: dict[str, Any]) -> None:
     assert end.documents == len(bench.corpus.wanted)
 
 
-def test_a_node_that_is_killed_loses_and_doubles_nothing(cluster: RayCluster, bench: Bench) -> None:
+def test_killed_node_loses_and_duplicates_nothing(cluster: RayCluster, bench: Bench) -> None:
     with bench.held(0.1) as (load, hold):
         cluster.kill_a_node()
         hold.release()
         check(bench, bench.ended(load))
 
 
-def test_the_same_command_goes_on_after_it_was_interrupted(bench: Bench) -> None:
+def test_resumes_after_interrupt(bench: Bench) -> None:
     """And then the command that went on is killed, and the next one goes on again."""
     stopped = bench.terminate_in_the_middle().summary
     assert stopped["interrupted"]
@@ -167,7 +167,7 @@ def check_vectors(bench: Bench) -> None:
         assert {name: stored[key][name] for name in wanted[key]} == wanted[key]
 
 
-def test_an_index_is_embedded_in_place_by_slices_also_of_a_node_that_is_killed(
+def test_slices_embed_index_in_place_despite_killed_node(
     cluster: RayCluster, bench: Bench, in_place: Callable[[str], Load]
 ) -> None:
     def begun() -> bool:
@@ -187,7 +187,7 @@ def test_an_index_is_embedded_in_place_by_slices_also_of_a_node_that_is_killed(
     check_vectors(bench)
 
 
-def test_a_worker_tells_of_a_pipeline_that_changes_documents_and_the_same_command_repairs(
+def test_worker_reports_altering_pipeline_and_rerun_repairs(
     cluster: RayCluster, es8_url: str, fresh_index: Callable[[str], str], model: Path, tiny: Encoder, tmp_path: Path
 ) -> None:
     bench = Bench("es8", es8_url, fresh_index(es8_url), model, tiny, tmp_path, corpus(300), outage=0)
@@ -199,7 +199,7 @@ def test_a_worker_tells_of_a_pipeline_that_changes_documents_and_the_same_comman
         check(bench, bench.finish())
 
 
-def test_a_cluster_that_is_not_there(
+def test_missing_ray_cluster_exits_2(
     cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:
     docs = write_jsonl(tmp_path / "docs.jsonl", [{"text": "a man"}])
@@ -214,7 +214,7 @@ def test_a_cluster_that_is_not_there(
     assert "--watch" in done.err
 
 
-def test_what_is_refused_before_anything_is_written(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
+def test_unsupported_setups_are_refused_before_writing(cluster: RayCluster, bench: Bench, tmp_path: Path) -> None:
     older = tmp_path / "packages/es_sbert/__init__.py"
     older.parent.mkdir(parents=True)
     older.write_text('__version__ = "0.0.1"\n')

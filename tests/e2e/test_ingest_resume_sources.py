@@ -78,7 +78,7 @@ def check_secret(bench: Bench) -> None:
             assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_killed_at_random_moments_a_load_ends_as_if_nothing_had_happened(bench: Bench) -> None:
+def test_load_killed_at_random_ends_complete(bench: Bench) -> None:
     """And terminated, which closes the source where a kill leaves it open."""
     chance = random.Random(0)
     for _ in range(2):

@@ -15,9 +15,7 @@ from tests.faults.compare import compare
 from tests.faults.corpus import corpus
 
 
-def test_dead_letters_are_tried_again(
-    es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
-) -> None:
+def test_dead_letters_are_retried(es9_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path) -> None:
     with (
         Encoder(str(model), precision="fp32", threads=1) as tiny,
         closing(Bench("es9", es9_url, fresh_index(es9_url), model, tiny, tmp_path, corpus(2000), outage=0)) as bench,

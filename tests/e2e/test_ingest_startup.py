@@ -15,9 +15,7 @@ from tests.faulty_proxy import CutConnectionError, Exchange, FaultyProxy, answer
 
 
 @pytest.mark.parametrize("engine_url", ["es9", "opensearch"], indirect=True)
-def test_every_request_of_a_load_may_fail_once_from_the_first_one_on(
-    cli: Cli, engine_url: str, index_name: str, model: Path
-) -> None:
+def test_each_request_may_fail_once_from_startup_on(cli: Cli, engine_url: str, index_name: str, model: Path) -> None:
     """Connecting, planning and preparing are as patient as loading is."""
     seen: set[str] = set()
 
@@ -55,7 +53,7 @@ def test_every_request_of_a_load_may_fail_once_from_the_first_one_on(
     assert len(contents(engine_url, index_name)) == 5
 
 
-def test_ctrl_c_ends_the_wait_for_an_engine_that_does_not_come(silent_port: int, tmp_path: Path) -> None:
+def test_ctrl_c_ends_wait_for_engine_at_startup(silent_port: int, tmp_path: Path) -> None:
     (tmp_path / "docs.txt").write_text("the cat\n")
     command = [sys.executable, "-m", "es_sbert", "ingest", "--index", "docs", "docs.txt", "--retry-seconds", "3600"]
     process = subprocess.Popen(

@@ -95,9 +95,7 @@ def kill_at(has_come: Callable[[], bool], place: Place, *options: str | Path) ->
     assert child.returncode == -signal.SIGKILL, output
 
 
-def test_killed_at_any_moment_it_goes_on(
-    place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder
-) -> None:
+def test_migration_resumes_after_kill(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
     engine = place.engine
     target = new_index_name(place.alias, second.info.fingerprint, place.index)
     options = ("--model", two_models[1], "--precision", "fp32", "--threads", "1", "--json")
@@ -129,7 +127,7 @@ def test_killed_at_any_moment_it_goes_on(
     assert (dropped.code, dropped.out, dropped.err) == (0, "", f"deleted {place.index}\n")
 
 
-def test_what_it_says_and_refuses(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
+def test_migrate_output_and_refusals(place: Place, run: Run, two_models: tuple[Path, Path], second: Encoder) -> None:
     first, other = two_models
     for options, code, said in (
         (["--drop"], 2, "nobody is there to be asked"),

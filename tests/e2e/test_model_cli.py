@@ -83,7 +83,7 @@ def first_hit(done: Done) -> str:
     return text
 
 
-def test_every_command_finds_the_model_of_the_index_from_another_folder(workshop: Workshop) -> None:
+def test_commands_find_index_model_from_another_folder(workshop: Workshop) -> None:
     assert first_hit(workshop.search()) == TEXTS[0]
     doctor = workshop.on_index("doctor")
     assert f"ok    model: base ({workshop.fingerprint[:12]})" in doctor.out
@@ -101,7 +101,7 @@ def test_every_command_finds_the_model_of_the_index_from_another_folder(workshop
     assert backfill.code == 0, backfill.err
 
 
-def test_python_finds_it_too(workshop: Workshop) -> None:
+def test_python_api_finds_model_of_index(workshop: Workshop) -> None:
     with SemanticIndex(workshop.index, workshop.url, device="cpu") as index:
         assert index.search(QUERY, 1).hits[0].source["text"] == TEXTS[0]
         assert (index.encoder.info.model, index.encoder.info.fingerprint) == ("base", workshop.fingerprint)
@@ -114,7 +114,7 @@ def test_python_finds_it_too(workshop: Workshop) -> None:
     assert asyncio.run(search()) == TEXTS[0]
 
 
-def test_a_migration_goes_on_with_the_model_of_the_index(workshop: Workshop, fresh_index: Callable[[str], str]) -> None:
+def test_migration_resumes_with_model_of_index(workshop: Workshop, fresh_index: Callable[[str], str]) -> None:
     alias, new = f"{workshop.index}-alias", fresh_index(workshop.url)
     httpx.put(f"{workshop.url}/{workshop.index}/_alias/{alias}").raise_for_status()
     done = workshop.cli(
@@ -123,7 +123,7 @@ def test_a_migration_goes_on_with_the_model_of_the_index(workshop: Workshop, fre
     assert (done.code, done.summary["model"], done.summary["target"]) == (0, "base", new), done.err
 
 
-def test_the_gateway_and_its_page_find_it_by_the_fingerprint(workshop: Workshop, tmp_path: Path) -> None:
+def test_gateway_finds_model_by_fingerprint(workshop: Workshop, tmp_path: Path) -> None:
     query = {"query": {"match": {"semantic": QUERY}}}
     with gateway(workshop.url, write_tiny_bert(tmp_path / "served", seed=3)) as url:
         found = httpx.post(f"{url}/{workshop.index}/_search", json=query, timeout=60).json()
@@ -136,7 +136,7 @@ def test_the_gateway_and_its_page_find_it_by_the_fingerprint(workshop: Workshop,
         assert (unknown.status_code, "base" in unknown.text) == (503, False)
 
 
-def test_a_moved_folder_is_told_and_found_again_when_it_is_added(workshop: Workshop, tmp_path: Path) -> None:
+def test_moved_model_folder_is_reported_and_can_be_readded(workshop: Workshop, tmp_path: Path) -> None:
     moved = tmp_path / "models" / "kept"
     moved.parent.mkdir()
     workshop.bundle.rename(moved)
@@ -154,7 +154,7 @@ def test_a_moved_folder_is_told_and_found_again_when_it_is_added(workshop: Works
     assert workshop.on_index("doctor").code == 0
 
 
-def test_a_folder_that_holds_another_model_is_told_as_changed(workshop: Workshop) -> None:
+def test_replaced_model_folder_is_reported_as_changed(workshop: Workshop) -> None:
     shutil.rmtree(workshop.bundle)
     write_tiny_bert(workshop.bundle, seed=1)
     done = workshop.search()
@@ -164,7 +164,7 @@ def test_a_folder_that_holds_another_model_is_told_as_changed(workshop: Workshop
     assert "changed" in workshop.cli("model", "list").out
 
 
-def test_a_folder_of_the_same_name_in_the_working_directory_is_not_taken(workshop: Workshop) -> None:
+def test_same_named_folder_in_cwd_is_not_used(workshop: Workshop) -> None:
     for name in ("base", "tuned"):
         write_tiny_bert(Path(name), seed=1)
     assert first_hit(workshop.search()) == TEXTS[0]
@@ -175,7 +175,7 @@ def test_a_folder_of_the_same_name_in_the_working_directory_is_not_taken(worksho
     assert (typed.code, "holds vectors of the model 'base'" in typed.err) == (2, True)
 
 
-def test_a_registered_name_is_taken_for_a_model(workshop: Workshop) -> None:
+def test_registered_name_selects_model(workshop: Workshop) -> None:
     assert first_hit(workshop.search("--model", "tuned")) == TEXTS[0]
     assert workshop.cli("model", "add", workshop.bundle, "--name", "support").code == 0
     assert first_hit(workshop.search("--model", "support")) == TEXTS[0]
@@ -183,7 +183,7 @@ def test_a_registered_name_is_taken_for_a_model(workshop: Workshop) -> None:
     assert (refused.code, "an installed model is called" in refused.err) == (2, True)
 
 
-def test_models_are_listed_and_removed(workshop: Workshop) -> None:
+def test_models_can_be_listed_and_removed(workshop: Workshop) -> None:
     listed = workshop.cli("model", "list", "--json")
     [model] = [json.loads(line) for line in listed.out.splitlines()]
     assert model == {
@@ -204,7 +204,7 @@ def test_models_are_listed_and_removed(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "empty"])
-def test_what_is_no_model_is_not_added(cli: Cli, folder: str) -> None:
+def test_invalid_model_folder_is_not_added(cli: Cli, folder: str) -> None:
     Path("empty").mkdir()
     done = cli("model", "add", folder)
     assert (done.code, done.out) == (2, "")
@@ -212,9 +212,7 @@ def test_what_is_no_model_is_not_added(cli: Cli, folder: str) -> None:
     assert cli("model", "list").out == ""
 
 
-def test_an_export_succeeds_where_it_cannot_be_registered(
-    cli: Cli, own_cache: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_succeeds_when_registration_fails(cli: Cli, own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").touch()
     monkeypatch.setenv("ES_SBERT_REGISTRY", "file/models.json")
     write_tiny_bert(Path("base"))
@@ -226,7 +224,7 @@ def test_an_export_succeeds_where_it_cannot_be_registered(
 
 
 @pytest.mark.slow
-def test_a_trained_model_is_registered_under_the_recipes_name_and_found_by_a_search(
+def test_trained_model_is_registered_under_recipe_name(
     cli: Cli,
     own_cache: None,
     es9_url: str,

@@ -37,7 +37,7 @@ def brute_force(model: Path, texts: list[str]) -> list[tuple[float, int, int]]:
     return sorted(found, key=lambda pair: -pair[0])
 
 
-def test_all_pairs_of_a_file_are_ranked_as_by_brute_force(pairs: Callable[..., Done], model: Path) -> None:
+def test_all_pairs_of_a_file_match_brute_force(pairs: Callable[..., Done], model: Path) -> None:
     write_jsonl(Path("docs.jsonl"), DOCUMENTS)
     done = pairs("docs.jsonl", "--id-field", "id", "--json", "-k", "1000")
     found, expected = lines(done.out), brute_force(model, TEXTS)
@@ -57,7 +57,7 @@ def test_all_pairs_of_a_file_are_ranked_as_by_brute_force(pairs: Callable[..., D
     assert lines(Path("out.jsonl").read_text()) == found[:2]
 
 
-def test_a_page_shows_the_pairs_in_place_of_stdout(pairs: Callable[..., Done]) -> None:
+def test_html_report_replaces_stdout(pairs: Callable[..., Done]) -> None:
     write_jsonl(Path("docs.jsonl"), DOCUMENTS)
     done = pairs("docs.jsonl", "--html", "page.html")
     assert (done.code, done.out) == (0, "")
@@ -79,7 +79,7 @@ def test_a_page_shows_the_pairs_in_place_of_stdout(pairs: Callable[..., Done]) -
         ("t.jsonl", '{"text":"a man plays guitar"}\n{"text":null}\n{"text":"the cat sleeps"}\n'),
     ],
 )
-def test_texts_of_every_format_are_named_by_their_line(pairs: Callable[..., Done], name: str, content: str) -> None:
+def test_texts_are_identified_by_file_and_line(pairs: Callable[..., Done], name: str, content: str) -> None:
     Path(name).write_text(content)
     done = pairs(name)
     [cosine, first, second] = done.out.splitlines()
@@ -92,7 +92,7 @@ def test_texts_of_every_format_are_named_by_their_line(pairs: Callable[..., Done
         assert "1 left out: it has no text (first: " in done.err
 
 
-def test_repeated_texts_are_pairs_unless_distinct_is_given(pairs: Callable[..., Done]) -> None:
+def test_repeated_texts_are_pairs_unless_distinct(pairs: Callable[..., Done]) -> None:
     Path("t.txt").write_text("the cat sleeps\na man plays guitar\nthe cat sleeps\n")
     [best, *_] = lines(pairs("t.txt", "--json").out)
     assert (best["cosine"], best["first"]["id"], best["second"]["id"]) == (1.0, "t.txt:1", "t.txt:3")
@@ -102,7 +102,7 @@ def test_repeated_texts_are_pairs_unless_distinct_is_given(pairs: Callable[..., 
     assert "1 left out: its text is identical to an earlier one (first: t.txt:3)" in done.err
 
 
-def test_records_that_cannot_be_read_are_counted_and_the_first_is_named(pairs: Callable[..., Done]) -> None:
+def test_unreadable_records_are_counted_and_first_named(pairs: Callable[..., Done]) -> None:
     Path("t.jsonl").write_text('{"text":"the cat"}\n{"text":\n{"text":5}\n{"text":"a man"}\nnull\n')
     done = pairs("t.jsonl")
     assert done.code == 0
@@ -111,7 +111,7 @@ def test_records_that_cannot_be_read_are_counted_and_the_first_is_named(pairs: C
     assert "1 left out: the text field text is a JSON number, not a string (first: t.jsonl:3)" in done.err
 
 
-def test_two_files_are_aligned_with_margins(pairs: Callable[..., Done]) -> None:
+def test_two_files_are_aligned_by_margin(pairs: Callable[..., Done]) -> None:
     Path("one.txt").write_text("\n".join(TEXTS))
     Path("two.txt").write_text("\n".join(reversed(TEXTS)))
     done = pairs("--between", "one.txt", "two.txt", "--json")
@@ -123,7 +123,7 @@ def test_two_files_are_aligned_with_margins(pairs: Callable[..., Done]) -> None:
     assert "5 pairs of 5 and 5 texts" in done.err
 
 
-def test_an_index_gives_the_pairs_of_its_file(
+def test_index_gives_same_pairs_as_its_file(
     cli: Cli, model: Path, pairs: Callable[..., Done], engine_url: str, index_name: str
 ) -> None:
     write_jsonl(Path("docs.jsonl"), [*DOCUMENTS, {"id": "none", "text": " "}])
@@ -172,7 +172,7 @@ def test_an_index_gives_the_pairs_of_its_file(
         (("t.txt", "-o", "no/such/folder.jsonl"), "cannot be written"),
     ],
 )  # fmt: skip
-def test_bad_input_is_refused_with_the_way_out(
+def test_bad_input_is_refused_with_remedy(
     pairs: Callable[..., Done], cli: Cli, arguments: tuple[str, ...], message: str
 ) -> None:
     Path("t.txt").write_text("the cat\na man\n")

@@ -199,12 +199,12 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
 }  # fmt: skip
 
 
-def test_the_table_names_the_tasks_that_are_tested() -> None:
+def test_privilege_table_lists_all_tested_tasks() -> None:
     assert set(table()) == set(TASKS)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_key_with_exactly_these_privileges_is_enough_and_with_one_less_is_not(desk: Desk, task: str) -> None:
+def test_listed_privileges_are_sufficient_and_necessary(desk: Desk, task: str) -> None:
     cluster, index = table()[task]
     prepare, command = TASKS[task]
     name = prepare(desk)
@@ -221,7 +221,7 @@ def test_a_key_with_exactly_these_privileges_is_enough_and_with_one_less_is_not(
     assert ("stay as they are during the load" in done.err) is (task == "`ingest FILE…` into a new index")
 
 
-def test_the_code_asks_for_what_the_table_says() -> None:
+def test_code_checks_privileges_of_the_table() -> None:
     rows = table()
     for task, wanted in {
         "`search`": SEARCH,
@@ -235,7 +235,7 @@ def test_the_code_asks_for_what_the_table_says() -> None:
         assert rows[task] == ([CLUSTER_PRIVILEGE], sorted(wanted.privileges, key=rows[task][1].index))
 
 
-def test_a_key_for_docs_alone_loads_prunes_and_backfills_there_and_nowhere_else(desk: Desk) -> None:
+def test_docs_privileges_load_prune_and_backfill_only_there(desk: Desk) -> None:
     desk.use(["monitor"], ["all"])
     index = desk.fresh()
     assert desk.ingest(index, "docs.jsonl", "--id-field", "id").code == 0
@@ -249,7 +249,7 @@ def test_a_key_for_docs_alone_loads_prunes_and_backfills_there_and_nowhere_else(
         assert engine.get_index("elsewhere") is None
 
 
-def test_a_key_that_may_read_alone_searches_and_shows_but_loads_nothing(desk: Desk) -> None:
+def test_read_only_key_can_search_and_show_but_not_load(desk: Desk) -> None:
     index = desk.loaded()
     with desk.admin() as engine:
         before: Any = (engine.get_index(index), engine.count(index))
@@ -273,7 +273,7 @@ def test_a_key_that_may_read_alone_searches_and_shows_but_loads_nothing(desk: De
     assert f"it may not load documents into {index}: it lacks index and maintenance" in found.out
 
 
-def test_the_doctor_without_the_cluster_privilege_says_so(desk: Desk) -> None:
+def test_doctor_reports_missing_cluster_privilege(desk: Desk) -> None:
     desk.use([], ["read"])
     done = desk.doctor("docs")
     assert done.code == 1
@@ -281,7 +281,7 @@ def test_the_doctor_without_the_cluster_privilege_says_so(desk: Desk) -> None:
     assert "the cluster privilege monitor" in done.out
 
 
-def test_asking_for_what_a_key_may_not_is_no_missing_api(desk: Desk) -> None:
+def test_denied_api_is_not_reported_as_missing(desk: Desk) -> None:
     key = desk.server.api_key(cluster=["monitor"], index={"docs*": ["read"]})
     with closing(connect(desk.settings(api_key=SecretStr(key)))) as engine:
         with pytest.raises(AccessDenied) as caught:
@@ -312,7 +312,7 @@ def key_id(encoded: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["invalidated", "narrowed"])
-def test_a_key_that_loses_its_rights_during_a_load_leaves_documents_but_kills_none(
+def test_revoked_privileges_leave_documents_without_dead_letters(
     desk: Desk, model: Path, how: str, tmp_path: Path
 ) -> None:
     index = desk.fresh()
@@ -358,7 +358,7 @@ def test_a_key_that_loses_its_rights_during_a_load_leaves_documents_but_kills_no
     assert not Path(f"{index}.dead-letters.jsonl").exists()
 
 
-def test_the_doctor_tells_a_narrow_user_of_elasticsearch_9_what_it_may_do(
+def test_doctor_reports_privileges_of_restricted_user_on_es9(
     secured_es9: Secured, cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ES_SBERT_PASSWORD", PASSWORD)
@@ -380,6 +380,6 @@ def test_the_doctor_tells_a_narrow_user_of_elasticsearch_9_what_it_may_do(
     assert (stopped.code, "does not allow GET /mine-too" in stopped.err) == (2, True)
 
 
-def test_the_doctor_says_where_nobody_tells(cli: Cli, opensearch_url: str, model: Path) -> None:
+def test_doctor_reports_when_privileges_are_unknown(cli: Cli, opensearch_url: str, model: Path) -> None:
     done = cli("doctor", "--index", "docs-none", "--url", opensearch_url, "--model", model, "--precision", "fp32")
     assert (done.code, "OpenSearch does not report permissions" in done.out) == (0, True)

@@ -57,9 +57,7 @@ def docs(tmp_path: Path) -> Path:
     )
 
 
-def test_the_bar_moves_with_every_batch_and_the_summary_comes_last(
-    load: Callable[..., TerminalRun], docs: Path
-) -> None:
+def test_progress_bar_advances_and_summary_comes_last(load: Callable[..., TerminalRun], docs: Path) -> None:
     # All documents are one window: none is in the index before the last one is embedded.
     run = load(docs, "--id-field", "id", "--batch-window", COUNT)
     assert run.code == 0
@@ -79,7 +77,7 @@ def test_the_bar_moves_with_every_batch_and_the_summary_comes_last(
     assert "CPUExecutionProvider on cpu" in last[-1]
 
 
-def test_a_message_does_not_go_into_the_line_of_the_bar(load: Callable[..., TerminalRun], docs: Path) -> None:
+def test_message_does_not_break_progress_bar_line(load: Callable[..., TerminalRun], docs: Path) -> None:
     pressed = False
 
     def press(frame: Frame) -> bytes:
@@ -97,7 +95,7 @@ def test_a_message_does_not_go_into_the_line_of_the_bar(load: Callable[..., Term
     assert all("Stopping" not in row for frame in stopping for row in frame.rows if "━" in row)
 
 
-def test_watch_says_that_it_watches(load: Callable[..., TerminalRun], tmp_path: Path) -> None:
+def test_watch_reports_that_it_is_watching(load: Callable[..., TerminalRun], tmp_path: Path) -> None:
     few = write_jsonl(tmp_path / "few.jsonl", [{"id": "d0", "text": "a cat"}, {"id": "d1", "text": "a man"}])
     assert load(few, "--id-field", "id").code == 0
     pressed = False

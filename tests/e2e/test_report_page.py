@@ -175,7 +175,7 @@ def open_report(browser: Browser, tmp_path: Path) -> Iterator[OpenReport]:
 # 640 pixels are a desktop's 1280 at 200 % of zoom.
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("dark", 640), ("light", 320)])
 @pytest.mark.parametrize("kind", ReportKind)
-def test_axe_finds_nothing(open_report: OpenReport, kind: ReportKind, scheme: str, width: int) -> None:
+def test_page_passes_axe(open_report: OpenReport, kind: ReportKind, scheme: str, width: int) -> None:
     tab = open_report(REPORTS[kind](), color_scheme=scheme, size={"width": width, "height": 720})
     expect_accessible(tab)
     tab.groups.nth(1).click()
@@ -191,7 +191,7 @@ def expect_accessible(tab: ReportPage) -> None:
     assert result.violations_count == 0, result.generate_report()
 
 
-def test_screen_readers_find_their_way(open_report: OpenReport) -> None:
+def test_page_structure_for_screen_readers(open_report: OpenReport) -> None:
     tab = open_report(duplicates())
     expect(tab.page.locator("body")).to_match_aria_snapshot("""
     - navigation "Skip links":
@@ -228,7 +228,7 @@ def test_screen_readers_find_their_way(open_report: OpenReport) -> None:
     """)
 
 
-def test_keyboard_leads_from_groups_to_members_to_the_search(open_report: OpenReport) -> None:
+def test_keyboard_moves_from_groups_to_members_to_search(open_report: OpenReport) -> None:
     tab = open_report(clusters())
     keyboard = tab.page.keyboard
     keyboard.press("Tab")
@@ -261,7 +261,7 @@ def test_keyboard_leads_from_groups_to_members_to_the_search(open_report: OpenRe
     assert tab.focused() == "query"
 
 
-def test_map_is_used_by_keyboard(open_report: OpenReport) -> None:
+def test_map_works_by_keyboard(open_report: OpenReport) -> None:
     tab = open_report(clusters())
     whole = tab.map_pixels()
     tab.page.locator("#map-canvas").focus()
@@ -280,7 +280,7 @@ def test_map_is_used_by_keyboard(open_report: OpenReport) -> None:
     assert tab.map_pixels() == whole
 
 
-def test_map_is_used_by_pointer(open_report: OpenReport) -> None:
+def test_map_works_by_pointer(open_report: OpenReport) -> None:
     tab = open_report(duplicates())
     box = tab.page.locator("#map-canvas").bounding_box()
     assert box is not None
@@ -313,7 +313,7 @@ def test_map_is_used_by_pointer(open_report: OpenReport) -> None:
     assert tab.map_pixels() == whole
 
 
-def test_map_is_zoomed_by_two_fingers(open_report: OpenReport) -> None:
+def test_map_zooms_by_pinch(open_report: OpenReport) -> None:
     tab = open_report(clusters(), has_touch=True)
     box = tab.page.locator("#map-canvas").bounding_box()
     assert box is not None
@@ -331,7 +331,7 @@ def test_map_is_zoomed_by_two_fingers(open_report: OpenReport) -> None:
     assert tab.map_pixels() == whole
 
 
-def test_group_that_is_selected_on_the_map_is_shown_in_the_list(open_report: OpenReport) -> None:
+def test_group_selected_on_map_is_shown_in_list(open_report: OpenReport) -> None:
     texts = [f"text {number}" for number in range(260)]
     groups = [ReportGroup(str(number), (2 * number, 2 * number + 1), (0.9, 0.9)) for number in range(130)]
     tab = open_report(report(ReportKind.PAIRS, texts, groups))
@@ -344,7 +344,7 @@ def test_group_that_is_selected_on_the_map_is_shown_in_the_list(open_report: Ope
     expect(tab.groups.nth(129)).to_be_focused()
 
 
-def test_search_ignores_case_and_accents_and_tells_the_count(open_report: OpenReport) -> None:
+def test_search_ignores_case_and_accents_and_shows_count(open_report: OpenReport) -> None:
     tab = open_report(clusters())
     whole = tab.map_pixels()
     box = tab.page.get_by_role("searchbox", name="Find texts")
@@ -391,7 +391,7 @@ def test_differing_words_are_marked_side_by_side(open_report: OpenReport) -> Non
     expect(tab.details.locator(".comparison").last).to_contain_text("identical texts")
 
 
-def test_pairs_are_all_compared(open_report: OpenReport) -> None:
+def test_all_pairs_show_a_comparison(open_report: OpenReport) -> None:
     tab = open_report(pairs())
     expect(tab.details.locator(".comparison")).to_have_count(3)
     expect(tab.details.locator("del").last).to_have_text("I can't sign in.")
@@ -413,7 +413,7 @@ def test_texts_in_no_group_are_listed_from_the_legend(open_report: OpenReport) -
     assert tab.map_pixels() == whole
 
 
-def test_hostile_texts_ids_and_names_are_shown_as_text(open_report: OpenReport) -> None:
+def test_hostile_content_is_shown_as_text(open_report: OpenReport) -> None:
     groups = [
         ReportGroup(text, (number, (number + 1) % len(HOSTILE)), (0.5, 0.5), kept=number)
         for number, text in enumerate(HOSTILE)
@@ -445,12 +445,12 @@ def test_hostile_texts_ids_and_names_are_shown_as_text(open_report: OpenReport) 
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_right_to_left_texts_keep_to_their_side(open_report: OpenReport) -> None:
+def test_rtl_texts_are_rendered_rtl(open_report: OpenReport) -> None:
     tab = open_report(report(ReportKind.CLUSTERS, HOSTILE[-1:], [ReportGroup("1", (0,), (1.0,))]))
     assert tab.page.locator("#details .text").evaluate("one => getComputedStyle(one).direction") == "rtl"
 
 
-def test_ids_are_shown_where_texts_are_not_known(open_report: OpenReport) -> None:
+def test_ids_are_shown_when_texts_are_unknown(open_report: OpenReport) -> None:
     tab = open_report(report(ReportKind.DUPLICATES, ["", "", ""], [ReportGroup("1", (0, 2), (1.0, 0.96), kept=0)]))
     expect(tab.page.locator("#notes")).to_contain_text("The texts are not known; their ids are shown.")
     expect(tab.groups.first).to_contain_text("text-0")
@@ -459,7 +459,7 @@ def test_ids_are_shown_where_texts_are_not_known(open_report: OpenReport) -> Non
     expect(tab.page.locator("#found-list > li")).to_have_count(1)
 
 
-def test_page_says_what_it_does_not_hold(open_report: OpenReport) -> None:
+def test_page_states_what_it_omits(open_report: OpenReport) -> None:
     tab = open_report(clusters(), {"max_texts": 200, "max_groups": 25})
     notes = tab.page.locator("#notes li")
     expect(notes).to_have_count(2)
@@ -478,7 +478,7 @@ def test_page_says_what_it_does_not_hold(open_report: OpenReport) -> None:
 
 
 @pytest.mark.parametrize("kind", ReportKind)
-def test_report_of_nothing_is_a_page(open_report: OpenReport, kind: ReportKind) -> None:
+def test_empty_report_is_a_valid_page(open_report: OpenReport, kind: ReportKind) -> None:
     for texts in ([], ["one"]):
         tab = open_report(report(kind, list(texts), []))
         expect(tab.page.locator("#groups-count")).to_contain_text("were found.")
@@ -487,7 +487,7 @@ def test_report_of_nothing_is_a_page(open_report: OpenReport, kind: ReportKind) 
         expect_accessible(tab)
 
 
-def test_texts_at_one_place_can_be_told_apart_in_the_list(open_report: OpenReport) -> None:
+def test_overlapping_points_are_listed_separately(open_report: OpenReport) -> None:
     groups = [ReportGroup("same", (0, 1, 2), (1, 1, 1))]
     tab = open_report(report(ReportKind.CLUSTERS, ["a", "b", "c"], groups, points=np.zeros((3, 2))))
     tab.page.locator("#map-canvas").focus()
@@ -495,7 +495,7 @@ def test_texts_at_one_place_can_be_told_apart_in_the_list(open_report: OpenRepor
     expect(tab.details.locator("ol > li")).to_have_count(3)
 
 
-def test_colours_follow_the_system_until_they_are_chosen(open_report: OpenReport) -> None:
+def test_colours_follow_system_until_chosen(open_report: OpenReport) -> None:
     tab = open_report(clusters(), color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     dark, dark_map = tab.page.evaluate(ground), tab.map_pixels()
@@ -511,7 +511,7 @@ def test_colours_follow_the_system_until_they_are_chosen(open_report: OpenReport
     tab.wait_for_other_pixels(dark_map)
 
 
-def test_nothing_moves_by_itself(open_report: OpenReport) -> None:
+def test_page_has_no_animations(open_report: OpenReport) -> None:
     tab = open_report(clusters(), reduced_motion="reduce")
     moving = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).transitionDuration !== '0s').length"
     assert tab.page.evaluate(moving) == 0

@@ -88,7 +88,7 @@ def search(site: Site, cli: Cli) -> Search:
     )
 
 
-def test_json_is_one_object_a_line_best_first(search: Search, encoder: Encoder) -> None:
+def test_json_output_is_one_hit_per_line_best_first(search: Search, encoder: Encoder) -> None:
     done = search("someone makes music", "-k", "3", "--json")
     assert done.code == 0, done.err
     hits = [orjson.loads(line) for line in done.out.splitlines()]
@@ -101,7 +101,7 @@ def test_json_is_one_object_a_line_best_first(search: Search, encoder: Encoder) 
     assert all(hit["cosine"] == round(hit["cosine"], 6) for hit in hits)
 
 
-def test_people_get_hits_on_stdout_and_a_summary_on_stderr(search: Search) -> None:
+def test_text_output_has_hits_on_stdout_and_summary_on_stderr(search: Search) -> None:
     done = search("someone makes music", "-k", "2")
     assert done.code == 0, done.err
     header, first, text, second, _ = done.out.splitlines()
@@ -115,7 +115,7 @@ def test_people_get_hits_on_stdout_and_a_summary_on_stderr(search: Search) -> No
     assert re.search(r"^1 hit in \d+ ms \(hybrid, knn, ", single.err, re.MULTILINE)
 
 
-def test_fields_are_shown_and_returned_as_asked(search: Search) -> None:
+def test_fields_option_selects_source_fields(search: Search) -> None:
     done = search("someone makes music", "-k", "2", "--fields", "language, gone")
     # Of the musician with his band and of the man with a guitar.
     assert {line.strip() for line in done.out.splitlines()[2::2]} == {"language: xx", "language: en"}
@@ -126,7 +126,7 @@ def test_fields_are_shown_and_returned_as_asked(search: Search) -> None:
     assert (refused.code, "empty name" in refused.err) == (2, True)
 
 
-def test_filter_is_applied_during_the_search(search: Search) -> None:
+def test_filter_is_applied_during_search(search: Search) -> None:
     done = search("someone makes music", "-k", "3", "--filter", '{"term": {"language": "xx"}}', "--json")
     hits = [orjson.loads(line) for line in done.out.splitlines()]
     assert len(hits) == 3
@@ -134,7 +134,7 @@ def test_filter_is_applied_during_the_search(search: Search) -> None:
     assert {hit["source"]["language"] for hit in hits} == {"xx"}
 
 
-def test_show_body_sends_nothing_and_can_be_pasted(site: Site, search: Search) -> None:
+def test_show_body_sends_nothing_and_prints_valid_request(site: Site, search: Search) -> None:
     shown = search("a shot against an illness", "-k", "2", "--show-body")
     assert shown.code == 0, shown.err
     request, _, body = shown.out.partition("\n")
@@ -147,7 +147,7 @@ def test_show_body_sends_nothing_and_can_be_pasted(site: Site, search: Search) -
     assert pasted == [orjson.loads(line)["id"] for line in sent.out.splitlines()]
 
 
-def test_a_minimum_cosine_leaves_out_what_is_too_far(search: Search) -> None:
+def test_min_cosine_drops_distant_hits(search: Search) -> None:
     every = [orjson.loads(line) for line in search("someone makes music", "--json").out.splitlines()]
     least = every[2]["cosine"] + 1e-4
     done = search("someone makes music", "--min-cosine", f"{least}", "--json")
@@ -157,7 +157,7 @@ def test_a_minimum_cosine_leaves_out_what_is_too_far(search: Search) -> None:
     assert [hit["cosine"] for hit in near] == pytest.approx([hit["cosine"] for hit in every[:2]], abs=1e-6)
 
 
-def test_more_like_a_document(search: Search) -> None:
+def test_like_option_finds_similar_documents(search: Search) -> None:
     done = search("--like", "2", "-k", "1", "--json")
     assert done.code == 0, done.err
     assert orjson.loads(done.out)["id"] == "7"  # the vaccine and the injection
@@ -165,7 +165,7 @@ def test_more_like_a_document(search: Search) -> None:
     assert '"must_not"' in shown.out
 
 
-def test_words_and_meaning_together(site: Site, search: Search) -> None:
+def test_hybrid_search(site: Site, search: Search) -> None:
     title = TEXTS[3][1]  # a keyword: only the whole of it is a word of its own
     done = search(title, "--hybrid", "--weights", "2:1", "-k", "3", "--json")
     assert done.code == 0, done.err
@@ -203,7 +203,7 @@ def test_bad_input_is_refused_in_two_lines(search: Search, args: list[str], mess
     assert message in done.err
 
 
-def test_an_index_of_another_model_is_refused(site: Site, search: Search, encoder: Encoder) -> None:
+def test_index_of_another_model_is_refused(site: Site, search: Search, encoder: Encoder) -> None:
     done = search("x", index=site.foreign)
     assert (done.code, done.out) == (2, "")
     assert "holds vectors of the model" in done.err
@@ -212,7 +212,7 @@ def test_an_index_of_another_model_is_refused(site: Site, search: Search, encode
         SemanticIndex(site.foreign, site.url, encoder=encoder)
 
 
-def test_semantic_index_with_and_without_an_encoder_of_its_own(site: Site, encoder: Encoder) -> None:
+def test_semantic_index_with_own_or_shared_encoder(site: Site, encoder: Encoder) -> None:
     with SemanticIndex(site.index, site.url, device="cpu", precision="fp32") as index:
         own = index.search("the price of food", k=2)
     with SemanticIndex(site.index, site.url, encoder=encoder) as index:

@@ -66,7 +66,9 @@ def names(engine_url: str) -> Iterator[dict[str, str]]:
             engine.delete_index(name)
 
 
-def test_every_example_runs(engine_url: str, names: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_example_of_the_page_runs(
+    engine_url: str, names: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with closing(connect(EngineSettings(url=engine_url))) as engine:
         other = "OpenSearch" if engine.info.engine_type is EngineType.ELASTICSEARCH else "Elasticsearch"
     blocks = [block for block in _BLOCK.findall(PAGE.read_text()) if not block.startswith(f"# {other}\n")]

@@ -78,7 +78,7 @@ def search(engine_url: str, index_name: str, model: Path, cli: Cli, tmp_path: Pa
     ]
 
 
-def test_the_order_is_that_of_sentence_transformers(
+def test_rerank_order_matches_sentence_transformers(
     search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path
 ) -> None:
     before = [orjson.loads(line) for line in cli(*search("--json")).out.splitlines()]
@@ -110,7 +110,7 @@ async def _search_async(index_name: str, url: str, reranker: Reranker) -> list[J
         return [hit.as_json() for hit in await index.search(QUESTION, k=3, rerank=reranker)]
 
 
-def test_from_python(
+def test_rerank_from_python(
     search: Callable[..., list[str]], cli: Cli, engine_url: str, index_name: str, reranker: Path
 ) -> None:
     from_cli = [orjson.loads(line) for line in cli(*search("--json", "--rerank", reranker, "-k", 3)).out.splitlines()]
@@ -136,7 +136,7 @@ def test_from_python(
             index.search(QUESTION, rerank=opened, offset=1, size=2)
 
 
-def test_bad_input(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:
+def test_rerank_bad_input_exits_2(search: Callable[..., list[str]], cli: Cli, plain: Path, reranker: Path) -> None:
     for options, message in [
         (["--rerank-window", 3], "--rerank-window is given without --rerank"),
         (["--rerank", reranker, "--rerank-window", 0], "the rerank window is 0"),

@@ -199,13 +199,13 @@ def test_no_secret_is_written_anywhere(
     check(es9_url, fresh_index(es9_url), login, model, tmp_path)
 
 
-def test_nor_by_the_opensearch_client(
+def test_opensearch_client_writes_no_secret(
     opensearch_url: str, fresh_index: Callable[[str], str], model: Path, tmp_path: Path
 ) -> None:
     check(opensearch_url, fresh_index(opensearch_url), by_password(), model, tmp_path)
 
 
-def test_a_password_in_the_url_is_refused_on_a_command_line(tmp_path: Path) -> None:
+def test_password_in_url_on_command_line_is_refused(tmp_path: Path) -> None:
     word = secret()
     command = [sys.executable, "-m", "es_sbert", "index", "show", "docs", "--url", f"http://anna:{word}@localhost:1"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

@@ -57,7 +57,7 @@ def write_pairs(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_recipe_becomes_hits(
+def test_train_from_recipe_to_search_hits(
     tmp_path: Path, own_cache: None, cli: Cli, es9_url: str, fresh_index: Callable[[str], str]
 ) -> None:
     write_pairs(tmp_path / "pairs.jsonl")

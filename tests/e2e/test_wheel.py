@@ -86,7 +86,7 @@ def test_every_file_of_the_package_is_shipped(built: Built) -> None:
     assert shipped == files
 
 
-def test_licence_and_version_are_in_both(built: Built) -> None:
+def test_license_and_version_are_in_sdist_and_wheel(built: Built) -> None:
     name = f"es_sbert-{es_sbert.__version__}"
     licence = (ROOT / "LICENSE").read_bytes()
     with zipfile.ZipFile(built.wheel) as wheel:
@@ -98,19 +98,19 @@ def test_licence_and_version_are_in_both(built: Built) -> None:
         assert packed.read() == licence
 
 
-def test_pip_installs_the_sdist(python: Path, tmp_path: Path) -> None:
+def test_pip_installs_sdist(python: Path, tmp_path: Path) -> None:
     """By the wheel that it has built from it."""
     code = "import es_sbert.exporters.parity, es_sbert.mappings as m; m.read_body('common/loads'); print(m.__file__)"
     place = Path(_run(python, "-c", code, cwd=tmp_path).strip())
     assert place.is_relative_to(_site_packages(python, tmp_path))
 
 
-def test_no_torch(python: Path, tmp_path: Path) -> None:
+def test_torch_is_not_installed(python: Path, tmp_path: Path) -> None:
     found = _run(python, "-c", "import importlib.util as u; print(u.find_spec('torch'))", cwd=tmp_path)
     assert found.strip() == "None"
 
 
-def test_mappings_and_exporters_are_inside(python: Path, tmp_path: Path) -> None:
+def test_wheel_contains_mappings_and_exporters(python: Path, tmp_path: Path) -> None:
     code = (
         "from importlib.resources import files; import json, es_sbert.exporters.export_bundle\n"
         "for engine in ('elasticsearch', 'opensearch'):\n"
@@ -122,13 +122,13 @@ def test_mappings_and_exporters_are_inside(python: Path, tmp_path: Path) -> None
     assert typed == "True"
 
 
-def test_python_in_the_checkout_finds_all_of_it(python: Path) -> None:
+def test_python_in_checkout_finds_exporters(python: Path) -> None:
     """There it takes the checkout's folder, beside which mappings and exporters stand."""
     code = "import es_sbert.exporters.export_bundle, es_sbert.search; print(es_sbert.exporters.__file__)"
     assert _run(python, "-c", code, cwd=ROOT).strip() == str(ROOT / "exporters/__init__.py")
 
 
-def test_recipes_are_inside(python: Path, tmp_path: Path) -> None:
+def test_wheel_contains_recipes(python: Path, tmp_path: Path) -> None:
     code = (
         "from importlib.resources import files\n"
         "print(*sorted(entry.name for entry in (files('es_sbert.training') / 'recipes').iterdir()))"
@@ -136,7 +136,7 @@ def test_recipes_are_inside(python: Path, tmp_path: Path) -> None:
     assert "quickstart.yaml stsb-augmented.yaml stsb-regression.yaml" in _run(python, "-c", code, cwd=tmp_path)
 
 
-def test_search_page_is_inside(python: Path, tmp_path: Path) -> None:
+def test_wheel_contains_search_page(python: Path, tmp_path: Path) -> None:
     code = (
         "from importlib.resources import files\n"
         "print(*sorted(entry.name for entry in (files('es_sbert.gateway.ui') / 'static').iterdir()))"
@@ -150,14 +150,14 @@ def test_search_page_is_inside(python: Path, tmp_path: Path) -> None:
     [["train", "quickstart", "-o", "out"], ["evaluate", "all-MiniLM-L6-v2", "--task", "sts", "--file", "pairs.tsv"]],
     ids=["train", "evaluate"],
 )
-def test_what_needs_the_extra_says_how_to_install_it(python: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_missing_extra_error_shows_pip_command(python: Path, tmp_path: Path, arguments: list[str]) -> None:
     done = subprocess.run([python.parent / "es-sbert", *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "pip install 'es-sbert[train]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_commands_work(python: Path, tmp_path: Path) -> None:
+def test_installed_commands_work(python: Path, tmp_path: Path) -> None:
     command = python.parent / "es-sbert"
     assert _run(command, "--version", cwd=tmp_path) == f"es-sbert, version {es_sbert.__version__}\n"
     lines = _run(command, "encode", cwd=tmp_path, stdin="A man plays a guitar.\nEin Satz.\n").splitlines()

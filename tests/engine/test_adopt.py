@@ -121,7 +121,7 @@ def backfill(engine: Engine, index: str, encoder: Encoder, dead: Path) -> dict[s
     return {"embedded": summary.indexed, "unchanged": summary.unchanged}
 
 
-def test_vectors_of_the_model_are_adopted_searched_and_not_embedded_again(
+def test_adopted_vectors_are_searchable_and_not_reembedded(
     engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     before = contents(engine.info.url, plain)
@@ -154,7 +154,7 @@ def test_vectors_of_the_model_are_adopted_searched_and_not_embedded_again(
     assert versions(engine, plain) == {f"d{row}": 2 for row in range(COUNT)}
 
 
-def test_lengths_of_vectors_do_not_matter_and_stay(engine: Engine, index_name: str, tiny: Encoder) -> None:
+def test_vector_length_is_ignored_and_preserved(engine: Engine, index_name: str, tiny: Encoder) -> None:
     create(engine, index_name)
     lengths = np.linspace(0.01, 70, COUNT, dtype=np.float32)[:, None]
     write(engine, index_name, documents(), tiny.encode(texts(documents()), "document") * lengths)
@@ -164,7 +164,7 @@ def test_lengths_of_vectors_do_not_matter_and_stay(engine: Engine, index_name: s
     np.testing.assert_allclose(found, lengths[:, 0], rtol=1e-4)
 
 
-def test_wrong_vectors_are_listed_and_embedded_again_and_the_others_are_not(
+def test_only_wrong_vectors_are_listed_and_reembedded(
     engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     create(engine, index_name)
@@ -194,7 +194,7 @@ def test_wrong_vectors_are_listed_and_embedded_again_and_the_others_are_not(
     assert describe_index(engine, index_name).fields[0].current == COUNT
 
 
-def test_all_documents_are_compared_on_demand(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
+def test_full_check_compares_all_documents(engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
     create(engine, index_name)
     vectors = tiny.encode(texts(documents()), "document")
     vectors[5], vectors[6] = vectors[6].copy(), vectors[5].copy()
@@ -211,9 +211,7 @@ def test_all_documents_are_compared_on_demand(engine: Engine, index_name: str, t
     assert backfill(engine, index_name, tiny, tmp_path / "dead") == {"embedded": 2, "unchanged": COUNT - 2}
 
 
-def test_a_text_that_changed_after_the_adoption_is_embedded_again(
-    engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_text_changed_after_adoption_is_reembedded(engine: Engine, plain: str, tiny: Encoder, tmp_path: Path) -> None:
     run(engine, plain, tiny, BOTH, share=0.01, min_cosine=0.01)  # metadata of another text
     created = contents(engine.info.url, plain)["d0"]["vector_meta"]["text_hash"]
     assert created == text_hash(BOTH.render(documents()[0]))
@@ -260,7 +258,7 @@ def assert_untouched(engine: Engine, index: str, before: Json, was: dict[str, in
     assert versions(engine, index) == was
 
 
-def test_another_text_is_refused_and_the_right_one_named(engine: Engine, plain: str, tiny: Encoder) -> None:
+def test_wrong_text_is_refused_and_right_one_suggested(engine: Engine, plain: str, tiny: Encoder) -> None:
     before, was = mapping(engine, plain), versions(engine, plain)
     report = run(engine, plain, tiny, TextTemplate.parse("{body}"))
     assert (report.exit_code, report.check.is_accepted, report.written) == (1, False, None)
@@ -270,7 +268,7 @@ def test_another_text_is_refused_and_the_right_one_named(engine: Engine, plain: 
     assert_untouched(engine, plain, before, was)
 
 
-def test_a_text_of_two_fields_is_found(engine: Engine, index_name: str, tiny: Encoder) -> None:
+def test_two_field_text_is_detected(engine: Engine, index_name: str, tiny: Encoder) -> None:
     create(engine, index_name)
     joined = TextTemplate.parse("{body}. {title}")
     write(engine, index_name, documents(), tiny.encode(texts(documents(), joined), "document"))
@@ -281,9 +279,7 @@ def test_a_text_of_two_fields_is_found(engine: Engine, index_name: str, tiny: En
     assert run(engine, index_name, tiny, TextTemplate.parse(report.variant.template)).exit_code == 0
 
 
-def test_vectors_made_without_the_prompt_are_refused_with_the_reason(
-    engine: Engine, plain: str, prompted: Encoder
-) -> None:
+def test_vectors_without_prompt_are_refused_with_reason(engine: Engine, plain: str, prompted: Encoder) -> None:
     before, was = mapping(engine, plain), versions(engine, plain)
     report = run(engine, plain, prompted)
     assert not report.check.is_accepted
@@ -292,7 +288,7 @@ def test_vectors_made_without_the_prompt_are_refused_with_the_reason(
     assert_untouched(engine, plain, before, was)
 
 
-def test_another_model_and_other_dimensions_are_refused(
+def test_another_model_or_dimension_is_refused(
     engine: Engine,
     plain: str,
     tiny: Encoder,
@@ -313,14 +309,14 @@ def test_another_model_and_other_dimensions_are_refused(
         run(engine, longer, tiny)
 
 
-def test_a_dry_run_writes_nothing(engine: Engine, plain: str, tiny: Encoder) -> None:
+def test_dry_run_writes_nothing(engine: Engine, plain: str, tiny: Encoder) -> None:
     before, was = mapping(engine, plain), versions(engine, plain)
     report = run(engine, plain, tiny, dry_run=True)
     assert (report.exit_code, report.check.is_accepted, report.written) == (0, True, None)
     assert_untouched(engine, plain, before, was)
 
 
-def test_documents_without_vector_or_text_are_counted_and_left_alone(
+def test_documents_without_vector_or_text_are_counted_only(
     engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     vector = tiny.encode(["a cat"], "document")[:1]
@@ -338,9 +334,7 @@ def test_documents_without_vector_or_text_are_counted_and_left_alone(
     assert contents(engine.info.url, plain)["empty"].get("vector") is None
 
 
-def test_later_documents_of_the_application_are_adopted_by_a_second_run(
-    engine: Engine, plain: str, tiny: Encoder
-) -> None:
+def test_second_run_adopts_documents_written_later(engine: Engine, plain: str, tiny: Encoder) -> None:
     run(engine, plain, tiny)
     with pytest.raises(IndexMismatch, match="is es-sbert's already: all 60 vectors in it have metadata") as caught:
         run(engine, plain, tiny)
@@ -356,14 +350,14 @@ def test_later_documents_of_the_application_are_adopted_by_a_second_run(
     assert describe_index(engine, plain).fields[0].current == COUNT + 5
 
 
-def test_an_adopted_index_refuses_another_model(engine: Engine, plain: str, tiny: Encoder, prompted: Encoder) -> None:
+def test_adopted_index_refuses_another_model(engine: Engine, plain: str, tiny: Encoder, prompted: Encoder) -> None:
     run(engine, plain, tiny)
     write(engine, plain, [{"id": "new", "title": "a cat"}], tiny.encode(["a cat"], "document"))
     with pytest.raises(IndexMismatch, match="holds vectors of the model"):
         run(engine, plain, prompted)
 
 
-def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
+def test_field_with_other_similarity_is_adopted_after_reindex(
     engine: Engine, index_name: str, fresh_index: Callable[[str], str], tiny: Encoder
 ) -> None:
     elastic = engine.info.engine_type is EngineType.ELASTICSEARCH
@@ -393,9 +387,7 @@ def test_vectors_that_are_compared_otherwise_are_adopted_from_a_copy(
     assert all(same_vectors(vector_of(held[f"d{row}"], "vector"), vectors[row]) for row in range(COUNT))
 
 
-def test_an_index_that_keeps_no_vectors_in_its_source_is_refused(
-    engine: Engine, index_name: str, tiny: Encoder
-) -> None:
+def test_index_without_vectors_in_source_is_refused(engine: Engine, index_name: str, tiny: Encoder) -> None:
     create(engine, index_name, mappings={"_source": {"excludes": ["vector"]}})
     write(engine, index_name, documents(), tiny.encode(texts(documents()), "document"))
     before = mapping(engine, index_name)
@@ -404,7 +396,7 @@ def test_an_index_that_keeps_no_vectors_in_its_source_is_refused(
     assert mapping(engine, index_name) == before
 
 
-def test_passages_are_refused(engine: Engine, index_name: str, tiny: Encoder) -> None:
+def test_passage_field_is_refused(engine: Engine, index_name: str, tiny: Encoder) -> None:
     ensure_vector_field(
         engine,
         index_name,
@@ -422,7 +414,7 @@ def test_passages_are_refused(engine: Engine, index_name: str, tiny: Encoder) ->
     assert f"`es-sbert ingest --index {index_name} --vector-field OTHER --passages 256" in caught.value.remedy
 
 
-def test_names_that_are_wrong_are_refused_with_those_that_are_right(
+def test_wrong_names_are_refused_with_suggestions(
     engine: Engine, plain: str, tiny: Encoder, fresh_index: Callable[[str], str]
 ) -> None:
     with pytest.raises(IndexMissing):
@@ -439,9 +431,7 @@ def test_names_that_are_wrong_are_refused_with_those_that_are_right(
         run(engine, empty, tiny)
 
 
-def test_a_search_and_a_summary_of_a_plain_field_point_to_the_command(
-    engine: Engine, plain: str, tiny: Encoder
-) -> None:
+def test_search_and_summary_of_plain_field_suggest_adopt(engine: Engine, plain: str, tiny: Encoder) -> None:
     assert describe_index(engine, plain).plain_vector_fields == ("vector",)
     command = f"`es-sbert index adopt {plain} --vector-field vector --model MODEL --text-field FIELD`"
     for field in ("vector", "embedding"):
@@ -452,7 +442,7 @@ def test_a_search_and_a_summary_of_a_plain_field_point_to_the_command(
     assert describe_index(engine, plain).plain_vector_fields == ()
 
 
-def test_the_alias_of_an_index_is_adopted_and_that_of_two_is_refused(
+def test_alias_of_one_index_is_adopted_and_of_two_refused(
     engine: Engine, plain: str, tiny: Encoder, fresh_index: Callable[[str], str]
 ) -> None:
     alias, other = f"{plain}-alias", fresh_index(engine.info.url)
@@ -481,7 +471,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("all_documents", [False, True])
-def test_a_run_that_was_cut_off_is_gone_on_with_and_failing_documents_stay_failing(
+def test_interrupted_adoption_resumes_and_keeps_failures(
     engine: Engine, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_documents: bool
 ) -> None:
     monkeypatch.setattr("es_sbert.index.adopt.PAGE", 20)
@@ -517,7 +507,7 @@ class Racing:
         return self._engine.bulk(*arguments, **options)
 
 
-def test_a_document_that_changes_meanwhile_is_not_adopted(
+def test_document_changed_during_adoption_is_not_adopted(
     engine: Engine, plain: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     def change() -> None:

@@ -15,7 +15,7 @@ from es_sbert.errors import IndexMismatch, IndexMissing
 from tests.engine.ingest_support import load, open_engine, write_jsonl
 
 
-def test_chunks_are_read_with_their_document_and_the_best_two_decide(
+def test_chunks_are_grouped_by_document_and_best_pair_counts(
     engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     long = "The cat sleeps on the mat. A man plays the guitar. " * 4
@@ -36,7 +36,7 @@ def test_chunks_are_read_with_their_document_and_the_best_two_decide(
         assert cosine == pytest.approx(float((one @ two.T).max()), abs=2e-5)
 
 
-def test_documents_without_a_vector_or_with_another_models_are_left_out_and_named(
+def test_documents_without_usable_vector_are_skipped_and_counted(
     engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     path = write_jsonl(tmp_path / "d.jsonl", [{"id": f"d{n}", "text": f"a cat {n}"} for n in range(4)])
@@ -58,7 +58,7 @@ def test_documents_without_a_vector_or_with_another_models_are_left_out_and_name
         assert (list(some.ids), some.texts, len(some.skipped.counts)) == (["d2"], ["a cat 2"], 0)
 
 
-def test_writes_that_come_while_an_index_is_read_are_not_seen(
+def test_writes_during_read_are_not_seen(
     engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_jsonl(tmp_path / "d.jsonl", [{"id": f"d{n}", "text": f"a cat {n}"} for n in range(6)])
@@ -80,7 +80,7 @@ def test_writes_that_come_while_an_index_is_read_are_not_seen(
         assert len(read_index(engine, index_name, "embedding")) == 0
 
 
-def test_an_index_without_the_vector_field_is_refused(es9_url: str, fresh_index: Any) -> None:
+def test_index_without_vector_field_is_refused(es9_url: str, fresh_index: Any) -> None:
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
         with pytest.raises(IndexMissing):

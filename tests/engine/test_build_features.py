@@ -105,7 +105,7 @@ def has(engine: Engine, names: dict[str, str], requests: list[Request]) -> bool:
     return True
 
 
-def test_the_table_has_a_row_for_each_feature_and_a_column_for_each_build() -> None:
+def test_feature_table_has_all_features_and_builds() -> None:
     rows = table()
     assert list(rows) == list(PROBES)
     for cells in rows.values():
@@ -114,7 +114,7 @@ def test_the_table_has_a_row_for_each_feature_and_a_column_for_each_build() -> N
 
 
 @pytest.mark.parametrize("fixture", ["es9_full_url", "es9_url", "es8_url", "opensearch_url"])
-def test_the_table_says_what_the_build_has(
+def test_feature_table_matches_real_builds(
     fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]
 ) -> None:
     url: str = request.getfixturevalue(fixture)

@@ -28,7 +28,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
         yield encoder
 
 
-def test_an_engine_without_the_primary_shard_answers_within_the_retry_budget(
+def test_missing_primary_shard_answers_within_retry_budget(
     engine_url: str, index_name: str, small: Encoder, tmp_path: Path
 ) -> None:
     waits: list[float] = []
@@ -73,7 +73,7 @@ def test_an_engine_without_the_primary_shard_answers_within_the_retry_budget(
 
 
 @pytest.mark.parametrize(("asked", "client", "sent"), [(300, 60, "48000ms"), (300, 600, "60000ms"), (0, 60, "1000ms")])
-def test_an_engine_is_asked_to_wait_less_than_the_client_does(
+def test_bulk_timeout_is_shorter_than_client_timeout(
     engine_url: str, index_name: str, asked: float, client: float, sent: str
 ) -> None:
     paths: list[str] = []

@@ -81,7 +81,7 @@ def brute_force(encoder: Encoder, held: dict[str, dict[str, Any]], queries: list
     return cosines, ids, np.array([[id == each for id in ids] for each in own])
 
 
-def test_pseudo_queries_give_what_numpy_gives(filled: str, engine: Engine, encoder: Encoder) -> None:
+def test_pseudo_queries_match_numpy(filled: str, engine: Engine, encoder: Encoder) -> None:
     found = IndexCalibrator(engine, filled, "embedding").measure(encoder, sample=1000, k=5)
     held = contents(engine.info.url, filled)
     assert (found.documents, found.sample) == (COUNT, COUNT)
@@ -108,7 +108,7 @@ def test_pseudo_queries_give_what_numpy_gives(filled: str, engine: Engine, encod
         assert hits.relevant.tolist().count(True) == (row[is_own[number]][0] >= np.sort(row)[-5] - CLOSE)
 
 
-def test_a_seed_gives_the_same_documents_and_another_seed_others(filled: str, engine: Engine, encoder: Encoder) -> None:
+def test_seed_selects_same_documents(filled: str, engine: Engine, encoder: Encoder) -> None:
     index = IndexCalibrator(engine, filled, "embedding")
     one, again, other = (index.measure(encoder, sample=30, seed=seed) for seed in (1, 1, 2))
     assert [len(found.queries.queries) for found in (one, other)] == [30, 30]
@@ -119,7 +119,7 @@ def test_a_seed_gives_the_same_documents_and_another_seed_others(filled: str, en
     assert 0 < report.calibration.recommended.row.min_cosine < 1
 
 
-def test_labelled_queries_give_what_numpy_gives(filled: str, engine: Engine, encoder: Encoder) -> None:
+def test_labelled_queries_match_numpy(filled: str, engine: Engine, encoder: Encoder) -> None:
     queries = [
         LabelledQuery("what is known of the guitar", ("d1", "d21", "gone")),
         LabelledQuery("storms", ("d2", "d42", "d62")),
@@ -141,7 +141,7 @@ def test_labelled_queries_give_what_numpy_gives(filled: str, engine: Engine, enc
         np.testing.assert_allclose(np.sort(hits.cosines[hits.relevant]), np.sort(expected), atol=CLOSE)
 
 
-def test_the_recommended_value_keeps_what_a_search_with_it_finds(filled: str, engine: Engine, encoder: Encoder) -> None:
+def test_recommended_min_cosine_keeps_recall_in_search(filled: str, engine: Engine, encoder: Encoder) -> None:
     index = IndexCalibrator(engine, filled, "embedding")
     queries = [LabelledQuery(f"the {WORDS[number]} that people saw", (f"d{number}",)) for number in range(1, 20)]
     report = index.calibrate(index.measure(encoder, queries, k=COUNT), keep=0.7)
@@ -155,7 +155,7 @@ def test_the_recommended_value_keeps_what_a_search_with_it_finds(filled: str, en
     assert row.recall.mean >= 0.7
 
 
-def test_an_alias_shows_its_own_documents_only(filled: str, engine: Engine, encoder: Encoder) -> None:
+def test_filtered_alias_uses_only_its_documents(filled: str, engine: Engine, encoder: Encoder) -> None:
     alias = f"{filled}-odd"
     actions = [{"add": {"index": filled, "alias": alias, "filter": {"term": {"group": 1}}}}]
     engine.update_aliases(actions)
@@ -164,7 +164,7 @@ def test_an_alias_shows_its_own_documents_only(filled: str, engine: Engine, enco
     assert {len(hits.cosines) for hits in found.cosines.nearest} == {COUNT // 2}
 
 
-def test_passages_lose_the_query_and_count_by_the_nearest(
+def test_passages_exclude_query_and_score_by_nearest(
     engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
 ) -> None:
     documents = [
@@ -211,7 +211,7 @@ def test_passages_lose_the_query_and_count_by_the_nearest(
     ]
 
 
-def test_vectors_of_other_models_and_of_older_texts_are_left_out(
+def test_vectors_of_other_models_or_stale_texts_are_left_out(
     engine: Engine, encoder: Encoder, index_name: str, tmp_path: Path
 ) -> None:
     load(
@@ -241,7 +241,7 @@ def test_vectors_of_other_models_and_of_older_texts_are_left_out(
     assert (found.documents, found.sample, len(found.queries.queries)) == (9, 8, 6)
 
 
-def test_what_cannot_be_calibrated_is_refused(
+def test_invalid_calibrations_are_refused(
     filled: str, engine: Engine, encoder: Encoder, index_name: str, fresh_index: Callable[[str], str]
 ) -> None:
     with pytest.raises(IndexMissing, match="no index"):

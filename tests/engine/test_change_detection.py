@@ -99,7 +99,7 @@ def ids(begin: int, end: int) -> list[str]:
     return [f"d{number}" for number in range(begin, end)]
 
 
-def test_documents_written_back_as_read_get_their_vectors_again(loaded: Loaded) -> None:
+def test_documents_written_back_without_vectors_are_reembedded(loaded: Loaded) -> None:
     loaded.write_back(ids(0, 10))
     lost = 10 if loaded.engine.info.excludes_vectors_from_source else 0
     assert loaded.load() == {"indexed": lost, "updated": 0, "unchanged": COUNT - lost}
@@ -107,7 +107,7 @@ def test_documents_written_back_as_read_get_their_vectors_again(loaded: Loaded) 
     assert loaded.load()["unchanged"] == COUNT
 
 
-def test_a_vector_that_is_gone_is_made_again_with_or_without_its_metadata(loaded: Loaded) -> None:
+def test_missing_vector_is_reembedded_with_or_without_metadata(loaded: Loaded) -> None:
     loaded.write_without(ids(0, 5), "embedding")
     loaded.write_without(ids(5, 10), "embedding_meta")
     loaded.write_without(ids(10, 15), "embedding", "embedding_meta")
@@ -115,7 +115,7 @@ def test_a_vector_that_is_gone_is_made_again_with_or_without_its_metadata(loaded
     loaded.assert_holds_the_source({"embedding": "text"})
 
 
-def test_a_vector_without_metadata_is_removed_from_a_document_that_lost_its_text(loaded: Loaded) -> None:
+def test_orphaned_vector_is_removed_when_text_is_empty(loaded: Loaded) -> None:
     loaded.write_without(ids(0, 1), "embedding_meta")
     loaded.documents[0]["text"] = ""
     write_jsonl(loaded.path, loaded.documents)
@@ -123,7 +123,7 @@ def test_a_vector_without_metadata_is_removed_from_a_document_that_lost_its_text
     assert "embedding" not in contents(loaded.url, loaded.index)["d0"]
 
 
-def test_text_changed_by_others_gives_way_to_the_source_and_the_vector_is_kept(loaded: Loaded) -> None:
+def test_changed_text_is_restored_and_vector_kept(loaded: Loaded) -> None:
     before = contents(loaded.url, loaded.index)
     loaded.update(ids(0, 10), text="the cat sleeps")
     assert loaded.load() == {"indexed": 0, "updated": 10, "unchanged": 10}
@@ -133,19 +133,19 @@ def test_text_changed_by_others_gives_way_to_the_source_and_the_vector_is_kept(l
     assert loaded.load()["unchanged"] == COUNT
 
 
-def test_a_text_that_others_replaced_by_a_list_gives_way_to_the_source(loaded: Loaded) -> None:
+def test_text_replaced_by_list_is_restored(loaded: Loaded) -> None:
     loaded.update(ids(0, 10), text=["the cat", "sleeps"])
     assert loaded.load() == {"indexed": 0, "updated": 10, "unchanged": 10}
     loaded.assert_holds_the_source({"embedding": "text"})
 
 
-def test_fields_that_others_added_stay_while_the_source_is_unchanged(loaded: Loaded) -> None:
+def test_foreign_fields_stay_while_source_is_unchanged(loaded: Loaded) -> None:
     loaded.update(ids(0, 10), clicks=7)
     assert loaded.load()["unchanged"] == COUNT
     assert contents(loaded.url, loaded.index)["d3"]["clicks"] == 7
 
 
-def test_text_and_vector_changed_by_others_give_way_to_the_source(loaded: Loaded) -> None:
+def test_changed_text_and_vector_are_overwritten_by_source(loaded: Loaded) -> None:
     """A load in place, or the gateway, embeds the changed text: the vector is right, but the source has another."""
     loaded.update(ids(0, 10), text="the cat sleeps")
     load(loaded.url, loaded.encoder, loaded.index, dead=loaded.dead)
@@ -153,7 +153,7 @@ def test_text_and_vector_changed_by_others_give_way_to_the_source(loaded: Loaded
     loaded.assert_holds_the_source({"embedding": "text"})
 
 
-def test_passages_that_are_gone_or_of_another_text_are_made_again(
+def test_missing_or_stale_passages_are_reembedded(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     loaded = Loaded(engine, engine_url, index_name, tiny, tmp_path, passages=("8",), passage_overlap=0)
@@ -166,7 +166,7 @@ def test_passages_that_are_gone_or_of_another_text_are_made_again(
     assert loaded.load()["unchanged"] == COUNT
 
 
-def test_each_of_several_vector_fields_is_looked_at(
+def test_each_vector_field_is_checked(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     both = ("title_vector={title}", "text_vector={text}")
@@ -178,7 +178,7 @@ def test_each_of_several_vector_fields_is_looked_at(
     loaded.assert_holds_the_source({"title_vector": "title", "text_vector": "text"})
 
 
-def test_a_vector_of_another_load_is_dropped_where_others_changed_its_text(loaded: Loaded) -> None:
+def test_other_fields_vector_is_kept_when_its_text_is_restored(loaded: Loaded) -> None:
     load(loaded.url, loaded.encoder, loaded.index, dead=loaded.dead, vectors=("title_vector={title}",))
     loaded.update(ids(0, 10), title="the cat sleeps")
     # Its vectors still belong to the title that the source has, which comes back.
@@ -186,7 +186,7 @@ def test_a_vector_of_another_load_is_dropped_where_others_changed_its_text(loade
     loaded.assert_holds_the_source({"embedding": "text", "title_vector": "title"})
 
 
-def test_an_index_that_keeps_no_text_in_its_source_is_compared_by_the_rest(
+def test_index_without_text_in_source_is_compared_by_metadata(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     engine.create_index(index_name, {"mappings": {"_source": {"excludes": ["text"]}}})
@@ -194,7 +194,7 @@ def test_an_index_that_keeps_no_text_in_its_source_is_compared_by_the_rest(
     assert loaded.load()["unchanged"] == COUNT
 
 
-def test_an_index_that_returns_few_hits_at_a_time_is_compared_whole(
+def test_small_result_window_is_compared_completely(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     engine.create_index(index_name, {"settings": {"index.max_result_window": 7, "number_of_shards": 2}})
@@ -203,7 +203,7 @@ def test_an_index_that_returns_few_hits_at_a_time_is_compared_whole(
     assert loaded.load() == {"indexed": 5, "updated": 0, "unchanged": COUNT - 5}
 
 
-def test_a_resumed_load_believes_the_index_and_not_its_checkpoint(
+def test_resumed_load_trusts_index_over_checkpoint(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     wanted = documents()

@@ -54,7 +54,7 @@ def elastic_index(elastic: Engine, fresh_index: Callable[[str], str]) -> str:
 
 
 @pytest.mark.parametrize("before", list(IndexType))
-def test_the_engine_allows_exactly_what_the_table_says(elastic: Engine, elastic_index: str, before: IndexType) -> None:
+def test_engine_allows_exactly_the_tables_type_changes(elastic: Engine, elastic_index: str, before: IndexType) -> None:
     create(elastic, elastic_index, before)
     for after in set(IndexType) - {before}:
         state = elastic.get_index(elastic_index)
@@ -73,9 +73,7 @@ def test_the_engine_allows_exactly_what_the_table_says(elastic: Engine, elastic_
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_change_reaches_the_mapping_our_meta_and_after_a_merge_every_segment(
-    elastic: Engine, elastic_index: str, shards: int
-) -> None:
+def test_change_reaches_mapping_meta_and_merged_segments(elastic: Engine, elastic_index: str, shards: int) -> None:
     create(elastic, elastic_index, "flat", shards)
     vectors = random_vectors(600, DIMENSIONS)  # (600, dimensions)
     load(elastic, elastic_index, "embedding", vectors, lambda row: {"title": f"t{row}"})
@@ -104,7 +102,7 @@ def test_a_change_reaches_the_mapping_our_meta_and_after_a_merge_every_segment(
     assert elastic.count(elastic_index) == 600
 
 
-def test_documents_with_a_routing_of_their_own_are_merged_too(elastic: Engine, elastic_index: str) -> None:
+def test_routed_documents_are_merged(elastic: Engine, elastic_index: str) -> None:
     create(elastic, elastic_index, "flat", shards=2)
     body = b"".join(b'{"index":{"_id":"%d","routing":"r%d"}}\n{"title":"t"}\n' % (row, row % 5) for row in range(50))
     assert all(result.ok for result in elastic.bulk(elastic_index, body))
@@ -114,20 +112,20 @@ def test_documents_with_a_routing_of_their_own_are_merged_too(elastic: Engine, e
     assert elastic.count(elastic_index) == 50
 
 
-def test_an_empty_index_is_merged_without_a_word(engine: Engine, index_name: str) -> None:
+def test_empty_index_is_merged_without_error(engine: Engine, index_name: str) -> None:
     create(engine, index_name, "flat")
     force_merge(engine, index_name)
     assert engine.count(index_name) == 0
 
 
-def test_the_type_that_it_has_already_is_no_change(engine: Engine, index_name: str) -> None:
+def test_same_type_changes_nothing(engine: Engine, index_name: str) -> None:
     create(engine, index_name, "hnsw")
     before = engine.get_index(index_name)
     assert change_index_type(engine, index_name, "embedding", "hnsw") == "hnsw"
     assert engine.get_index(index_name) == before
 
 
-def test_what_cannot_be_changed_is_refused_with_the_way_out(engine: Engine, index_name: str) -> None:
+def test_impossible_change_is_refused_with_remedy(engine: Engine, index_name: str) -> None:
     create(engine, index_name, "int8_hnsw")
     before = engine.get_index(index_name)
     with pytest.raises(IndexMismatch, match="cannot change") as caught:
@@ -145,7 +143,7 @@ def test_what_cannot_be_changed_is_refused_with_the_way_out(engine: Engine, inde
     assert engine.get_index(index_name) == before
 
 
-def test_one_document_is_touched_in_each_shard_of_one_segment(elastic: Engine, elastic_index: str) -> None:
+def test_force_merge_touches_one_document_per_one_segment_shard(elastic: Engine, elastic_index: str) -> None:
     create(elastic, elastic_index, "hnsw", shards=3)
     load(elastic, elastic_index, "embedding", random_vectors(300, DIMENSIONS), lambda row: {"title": f"t{row}"})
     force_merge(elastic, elastic_index)

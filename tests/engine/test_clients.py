@@ -54,7 +54,7 @@ def options(site: Shelf) -> dict[str, Any]:
     return {"encoder": site.encoder, "vector_field": "v"}
 
 
-def test_a_client_is_used_and_stays_open(site: Shelf) -> None:
+def test_sync_client_is_used_and_stays_open(site: Shelf) -> None:
     with SemanticIndex(site.one, site.engine, **options(site)) as own:
         expected = own.search(TEXT, 5).hits
     client = client_of(site)
@@ -69,7 +69,7 @@ def test_a_client_is_used_and_stays_open(site: Shelf) -> None:
     client.close()
 
 
-def test_an_asynchronous_client_is_used_and_stays_open(site: Shelf) -> None:
+def test_async_client_is_used_and_stays_open(site: Shelf) -> None:
     with SemanticIndex(site.one, site.engine, **options(site)) as own:
         expected = [own.search(f"{TEXT} {word}", 5).hits for word in ("cat", "mat", "on")]
         fused, body = own.hybrid(TEXT, 5).hits, own.body(TEXT, 5)
@@ -93,7 +93,7 @@ def test_an_asynchronous_client_is_used_and_stays_open(site: Shelf) -> None:
     asyncio.run(search())
 
 
-def test_searches_run_beside_each_other_and_leave_the_loop_free(site: Shelf) -> None:
+def test_async_searches_run_concurrently_without_blocking_loop(site: Shelf) -> None:
     async def search() -> int:
         ticks = 0
         async with (
@@ -112,7 +112,7 @@ def test_searches_run_beside_each_other_and_leave_the_loop_free(site: Shelf) -> 
     assert asyncio.run(search()) > 40
 
 
-def test_an_address_and_a_synchronous_client_serve_the_asynchronous_index_too(site: Shelf) -> None:
+def test_async_index_accepts_url_and_sync_client(site: Shelf) -> None:
     client = client_of(site)
 
     async def search() -> None:
@@ -127,7 +127,7 @@ def test_an_address_and_a_synchronous_client_serve_the_asynchronous_index_too(si
     client.close()
 
 
-def test_what_cannot_be_opened_is_told_when_it_is_opened(site: Shelf) -> None:
+def test_open_errors_are_raised_on_open(site: Shelf) -> None:
     async def search() -> None:
         with pytest.raises(UsageError, match="concurrency is 0"):
             AsyncSemanticIndex(site.one, concurrency=0)
@@ -142,7 +142,7 @@ def test_what_cannot_be_opened_is_told_when_it_is_opened(site: Shelf) -> None:
     asyncio.run(search())
 
 
-def test_the_client_of_the_other_engine(site: Shelf) -> None:
+def test_client_of_the_other_engine_raises(site: Shelf) -> None:
     client: Any = Elasticsearch(site.engine.info.url) if site.opensearch else OpenSearch(site.engine.info.url)
     # Elasticsearch's client checks by itself whom it talks to.
     with pytest.raises((UnsupportedEngine, EngineUnreachable)):
@@ -150,7 +150,7 @@ def test_the_client_of_the_other_engine(site: Shelf) -> None:
     client.close()
 
 
-def test_nothing_answers_a_client() -> None:
+def test_unreachable_client_raises_engine_unreachable() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for client in (Elasticsearch(url, max_retries=0), OpenSearch(url, max_retries=0)):
         with pytest.raises(EngineUnreachable, match="nothing listens"):
@@ -159,14 +159,14 @@ def test_nothing_answers_a_client() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, "http://localhost:9200", object()])
-def test_what_is_no_client(value: object) -> None:
+def test_non_clients_are_rejected(value: object) -> None:
     assert not is_engine_client(value)
     assert not is_async_client(value)
     with pytest.raises(UsageError, match="no client of an engine"):
         from_client(value)
 
 
-def test_a_client_signs_in_by_itself(secured_es9: Secured) -> None:
+def test_client_with_tls_and_credentials(secured_es9: Secured) -> None:
     """With TLS and a user; the wrong password is told as such."""
     common: dict[str, Any] = {"ca_certs": str(secured_es9.ca_certs)}
     client = Elasticsearch(secured_es9.url, basic_auth=("elastic", PASSWORD), **common)
@@ -230,7 +230,9 @@ print(*found)
 
 
 @pytest.mark.parametrize("engine_name", ["es8", "es9"])
-def test_elasticsearch_py_8(request: pytest.FixtureRequest, engine_name: str, client8: Path, tmp_path: Path) -> None:
+def test_elasticsearch_py_8_client(
+    request: pytest.FixtureRequest, engine_name: str, client8: Path, tmp_path: Path
+) -> None:
     """Its own interpreter, in which that version stands before the installed one; against both servers."""
     url = request.getfixturevalue(f"{engine_name}_url")
     with tiny_encoder(tmp_path) as encoder, shelf(url, encoder) as made:

@@ -9,7 +9,7 @@ from benchmarks.compat.cluster import Cluster
 from es_sbert.errors import UsageError
 
 
-def test_a_server_with_indices_is_refused(engine_url: str, index_name: str) -> None:
+def test_server_with_indices_is_refused_without_wipe(engine_url: str, index_name: str) -> None:
     httpx.put(f"{engine_url}/{index_name}", trust_env=False).raise_for_status()
     with pytest.raises(UsageError, match="would delete") as refused:
         Cluster(engine_url, may_wipe=False)

@@ -153,7 +153,7 @@ def _ask(url: str, method: str, path: str, body: Any = None) -> Any:
     return answer.json()
 
 
-def test_every_aggregation_runs_and_finds_something(shown: Shown) -> None:
+def test_every_aggregation_runs_with_results(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
         bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     assert bundle.notes == ()
@@ -189,7 +189,7 @@ def _check_filled(aggregations: dict[str, Any], title: str) -> None:
             assert found["value"] is not None, title
 
 
-def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
+def test_chart_figures_match_documents(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
         bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     by_title = {saved.title: saved for saved in bundle.objects}
@@ -220,7 +220,7 @@ def test_the_figures_are_those_of_the_documents(shown: Shown) -> None:
     assert [bucket["doc_count"] for bucket in queries if bucket["key"] == "__missing__"] == [4]  # by words alone
 
 
-def test_every_field_that_is_named_exists(shown: Shown) -> None:
+def test_every_referenced_field_exists(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
         bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     patterns = _patterns(bundle.objects)
@@ -251,7 +251,7 @@ def test_every_field_that_is_named_exists(shown: Shown) -> None:
     assert not any({"embedding", "parts"} & set(hit["_source"]) for hit in hits)
 
 
-def test_a_saved_search_sorts_by_score_and_its_source_is_a_query(shown: Shown) -> None:
+def test_saved_search_sorts_by_score(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
         bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     [search] = [saved for saved in bundle.objects if saved.type == "search"]
@@ -259,7 +259,7 @@ def test_a_saved_search_sorts_by_score_and_its_source_is_a_query(shown: Shown) -
     assert sorted(search.attributes["columns"][:2]) == ["body", "title"]
 
 
-def test_without_logs_the_rest_is_made_and_what_is_missing_is_said(shown: Shown) -> None:
+def test_missing_logs_are_noted_and_rest_is_built(shown: Shown) -> None:
     with open_engine(shown.url) as engine:
         bundle = build_saved_objects(engine, shown.index, searches="test-no-such-log", reports="test-no-such-reports")
         assert len(bundle.notes) == 2
@@ -275,7 +275,7 @@ def test_without_logs_the_rest_is_made_and_what_is_missing_is_said(shown: Shown)
             build_saved_objects(engine, shown.index, searches="../x", reports=shown.reports)
 
 
-def test_export_and_install_on_the_command_line(shown: Shown, cli: Cli, tmp_path: Any) -> None:
+def test_export_and_install_commands(shown: Shown, cli: Cli, tmp_path: Any) -> None:
     file = tmp_path / "docs.ndjson"
     done = cli("dashboards", "export", *shown.options, "--output", file)
     assert done.code == 0, done.err

@@ -100,7 +100,7 @@ def update(engine: Engine, index: str, *lines: Json) -> None:
     assert all(result.ok for result in results)
 
 
-def test_groups_and_cosines_are_those_of_all_pairs(engine: Engine, index: str, tmp_path: Path) -> None:
+def test_groups_and_cosines_match_all_pairs(engine: Engine, index: str, tmp_path: Path) -> None:
     progress: list[tuple[int, int]] = []
     found = search(engine, index, tmp_path / "state", lambda *counts: progress.append(counts))
     expected = exact(engine, index)
@@ -117,7 +117,7 @@ def test_groups_and_cosines_are_those_of_all_pairs(engine: Engine, index: str, t
     }
 
 
-def test_a_filter_holds_inside_the_searches(engine: Engine, index: str, tmp_path: Path) -> None:
+def test_filter_applies_inside_knn_searches(engine: Engine, index: str, tmp_path: Path) -> None:
     filter = {"term": {"even": True}}
     found = search(engine, index, tmp_path / "state", filter=filter, neighbors=2)
     assert named(found) == exact(engine, index, filter=filter) != []
@@ -137,7 +137,7 @@ def test_many_copies_do_not_hide_other_near_duplicates(
     assert group >= {f"copy{number:03}" for number in range(70)} | {"near"}
 
 
-def test_the_kept_document_has_the_lowest_id_whatever_characters_ids_hold(
+def test_lowest_id_is_kept_for_any_characters(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     ids = ["b", "a b", "a", 'a"b', "a\\b", "a!", "ä", "Z", "😀", "~"]
@@ -148,7 +148,7 @@ def test_the_kept_document_has_the_lowest_id_whatever_characters_ids_hold(
     assert list(found.texts.ids) == sorted(ids)
 
 
-def test_documents_with_chunks_are_near_duplicates_by_their_best_chunks(
+def test_chunked_documents_match_by_best_chunks(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     documents = [
@@ -175,7 +175,7 @@ def kill_at(compared: int) -> Callable[[int, int], None]:
     return on_progress
 
 
-def test_a_search_that_was_killed_resumes_with_the_next_page(
+def test_killed_search_resumes_with_next_page(
     engine: Engine, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Killed):
@@ -195,9 +195,7 @@ def test_a_search_that_was_killed_resumes_with_the_next_page(
     assert found.recall.pairs == found.recall.found > 20
 
 
-def test_the_state_of_a_search_with_other_settings_is_not_overwritten(
-    engine: Engine, index: str, tmp_path: Path
-) -> None:
+def test_checkpoint_with_other_settings_is_not_overwritten(engine: Engine, index: str, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         search(engine, index, tmp_path / "state", kill_at(80))
     with pytest.raises(UsageError, match="a search with other options, .* that has compared 80 documents"):
@@ -205,7 +203,7 @@ def test_the_state_of_a_search_with_other_settings_is_not_overwritten(
     assert search(engine, index, tmp_path / "state").resumed
 
 
-def test_an_alias_with_a_filter_shows_its_documents_only(engine: Engine, index: str, tmp_path: Path) -> None:
+def test_filtered_alias_searches_only_its_documents(engine: Engine, index: str, tmp_path: Path) -> None:
     alias, filter = f"{index}-even", {"term": {"even": True}}
     engine.update_aliases([{"add": {"index": index, "alias": alias, "filter": filter}}])
     found = search(engine, alias, tmp_path / "state", neighbors=1)
@@ -213,7 +211,7 @@ def test_an_alias_with_a_filter_shows_its_documents_only(engine: Engine, index: 
     assert (found.compared, found.recall.sampled) == (60, 60)
 
 
-def test_pairs_of_the_sample_that_are_no_longer_near_duplicates_were_not_missed(
+def test_pairs_changed_during_search_do_not_lower_recall(
     engine: Engine, engine_url: str, index: str, tmp_path: Path
 ) -> None:
     before = contents(engine_url, index)
@@ -234,7 +232,7 @@ def test_pairs_of_the_sample_that_are_no_longer_near_duplicates_were_not_missed(
     assert found.recall.pairs == found.recall.found > 0
 
 
-def test_what_others_write_while_a_search_runs_or_rests_is_taken_into_account(
+def test_concurrent_writes_are_taken_into_account(
     engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     """Also the first of several copies, which alone was searched for, and a text that becomes another's copy."""
@@ -273,7 +271,7 @@ def test_what_others_write_while_a_search_runs_or_rests_is_taken_into_account(
     assert found.unread == 0
 
 
-def test_a_write_that_becomes_visible_after_later_ones_is_not_missed(
+def test_write_visible_after_later_ones_is_not_missed(
     engine: Engine, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden, written = {"d001", "d050", "d119"}, engine.read_changes
@@ -296,7 +294,7 @@ def test_a_write_that_becomes_visible_after_later_ones_is_not_missed(
     assert (found.compared, found.unread) == (120, 0)
 
 
-def test_the_recall_counts_what_the_engine_misses(
+def test_recall_counts_missed_pairs(
     es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = fresh_index(es9_url)
@@ -331,7 +329,7 @@ def test_the_recall_counts_what_the_engine_misses(
     assert 0 < together < len(pairs)
 
 
-def test_several_shards_and_routings_and_a_small_result_window(
+def test_shards_routings_and_small_result_window(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {"number_of_shards": 3, "number_of_replicas": 0}
@@ -354,9 +352,7 @@ def test_several_shards_and_routings_and_a_small_result_window(
     assert {found.texts.versions[position].routing for position in twice} == {None, "elsewhere"}
 
 
-def test_documents_without_a_vector_or_with_another_models_are_counted(
-    engine: Engine, index: str, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_documents_without_usable_vector_are_counted(engine: Engine, index: str, tiny: Encoder, tmp_path: Path) -> None:
     update(
         engine,
         index,
@@ -374,7 +370,7 @@ def test_documents_without_a_vector_or_with_another_models_are_counted(
     assert named(found) == exact(engine, index)
 
 
-def test_transient_failures_are_waited_out(engine_url: str, index: str, tmp_path: Path) -> None:
+def test_transient_failures_are_retried(engine_url: str, index: str, tmp_path: Path) -> None:
     faults = [cut_before, answer(503), answer(429)]
     with FaultyProxy(engine_url, faults=list(faults), paths="/_msearch") as proxy, open_engine(proxy.url) as engine:
         found = search(engine, index, tmp_path / "state")
@@ -382,7 +378,7 @@ def test_transient_failures_are_waited_out(engine_url: str, index: str, tmp_path
         assert named(found) == exact(engine, index)
 
 
-def test_what_cannot_be_searched_is_refused(es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:
+def test_invalid_searches_are_refused(es9_url: str, fresh_index: Callable[[str], str], tmp_path: Path) -> None:
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
         with pytest.raises(IndexMissing):
@@ -395,7 +391,7 @@ def test_what_cannot_be_searched_is_refused(es9_url: str, fresh_index: Callable[
             DuplicateSearchSettings(**{"min_cosine": 0.9} | wrong)
 
 
-def test_the_state_of_another_program_or_process_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_checkpoint_is_left_alone(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("A text of the user's, long enough to be no database at all. " * 20)
     with pytest.raises(UsageError, match="is not the state of a search for near-duplicates"):

@@ -38,7 +38,7 @@ def index(engine: Engine, index_name: str) -> str:
     return index_name
 
 
-def test_index_is_described(engine: Engine, index: str) -> None:
+def test_get_index_returns_mappings_and_settings(engine: Engine, index: str) -> None:
     state = engine.get_index(index)
     assert state is not None
     assert state.name == index
@@ -47,13 +47,13 @@ def test_index_is_described(engine: Engine, index: str) -> None:
     assert engine.store_size(index) > 0
 
 
-def test_missing_index_is_none(engine: Engine, index_name: str) -> None:
+def test_get_index_returns_none_for_missing_index(engine: Engine, index_name: str) -> None:
     assert engine.get_index(index_name) is None
     with pytest.raises(IndexMissing, match=index_name):
         engine.count(index_name)
 
 
-def test_alias_is_resolved_and_one_of_several_refused(
+def test_alias_is_resolved_unless_it_has_several_indices(
     engine: Engine, index: str, fresh_index: Callable[[str], str]
 ) -> None:
     alias, second = f"{index}-alias", fresh_index(engine.info.url)
@@ -68,12 +68,12 @@ def test_alias_is_resolved_and_one_of_several_refused(
 
 
 @pytest.mark.parametrize("name", ["", "_all", "a*", "a,b", "a/b", "..", "a b", "-a"])
-def test_only_one_index_can_be_named(es9_url: str, name: str) -> None:
+def test_index_patterns_are_rejected(es9_url: str, name: str) -> None:
     with closing(connect(EngineSettings(url=es9_url))) as engine, pytest.raises(UsageError, match="name of one index"):
         engine.get_index(name)
 
 
-def test_mapping_is_extended(engine: Engine, index: str) -> None:
+def test_extend_mapping(engine: Engine, index: str) -> None:
     engine.put_mapping(index, {"_meta": {"owner": "x"}, "properties": {"more": {"type": "boolean"}}})
     state = engine.get_index(index)
     assert state is not None
@@ -85,7 +85,7 @@ def test_mapping_is_extended(engine: Engine, index: str) -> None:
     assert "[n]" in caught.value.message
 
 
-def test_bulk_answers_in_order_and_says_why_it_rejected(engine: Engine, index: str) -> None:
+def test_bulk_results_are_in_order_with_reasons(engine: Engine, index: str) -> None:
     body = actions(
         ({"index": {"_id": "1"}}, {"n": 1}),
         ({"index": {"_id": "2"}}, {"n": "no number"}),
@@ -124,13 +124,13 @@ def test_bulk_from_four_threads(engine: Engine, index: str) -> None:
     assert engine.count(index, {"range": {"n": {"lt": 250}}}) == 250
 
 
-def test_broken_bulk_requests_carry_their_status(engine: Engine, index: str) -> None:
+def test_invalid_bulk_raises_with_status(engine: Engine, index: str) -> None:
     with pytest.raises(RequestFailed) as caught:
         engine.bulk(index, b'{"nonsense": {"_id": "1"}}\n{}\n')
     assert caught.value.status == 400
 
 
-def test_documents_are_looked_up_before_a_refresh(engine: Engine, index: str) -> None:
+def test_mget_finds_documents_before_refresh(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(3))
     found = engine.mget_sources(index, ["2", "nowhere", "0"], source_includes=["word"])
     assert found == {"2": {"word": "w2"}, "0": {"word": "w0"}}
@@ -138,9 +138,7 @@ def test_documents_are_looked_up_before_a_refresh(engine: Engine, index: str) ->
     assert engine.mget_sources(index, [], source_includes=["word"]) == {}
 
 
-def test_documents_are_found_in_all_their_routings(
-    engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_are_found_in_all_routings(engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.create_index(index_name, {"settings": {"number_of_shards": 8}})
     heads: list[Json] = [{"_id": key, "routing": routing} for key in "abc" for routing in "0123456789"]
     assert all(result.ok for result in engine.bulk(index_name, actions(*(({"index": head}, {}) for head in heads))))
@@ -155,13 +153,13 @@ def test_documents_are_found_in_all_their_routings(
     assert list(matching) == everything[:1]
 
 
-def test_search_errors_carry_the_engines_reason(engine: Engine, index: str) -> None:
+def test_search_error_carries_engine_reason(engine: Engine, index: str) -> None:
     with pytest.raises(RequestFailed, match=r"unknown query \[foo\]") as caught:
         engine.search(index, {"query": {"foo": {}}})
     assert caught.value.status == 400
 
 
-def test_scan_brings_every_document_once(engine: Engine, index: str) -> None:
+def test_scan_yields_every_document_once(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(1003))
     engine.refresh(index)
     pages = list(engine.scan(index, query={"match_all": {}}, source_includes=["n"], page=100))
@@ -172,7 +170,7 @@ def test_scan_brings_every_document_once(engine: Engine, index: str) -> None:
     assert all(hit["_seq_no"] >= 0 and hit["_primary_term"] >= 1 for hit in hits)
 
 
-def test_scan_sees_one_point_in_time(engine: Engine, index: str) -> None:
+def test_scan_reads_a_point_in_time(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(20))
     engine.refresh(index)
     seen = []
@@ -184,7 +182,7 @@ def test_scan_sees_one_point_in_time(engine: Engine, index: str) -> None:
     assert sorted(seen, key=int) == [str(n) for n in range(5, 20)]
 
 
-def test_slices_of_one_point_in_time_hold_every_document_once(engine: Engine, index: str) -> None:
+def test_slices_of_point_in_time_cover_every_document_once(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(1000))
     engine.refresh(index)
     point_in_time = engine.open_point_in_time(index)
@@ -221,7 +219,7 @@ def open_contexts(engine: Engine, index: str) -> int:
     return int(stats["_all"]["total"]["search"]["open_contexts"])
 
 
-def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: Engine, index: str) -> None:
+def test_point_in_time_is_closed_on_end_break_and_error(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(10))
     engine.refresh(index)
     wait_until_closed(engine, index)
@@ -247,7 +245,7 @@ def test_point_in_time_is_closed_at_the_end_on_a_break_and_on_an_error(engine: E
     wait_until_closed(engine, index)
 
 
-def test_a_scan_whose_point_in_time_is_gone_says_what_to_do(engine: Engine, index: str) -> None:
+def test_lost_point_in_time_error_has_remedy(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(10))
     engine.refresh(index)
     point_in_time = engine.open_point_in_time(index)
@@ -260,12 +258,12 @@ def test_a_scan_whose_point_in_time_is_gone_says_what_to_do(engine: Engine, inde
     assert "run the same command again" in caught.value.remedy
 
 
-def test_scan_of_a_missing_index(engine: Engine, index_name: str) -> None:
+def test_scan_of_missing_index_raises(engine: Engine, index_name: str) -> None:
     with pytest.raises(IndexMissing):
         next(engine.scan(index_name, query={"match_all": {}}, source_includes=[]))
 
 
-def test_a_server_that_goes_away_is_unreachable(es9_url: str, opensearch_url: str) -> None:
+def test_dropped_connection_raises_unreachable_or_status_0(es9_url: str, opensearch_url: str) -> None:
     """Connections that break: as an error of its own, and from `bulk` as status 0, which callers may retry."""
     from tests.engine.relay import Relay
 
@@ -281,7 +279,7 @@ def test_a_server_that_goes_away_is_unreachable(es9_url: str, opensearch_url: st
             engine.close()
 
 
-def test_vectors_are_brought_where_the_source_hides_them(engine: Engine, index_name: str) -> None:
+def test_vectors_excluded_from_source_are_fetched(engine: Engine, index_name: str) -> None:
     vector: Any = {"type": "dense_vector", "dims": 2, "index": False}
     if engine.info.engine_type is EngineType.OPENSEARCH:
         vector = {"type": "knn_vector", "dimension": 2, "space_type": "cosinesimil"}

@@ -47,7 +47,7 @@ def collection() -> RetrievalCollection:
     return RetrievalCollection("grammar", documents, queries, judgements)
 
 
-def test_the_index_gives_the_figures_of_memory(
+def test_index_metrics_match_in_memory_metrics(
     es9_url: str,
     fresh_index: Callable[[str], str],
     model: OnnxEmbedder,
@@ -83,7 +83,7 @@ def test_the_index_gives_the_figures_of_memory(
     assert not list(tmp_path.glob("*.dead-letters.jsonl"))
 
 
-def test_documents_that_the_engine_does_not_take(
+def test_rejected_documents_raise_with_engine_reason(
     es9_url: str, fresh_index: Callable[[str], str], model: OnnxEmbedder, collection: RetrievalCollection
 ) -> None:
     """An id may have 512 bytes; the error says so in the engine's words."""

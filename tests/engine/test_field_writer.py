@@ -60,7 +60,7 @@ def bulk(engine: Engine, index: str, *lines: Any) -> None:
     assert all(result.ok for result in results)
 
 
-def test_only_the_field_changes_and_only_where_it_must(engine: Engine, engine_url: str, index: str) -> None:
+def test_only_the_field_is_written_and_only_on_change(engine: Engine, engine_url: str, index: str) -> None:
     before = contents(engine_url, index)
     assert write(engine, index, {"d1": "d0", "d2": "d0"}) == FieldUpdateCounts(written=2)
     after = contents(engine_url, index)
@@ -78,7 +78,7 @@ def test_only_the_field_changes_and_only_where_it_must(engine: Engine, engine_ur
     assert engine.count(index, {"exists": {"field": FIELD}}) == 2
 
 
-def test_values_of_documents_that_were_not_analysed_stay(engine: Engine, engine_url: str, index: str) -> None:
+def test_values_of_unanalysed_documents_stay(engine: Engine, engine_url: str, index: str) -> None:
     assert write(engine, index, {"d1": "d0", "d2": "d0"}).written == 2
     writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(30))
     removals = writer.plan_removals(set(), {"term": {"_id": "d2"}})
@@ -86,9 +86,7 @@ def test_values_of_documents_that_were_not_analysed_stay(engine: Engine, engine_
     assert values_in(engine_url, index) == {"d1": "d0"}
 
 
-def test_what_others_changed_since_is_written_only_if_its_text_is_the_same(
-    engine: Engine, engine_url: str, index: str
-) -> None:
+def test_documents_with_changed_text_are_not_written(engine: Engine, engine_url: str, index: str) -> None:
     engine.put_mapping(index, {"properties": {FIELD: {"type": "keyword"}}})
     texts = collection(engine, index)
     bulk(engine, index, {"update": {"_id": "d1"}}, {"doc": {"price": -1}})
@@ -101,9 +99,7 @@ def test_what_others_changed_since_is_written_only_if_its_text_is_the_same(
     assert contents(engine_url, index)["d1"]["price"] == -1
 
 
-def test_a_document_with_a_routing_and_a_field_inside_an_object(
-    engine: Engine, engine_url: str, index: str, tiny: Encoder
-) -> None:
+def test_routed_document_and_nested_object_field(engine: Engine, engine_url: str, index: str, tiny: Encoder) -> None:
     source = contents(engine_url, index)["d0"]
     del source["_version"]
     bulk(engine, index, {"index": {"_id": "routed", "routing": "r1"}}, source)
@@ -123,9 +119,7 @@ def restarts(exchange: Exchange) -> tuple[int, bytes]:
     [[answer(429), restarts], [cut_before, cut_after], [refuse_items(0, 3), refuse_items(1)], [cut_after, cut_after]],
     ids=["refused", "cut", "items", "answers-lost"],
 )
-def test_transient_failures_are_waited_out_and_nothing_is_counted_twice(
-    engine_url: str, index: str, faults: list[Fault]
-) -> None:
+def test_transient_failures_are_retried_and_counted_once(engine_url: str, index: str, faults: list[Fault]) -> None:
     with FaultyProxy(engine_url, faults=list(faults)) as proxy, open_engine(proxy.url) as engine:
         counts = write(engine, index, {f"d{n}": "d0" for n in range(1, 10)})
         assert not proxy.faults
@@ -133,20 +127,20 @@ def test_transient_failures_are_waited_out_and_nothing_is_counted_twice(
     assert values_in(engine_url, index) == {f"d{n}": "d0" for n in range(1, 10)}
 
 
-def test_a_request_that_is_too_large_is_halved(engine_url: str, index: str) -> None:
+def test_request_too_large_is_split(engine_url: str, index: str) -> None:
     with FaultyProxy(engine_url, always=too_large(400)) as proxy, open_engine(proxy.url) as engine:
         assert write(engine, index, {f"d{n}": "d0" for n in range(1, 20)}).written == 19
     assert len(values_in(engine_url, index)) == 19
 
 
-def test_an_update_that_the_engine_refuses_is_named_with_the_reason(engine_url: str, index: str) -> None:
+def test_rejected_update_is_reported_with_reason(engine_url: str, index: str) -> None:
     with FaultyProxy(engine_url, faults=[refuse_items(1, status=400)]) as proxy, open_engine(proxy.url) as engine:
         counts = write(engine, index, {"d1": "d0", "d2": "d0"})
     assert (counts.written, list(counts.refused)) == (1, [("d2", None)])
     assert counts.refused["d2", None].startswith("(400) es_rejected_execution_exception")
 
 
-def test_an_engine_that_stays_overloaded_is_an_error_after_the_budget(engine_url: str, index: str) -> None:
+def test_overloaded_engine_raises_after_retry_budget(engine_url: str, index: str) -> None:
     with FaultyProxy(engine_url, always=refuse_items(0)) as proxy, open_engine(proxy.url) as engine:
         with pytest.raises(RequestFailed, match="did not take 1 updates within 0.2 s") as caught:
             write(engine, index, {"d1": "d0", "d2": "d0"}, seconds=0.2)
@@ -154,7 +148,7 @@ def test_an_engine_that_stays_overloaded_is_an_error_after_the_budget(engine_url
     assert values_in(engine_url, index) == {"d2": "d0"}
 
 
-def test_an_index_that_was_replaced_meanwhile_is_not_written_to(
+def test_replaced_index_is_not_written(
     engine: Engine, engine_url: str, index: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     writer = FieldWriter(engine, index, "embedding", FIELD, policy=RetryPolicy(5))
@@ -182,7 +176,7 @@ def test_an_index_that_was_replaced_meanwhile_is_not_written_to(
         ("nested", IndexMismatch, "the field nested of .* has the type object"),
     ],
 )
-def test_fields_that_cannot_hold_the_result_are_refused(
+def test_incompatible_fields_are_refused(
     es9_url: str,
     fresh_index: Callable[[str], str],
     tiny: Encoder,
@@ -198,7 +192,7 @@ def test_fields_that_cannot_hold_the_result_are_refused(
         FieldWriter(engine, index, "embedding", name, policy=RetryPolicy(5))
 
 
-def test_values_that_somebody_else_has_written_are_not_overwritten(engine: Engine, index: str) -> None:
+def test_foreign_values_are_not_overwritten(engine: Engine, index: str) -> None:
     engine.put_mapping(index, {"_meta": {"owner": "app"} | _meta(engine, index)})
     writer = FieldWriter(engine, index, "embedding", "category", policy=RetryPolicy(5))
     writer.check_owner()  # it does not exist
@@ -222,6 +216,6 @@ def _meta(engine: Engine, index: str) -> dict[str, Any]:
     return meta
 
 
-def test_a_missing_index_is_refused(es9_url: str) -> None:
+def test_missing_index_is_refused(es9_url: str) -> None:
     with open_engine(es9_url) as engine, pytest.raises(IndexMissing):
         FieldWriter(engine, "no-such-index", "embedding", FIELD, policy=RetryPolicy(5))

@@ -47,7 +47,7 @@ def vector_mapping(engine: Engine, **changed: Any) -> Json:
     return {"type": "knn_vector", "dimension": DIMENSIONS, "space_type": "cosinesimil"} | changed
 
 
-def test_missing_index_is_created_and_then_present(engine: Engine, index_name: str) -> None:
+def test_missing_index_is_created_once(engine: Engine, index_name: str) -> None:
     created = ensure(engine, index_name, text="{title}", shards=2, replicas=0)
     assert created.outcome is FieldOutcome.CREATED
     assert created.meta.index_type == "hnsw"
@@ -61,7 +61,7 @@ def test_missing_index_is_created_and_then_present(engine: Engine, index_name: s
     assert state.mappings["properties"]["embedding_meta"]["properties"]["fingerprint"] == {"type": "keyword"}
 
 
-def test_four_loads_that_begin_at_once_share_one_index(engine: Engine, index_name: str) -> None:
+def test_concurrent_loads_create_one_index(engine: Engine, index_name: str) -> None:
     start = threading.Barrier(4)
 
     def begin(_: int) -> VectorField:
@@ -75,7 +75,7 @@ def test_four_loads_that_begin_at_once_share_one_index(engine: Engine, index_nam
     assert len({field.meta for field in fields}) == 1
 
 
-def test_every_refusal_of_an_index_of_ours(engine: Engine, index_name: str) -> None:
+def test_refusals_change_nothing(engine: Engine, index_name: str) -> None:
     """One index for all: nothing here may change it."""
     ensure(engine, index_name, text="{title}")
     before = engine.get_index(index_name)
@@ -96,7 +96,7 @@ def test_every_refusal_of_an_index_of_ours(engine: Engine, index_name: str) -> N
     assert engine.get_index(index_name) == before
 
 
-def test_missing_index_that_may_not_be_created(engine: Engine, index_name: str) -> None:
+def test_missing_index_is_not_created_when_disallowed(engine: Engine, index_name: str) -> None:
     for look in (
         lambda: ensure(engine, index_name, create=False),
         lambda: read_vector_field(engine, index_name, "embedding"),
@@ -108,7 +108,7 @@ def test_missing_index_that_may_not_be_created(engine: Engine, index_name: str) 
     assert engine.get_index(index_name) is None
 
 
-def test_every_index_type_of_the_engine_takes_vectors(engine: Engine, fresh_index: Callable[[str], str]) -> None:
+def test_every_index_type_accepts_vectors(engine: Engine, fresh_index: Callable[[str], str]) -> None:
     for index_type in types_of(engine.info):
         name = fresh_index(engine.info.url)
         assert ensure(engine, name, index_type=index_type).meta.index_type == index_type
@@ -116,7 +116,7 @@ def test_every_index_type_of_the_engine_takes_vectors(engine: Engine, fresh_inde
         assert read_vector_field(engine, name, "embedding").meta.index_type == index_type
 
 
-def test_index_types_that_the_engine_lacks(engine: Engine, index_name: str) -> None:
+def test_unsupported_index_types_are_refused(engine: Engine, index_name: str) -> None:
     wrong = ["bbq_disk", "faiss"] + (
         [] if engine.info.engine_type is EngineType.ELASTICSEARCH else ["bbq_hnsw", "int4_flat"]
     )
@@ -128,7 +128,7 @@ def test_index_types_that_the_engine_lacks(engine: Engine, index_name: str) -> N
     assert engine.get_index(index_name) is None
 
 
-def test_field_is_added_beside_other_peoples_meta(engine: Engine, index_name: str) -> None:
+def test_field_is_added_and_foreign_meta_kept(engine: Engine, index_name: str) -> None:
     owner: Json = {"owner": "search team", "es_sbert": {"note": "kept"}}
     engine.create_index(index_name, {"mappings": {"_meta": owner, "properties": {"title": {"type": "keyword"}}}})
     first = ensure(engine, index_name)
@@ -146,7 +146,7 @@ def test_field_is_added_beside_other_peoples_meta(engine: Engine, index_name: st
     assert read_vector_field(engine, index_name, "second").meta == second.meta
 
 
-def test_foreign_fields_are_refused(engine: Engine, index_name: str) -> None:
+def test_incompatible_existing_fields_are_refused(engine: Engine, index_name: str) -> None:
     wrong_similarity = (
         {"similarity": "l2_norm"} if engine.info.engine_type is EngineType.ELASTICSEARCH else {"space_type": "l2"}
     )
@@ -180,7 +180,7 @@ def test_foreign_fields_are_refused(engine: Engine, index_name: str) -> None:
         assert "index" in caught.value.remedy
 
 
-def test_opensearch_keeps_graphs_and_flat_fields_apart(
+def test_opensearch_separates_graph_and_flat_fields(
     opensearch_url: str, open_engine: Callable[[str], Engine], fresh_index: Callable[[str], str]
 ) -> None:
     engine = open_engine(opensearch_url)
@@ -197,7 +197,7 @@ def test_opensearch_keeps_graphs_and_flat_fields_apart(
     assert ensure(engine, knn).meta.index_type == "hnsw"
 
 
-def test_text_is_set_by_the_first_load_and_then_stays(engine: Engine, index_name: str) -> None:
+def test_text_is_set_by_first_load_and_kept(engine: Engine, index_name: str) -> None:
     assert ensure(engine, index_name).meta.text is None
     assert ensure(engine, index_name, text="{title}").meta.text == "{title}"
     assert ensure(engine, index_name).meta.text == "{title}"
@@ -209,7 +209,7 @@ def test_text_is_set_by_the_first_load_and_then_stays(engine: Engine, index_name
     assert read_vector_field(engine, index_name, "embedding").meta.text == "{body}"
 
 
-def test_a_text_is_set_once_and_leaves_the_rest_of_meta_alone(engine: Engine, index_name: str) -> None:
+def test_setting_text_keeps_other_meta(engine: Engine, index_name: str) -> None:
     ensure(engine, index_name)
     ensure(engine, index_name, name="second", text="{title}")
     state = engine.get_index(index_name)
@@ -226,7 +226,7 @@ def test_a_text_is_set_once_and_leaves_the_rest_of_meta_alone(engine: Engine, in
     assert engine.get_index(index_name) == state
 
 
-def test_vectors_that_searches_do_not_see_yet_keep_their_text(engine: Engine, index_name: str) -> None:
+def test_unrefreshed_vectors_keep_their_text(engine: Engine, index_name: str) -> None:
     ensure(engine, index_name, text="{title}")
     engine.put_settings(index_name, {"index.refresh_interval": "-1"})
     vector = vector_value(engine.info, random_vectors(1, DIMENSIONS)[0])
@@ -237,7 +237,7 @@ def test_vectors_that_searches_do_not_see_yet_keep_their_text(engine: Engine, in
         ensure(engine, index_name, text="{body}")
 
 
-def test_vectors_are_read_back_bit_for_bit(engine: Engine, index_name: str) -> None:
+def test_vectors_round_trip_bit_for_bit(engine: Engine, index_name: str) -> None:
     """Byte order and digits: what the server hands out is what went in, as a list and, where taken, as base64."""
     ensure(engine, index_name, dimensions=8, index_type="flat")
     vectors = random_vectors(2, 8)
@@ -249,7 +249,7 @@ def test_vectors_are_read_back_bit_for_bit(engine: Engine, index_name: str) -> N
     assert isinstance(vector_value(engine.info, vectors[0]), str) == (engine.info.version >= (9, 3, 0))
 
 
-def test_index_is_described_for_people_and_machines(engine: Engine, index_name: str) -> None:
+def test_describe_index_as_text_and_json(engine: Engine, index_name: str) -> None:
     engine.create_index(index_name, {"mappings": {"properties": {"title": {"type": "keyword"}}}})
     ensure(engine, index_name, text="{title}")
     beside = {"fingerprint": "a" * 32, "text_hash": "x", "tokens": 3, "truncated": False, "embedded_at": "2026-01-01"}

@@ -66,7 +66,7 @@ class Stumbling(FaultyProxy):
         return self.stumble
 
 
-def test_a_backfill_gives_the_vectors_of_a_direct_load_and_touches_nothing_else(
+def test_backfill_equals_direct_load_and_changes_nothing_else(
     engine_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
     documents = sentences(620)  # more than a page of the scan
@@ -99,7 +99,7 @@ def test_a_backfill_gives_the_vectors_of_a_direct_load_and_touches_nothing_else(
     assert contents(engine_url, filled) == one
 
 
-def test_only_documents_without_a_current_vector_are_embedded(
+def test_only_documents_without_current_vector_are_embedded(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     path = write_jsonl(tmp_path / "d.jsonl", sentences(40))
@@ -138,7 +138,7 @@ def test_only_documents_without_a_current_vector_are_embedded(
     assert letter["source"] == f"index {index_name}"
 
 
-def test_a_document_that_changes_meanwhile_is_read_and_embedded_again(
+def test_document_changed_during_backfill_is_reembedded(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     with open_engine(engine_url) as engine:
@@ -160,7 +160,7 @@ def test_a_document_that_changes_meanwhile_is_read_and_embedded_again(
     assert all("embedding" in source for source in after.values())
 
 
-def test_a_document_that_never_stands_still_is_a_dead_letter(
+def test_constantly_changing_document_is_dead_lettered(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     with open_engine(engine_url) as engine:
@@ -181,7 +181,7 @@ def test_a_document_that_never_stands_still_is_a_dead_letter(
 
 
 @pytest.mark.parametrize(("patience", "left"), [(60.0, 0), (0.0, 1)])
-def test_an_engine_that_stumbles_when_a_document_is_read_again(
+def test_engine_error_while_rereading_is_retried_or_left(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path, patience: float, left: int
 ) -> None:
     index = fresh_index(es9_url)
@@ -200,7 +200,7 @@ def test_an_engine_that_stumbles_when_a_document_is_read_again(
     assert load(es9_url, encoder, index, dead=tmp_path / "dead").indexed == left
 
 
-def test_a_refresh_that_fails_on_a_shard_is_waited_out(
+def test_failed_refresh_of_a_shard_is_retried(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
@@ -214,7 +214,7 @@ def test_a_refresh_that_fails_on_a_shard_is_waited_out(
             load(proxy.url, encoder, index, dead=tmp_path / "dead", retry_seconds=0.0)
 
 
-def test_of_documents_of_one_id_and_many_routings_the_one_that_changed_is_read_again(
+def test_changed_document_is_reread_by_its_routing(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
@@ -241,7 +241,7 @@ def test_of_documents_of_one_id_and_many_routings_the_one_that_changed_is_read_a
         assert load(es9_url, encoder, index, dead=tmp_path / "dead").unchanged == count
 
 
-def test_an_index_without_source_is_refused(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
+def test_index_without_source_is_refused(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     with open_engine(engine_url) as engine:
         engine.create_index(index_name, {"mappings": {"_source": {"enabled": False}}})
         write(engine, index_name, sentences(2))
@@ -249,7 +249,7 @@ def test_an_index_without_source_is_refused(engine_url: str, index_name: str, en
         load(engine_url, encoder, index_name, dead=tmp_path / "dead")
 
 
-def test_an_index_that_is_deleted_before_a_backfill_begins_is_not_made_anew(
+def test_index_deleted_before_backfill_is_not_recreated(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
@@ -262,14 +262,16 @@ def test_an_index_that_is_deleted_before_a_backfill_begins_is_not_made_anew(
         assert engine.get_index(index) is None
 
 
-def test_an_empty_index_is_done_at_once(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
+def test_backfill_of_empty_index_reads_nothing(
+    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
     with open_engine(engine_url) as engine:
         engine.create_index(index_name, {})
     summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
     assert (summary.read, summary.exit_code) == (0, 0)
 
 
-def test_documents_with_a_routing_of_their_own_are_embedded_too(
+def test_routed_documents_are_embedded(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     engine.create_index(index_name, {"settings": {"index.number_of_shards": 3}})

@@ -39,9 +39,7 @@ def before_window(encoder: Encoder, number: int, meddle: Callable[[], None]) -> 
     return Interposed(encoder, lambda window: meddle() if window == number else None)
 
 
-def test_what_another_process_overwrites_in_the_mapping_is_put_back(
-    es9: Engine, index: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_overwritten_mapping_meta_is_restored(es9: Engine, index: str, encoder: Encoder, tmp_path: Path) -> None:
     """It had read `_meta` before this load wrote into it."""
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
     meddling = before_window(encoder, 0, lambda: es9.put_mapping(index, {"_meta": {"owner": "app"}}))
@@ -55,7 +53,7 @@ def test_what_another_process_overwrites_in_the_mapping_is_put_back(
     assert load(es9.info.url, encoder, index, path, dead=tmp_path / "dead", id_field="id").unchanged == 20
 
 
-def test_vectors_that_another_writer_has_overwritten_are_an_error(
+def test_vectors_overwritten_by_another_writer_are_an_error(
     es9: Engine, index: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     """The same documents with another vector field: each load writes them whole, with the vectors it has seen."""
@@ -94,7 +92,7 @@ def test_vectors_that_another_writer_has_overwritten_are_an_error(
     assert (again.indexed, again.unchanged, again.notes) == (1, 19, ())
 
 
-def test_a_field_that_another_load_adds_is_named(es9: Engine, index: str, encoder: Encoder, tmp_path: Path) -> None:
+def test_field_added_by_another_load_is_noted(es9: Engine, index: str, encoder: Encoder, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
 
     def other() -> None:
@@ -117,7 +115,7 @@ def test_a_field_that_another_load_adds_is_named(es9: Engine, index: str, encode
     assert load(es9.info.url, encoder, index, dead=tmp_path / "dead", vectors=("two",)).indexed == 5
 
 
-def test_documents_deleted_during_a_load_of_files_are_an_error(
+def test_documents_deleted_during_load_are_an_error(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     path, state = write_jsonl(tmp_path / "docs.jsonl", sentences(20)), tmp_path / "state"
@@ -172,7 +170,7 @@ def bulk_body(documents: dict[str, Any]) -> bytes:
     return b"".join(orjson.dumps(line) + b"\n" for line in lines)
 
 
-def test_a_write_that_keeps_its_vector_is_looked_for_after_a_failover(
+def test_updates_lost_in_failover_are_detected(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     """No count of vectors tells a document that was updated with the vector it had from its version before."""
@@ -193,7 +191,7 @@ def test_a_write_that_keeps_its_vector_is_looked_for_after_a_failover(
     assert state.exists()
 
 
-def test_nothing_is_missing_after_a_failover_that_lost_nothing(
+def test_lossless_failover_reports_nothing_missing(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     path, documents = tmp_path / "docs.jsonl", sentences(12)
@@ -210,7 +208,7 @@ def test_nothing_is_missing_after_a_failover_that_lost_nothing(
     assert (summary.missing, summary.exit_code) == (0, 0)
 
 
-def test_documents_embedded_in_place_are_looked_at_again_after_a_failover(
+def test_in_place_writes_lost_in_failover_are_detected(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     documents = {document["id"]: document for document in sentences(8)}

@@ -14,7 +14,7 @@ from es_sbert.errors import IndexMismatch
 from tests.engine.ingest_support import Interposed, load, sentences, wait_for_first_window, write_jsonl
 
 
-def test_an_index_deleted_while_a_window_is_embedded_is_not_created_again(
+def test_index_deleted_while_embedding_is_not_recreated(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(20))
@@ -37,7 +37,7 @@ def test_an_index_deleted_while_a_window_is_embedded_is_not_created_again(
     assert engine.get_index(index_name) is None
 
 
-def test_an_index_deleted_before_its_first_documents_are_read_back_is_said_to_be_deleted(
+def test_index_deleted_before_read_back_is_reported(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_documents = Engine.mget
@@ -55,7 +55,7 @@ def test_an_index_deleted_before_its_first_documents_are_read_back_is_said_to_be
     assert engine.get_index(index_name) is None
 
 
-def test_an_index_deleted_while_it_is_embedded_in_place_is_not_created_again(
+def test_index_deleted_while_embedding_in_place_is_not_recreated(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     lines = [line for document in sentences(10) for line in ({"index": {"_id": document["id"]}}, document)]
@@ -67,7 +67,7 @@ def test_an_index_deleted_while_it_is_embedded_in_place_is_not_created_again(
     assert engine.get_index(index_name) is None
 
 
-def test_an_index_replaced_while_a_window_is_embedded_gets_no_document(
+def test_index_replaced_while_embedding_gets_no_document(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     def replace(window: int) -> None:

@@ -59,7 +59,7 @@ def assert_all_in_once(url: str, index: str) -> None:
         pytest.param([answer(429), cut_after, answer(503), refuse_items(0)], id="mixed"),
     ],
 )
-def test_passing_trouble_is_waited_out(
+def test_transient_failures_are_retried(
     engine_url: str,
     proxy: FaultyProxy,
     index_name: str,
@@ -78,7 +78,7 @@ def test_passing_trouble_is_waited_out(
 
 
 @each_client
-def test_bodies_that_are_too_large_are_split(
+def test_bodies_too_large_are_split(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     documents = sentences(COUNT)
@@ -95,7 +95,7 @@ def test_bodies_that_are_too_large_are_split(
 
 
 @each_client
-def test_an_engine_that_goes_away_leaves_the_rest_to_the_next_load(
+def test_unreachable_engine_leaves_rest_to_next_load(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     def last(exchange: Any) -> tuple[int, bytes]:
@@ -120,7 +120,7 @@ def test_an_engine_that_goes_away_leaves_the_rest_to_the_next_load(
 
 
 @each_client
-def test_a_document_that_the_engine_fails_on_for_ever_does_not_hold_up_the_others(
+def test_poison_document_is_dead_lettered_without_blocking_others(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     def fault(exchange: Exchange) -> tuple[int, bytes]:
@@ -138,7 +138,7 @@ def test_a_document_that_the_engine_fails_on_for_ever_does_not_hold_up_the_other
 
 
 @each_client
-def test_an_engine_that_never_takes_a_document_means_nothing_could_be_done(
+def test_no_document_accepted_exits_2(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     proxy.always = answer(503)
@@ -164,7 +164,7 @@ def block_after_the_first(proxy: FaultyProxy, url: str, index: str) -> None:
     proxy.faults, proxy.always = [first], later
 
 
-def test_an_index_that_stays_read_only_ends_the_load(
+def test_permanent_read_only_block_stops_the_load(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     block_after_the_first(proxy, engine_url, index_name)
@@ -179,7 +179,7 @@ def test_an_index_that_stays_read_only_ends_the_load(
     assert_all_in_once(engine_url, index_name)
 
 
-def test_a_block_that_is_lifted_is_waited_out_and_said(
+def test_temporary_block_is_waited_out_and_logged(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     waits: list[str] = []
@@ -201,7 +201,7 @@ def test_a_block_that_is_lifted_is_waited_out_and_said(
     assert_all_in_once(engine_url, index_name)
 
 
-def test_an_index_that_is_deleted_during_the_load_is_no_success(
+def test_index_deleted_during_load_is_an_error(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     def delete(exchange: Any) -> tuple[int, bytes]:
@@ -215,7 +215,7 @@ def test_an_index_that_is_deleted_during_the_load_is_no_success(
         in_small_bodies(proxy, encoder, index_name, docs, tmp_path)
 
 
-def test_an_index_that_is_closed_during_the_load_ends_it_and_no_document(
+def test_index_closed_during_load_stops_without_dead_letters(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     def close(exchange: Any) -> tuple[int, bytes]:
@@ -248,7 +248,7 @@ def _set_write_block(url: str, index: str, value: bool) -> None:
 
 
 @each_client
-def test_an_engine_that_is_gone_before_the_load_is_an_error(
+def test_engine_unreachable_before_load_raises(
     proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     proxy.down.set()
@@ -258,7 +258,7 @@ def test_an_engine_that_is_gone_before_the_load_is_an_error(
 
 
 @each_client
-def test_an_engine_that_goes_away_during_a_lookup(
+def test_engine_lost_during_mget_leaves_the_rest(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     in_small_bodies(proxy, encoder, index_name, write_jsonl(tmp_path / "one.jsonl", sentences(1)), tmp_path)
@@ -278,7 +278,7 @@ def test_an_engine_that_goes_away_during_a_lookup(
 
 
 @each_client
-def test_an_update_whose_answer_got_lost_is_not_taken_for_a_conflict(
+def test_lost_update_response_is_not_a_conflict(
     engine_url: str, proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     load(engine_url, encoder, index_name, docs, dead=tmp_path / "dead", id_field="id", vector_field="first")
@@ -289,7 +289,7 @@ def test_an_update_whose_answer_got_lost_is_not_taken_for_a_conflict(
 
 
 @each_client
-def test_an_error_in_the_middle_says_how_far_it_came(
+def test_error_reports_documents_written_so_far(
     engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     dead = tmp_path / "dead"
@@ -300,7 +300,7 @@ def test_an_error_in_the_middle_says_how_far_it_came(
 
 
 @each_client
-def test_both_writers_share_the_work(
+def test_both_writers_send_requests(
     proxy: FaultyProxy, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     together = threading.Barrier(2, timeout=PATIENCE)

@@ -25,7 +25,7 @@ from tests.engine.ingest_support import (
 )
 
 
-def test_every_document_arrives_as_it_was_with_its_vector(
+def test_documents_are_stored_unchanged_with_vectors(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     documents = sentences(300)
@@ -54,7 +54,7 @@ def test_every_document_arrives_as_it_was_with_its_vector(
         }
 
 
-def test_a_second_load_embeds_nothing(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
+def test_second_load_embeds_nothing(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(120))
     load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
     before = contents(engine_url, index_name)
@@ -64,7 +64,7 @@ def test_a_second_load_embeds_nothing(engine_url: str, index_name: str, encoder:
     assert contents(engine_url, index_name) == before
 
 
-def test_only_what_changed_is_written_and_only_changed_text_embedded(
+def test_only_changes_are_written_and_changed_texts_embedded(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     documents = sentences(60)
@@ -96,7 +96,7 @@ def test_only_what_changed_is_written_and_only_changed_text_embedded(
     assert again.unchanged == again.read == 61
 
 
-def test_rejected_documents_are_dead_letters_with_the_engines_reason(
+def test_rejected_documents_are_dead_lettered_with_reason(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     with open_engine(engine_url) as engine:
@@ -117,9 +117,7 @@ def test_rejected_documents_are_dead_letters_with_the_engines_reason(
     assert set(contents(engine_url, index_name)) == {f"d{number}" for number in range(20)}
 
 
-def test_texts_longer_than_the_model_reads_are_counted(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_truncated_texts_are_counted(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     words = encoder.info.max_tokens + 98
     path = write_jsonl(tmp_path / "docs.jsonl", [{"text": "river " * words}, {"text": "river"}])
     summary = load(engine_url, encoder, index_name, path, dead=tmp_path / "dead")
@@ -132,9 +130,7 @@ def test_texts_longer_than_the_model_reads_are_counted(
     assert metas == [(3, False), (words + 2, True)]
 
 
-def test_a_template_is_remembered_by_the_index(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_text_template_is_stored_in_index(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "docs.csv"
     path.write_text("id,title,body\n1,Rain,It pours\n2,Sun,\n")
     load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_template="{title}: {body}")
@@ -148,9 +144,7 @@ def test_a_template_is_remembered_by_the_index(
         load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",))
 
 
-def test_an_index_of_another_model_is_refused(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_index_of_another_model_is_refused(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(3))
     load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
     before = contents(engine_url, index_name)
@@ -165,7 +159,7 @@ def test_an_index_of_another_model_is_refused(
     assert contents(engine_url, index_name) == before
 
 
-def test_an_alias_is_loaded_through(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
+def test_load_through_alias(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     alias = f"{index_name}-alias"
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(5))
     load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id")
@@ -175,7 +169,7 @@ def test_an_alias_is_loaded_through(engine_url: str, index_name: str, encoder: E
     assert summary.unchanged == 5
 
 
-def test_names_that_are_no_index(engine_url: str, encoder: Encoder, tmp_path: Path) -> None:
+def test_invalid_index_names_raise(engine_url: str, encoder: Encoder, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "docs.jsonl", sentences(1))
     with pytest.raises(RequestFailed, match="lowercase"):
         load(engine_url, encoder, "UpperCase", path, dead=tmp_path / "dead")
@@ -184,7 +178,7 @@ def test_names_that_are_no_index(engine_url: str, encoder: Encoder, tmp_path: Pa
 
 
 @pytest.mark.parametrize("lost_text", [" ", None, MISSING], ids=["blank", "null", "missing"])
-def test_a_document_that_lost_its_text_loses_its_vector(
+def test_document_without_text_loses_its_vector(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, lost_text: Any
 ) -> None:
     documents = sentences(30)

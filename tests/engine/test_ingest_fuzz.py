@@ -11,7 +11,7 @@ from tests.fuzz.run import fuzz
 LINES = 8000
 
 
-def test_every_fuzzed_line_comes_to_an_end(
+def test_every_fuzzed_line_is_counted(
     es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
 ) -> None:
     tally = fuzz(es9_url, tiny, fresh_index, tmp_path, LINES, seed=1)

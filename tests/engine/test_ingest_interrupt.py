@@ -59,7 +59,7 @@ def documents() -> list[dict[str, Any]]:
     return [{"id": f"d{n}", "text": text, "long": f"{text} the cat sleeps on the mat"} for n, text in enumerate(texts)]
 
 
-def test_no_batch_is_begun_after_an_interrupt_and_no_document_is_sent_without_all_its_vectors(
+def test_interrupt_starts_no_batch_and_sends_no_partial_document(
     es9_url: str,
     fresh_index: Callable[[str], str],
     small: Encoder,
@@ -90,7 +90,7 @@ def test_no_batch_is_begun_after_an_interrupt_and_no_document_is_sent_without_al
             assert same_vectors(vector_of(stored[document["id"]], field), vector)
 
 
-def test_an_interrupt_while_documents_of_the_index_are_embedded_leaves_the_rest(
+def test_interrupt_while_embedding_in_place_leaves_the_rest(
     es9_url: str,
     fresh_index: Callable[[str], str],
     small: Encoder,
@@ -109,7 +109,7 @@ def test_an_interrupt_while_documents_of_the_index_are_embedded_leaves_the_rest(
     assert (again.unchanged, again.indexed, again.left) == (summary.indexed, COUNT - summary.indexed, 0)
 
 
-def test_windows_that_wait_are_neither_compared_nor_tokenised_after_an_interrupt(
+def test_interrupt_skips_queued_windows(
     es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path
 ) -> None:
     index, control = fresh_index(es9_url), LoadControl()
@@ -153,7 +153,7 @@ def test_windows_that_wait_are_neither_compared_nor_tokenised_after_an_interrupt
 
 
 @pytest.mark.parametrize("paths", ["/_bulk", "/_mget"])
-def test_an_interrupt_ends_the_wait_for_an_engine_that_refuses(
+def test_interrupt_ends_retry_backoff(
     es9_url: str, fresh_index: Callable[[str], str], small: Encoder, tmp_path: Path, paths: str
 ) -> None:
     index, control = fresh_index(es9_url), LoadControl()

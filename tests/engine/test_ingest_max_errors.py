@@ -27,7 +27,7 @@ def bad_from(start: int, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["rejected by us", "refused by the engine"])
-def test_a_load_stops_and_goes_on_with_the_same_command(
+def test_max_errors_stops_load_and_rerun_resumes(
     engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, kind: str
 ) -> None:
     dead = tmp_path / "dead.jsonl"
@@ -55,7 +55,9 @@ def test_a_load_stops_and_goes_on_with_the_same_command(
     assert len(letters(dead)) == 1500
 
 
-def test_documents_of_the_index_are_counted_too(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:
+def test_max_errors_counts_documents_of_the_index(
+    es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path
+) -> None:
     index = fresh_index(es9_url)
     path = write_jsonl(tmp_path / "d.jsonl", [document | {"other": n} for n, document in enumerate(sentences(30))])
     load(es9_url, tiny, index, path, dead=tmp_path / "dead", id_field="id")
@@ -70,7 +72,7 @@ def test_documents_of_the_index_are_counted_too(es9_url: str, fresh_index: Any, 
     assert "more than --max-errors 3 allows" in summary.stopped
 
 
-def test_nothing_but_failures_is_exit_code_2(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:
+def test_all_failures_exit_2(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:
     """The first document can be loaded as far as we know; the engine refuses all."""
     index = fresh_index(es9_url)
     with open_engine(es9_url) as engine:
@@ -82,9 +84,7 @@ def test_nothing_but_failures_is_exit_code_2(es9_url: str, fresh_index: Any, tin
     assert (summary.exit_code, summary.indexed) == (2, 0)
 
 
-def test_retried_letters_are_not_stopped_by_their_number(
-    es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path
-) -> None:
+def test_retry_ignores_number_of_dead_letters(es9_url: str, fresh_index: Any, tiny: Encoder, tmp_path: Path) -> None:
     index, dead = fresh_index(es9_url), tmp_path / "dead.jsonl"
     documents = [{"id": n, "text": "cat" if n < 10 else 5} for n in range(1100)]
     path = write_jsonl(tmp_path / "d.jsonl", documents)

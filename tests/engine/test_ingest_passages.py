@@ -76,7 +76,7 @@ def check_passages(expected: Expected, source: dict[str, Any], text: str) -> Non
 
 
 @pytest.mark.parametrize("index_type", ["hnsw", "int8_hnsw", "flat"])
-def test_a_document_is_as_near_as_its_nearest_passage(
+def test_document_score_is_that_of_nearest_passage(
     engine_url: str, index_name: str, encoder: Encoder, expected: Expected, tmp_path: Path, index_type: str
 ) -> None:
     documents = [document for document in long_documents(40) if document["body"].strip()]
@@ -133,7 +133,7 @@ def test_a_document_is_as_near_as_its_nearest_passage(
     assert f"embedded and indexed, in {passages:,} passages" in "\n".join(summary.lines())
 
 
-def test_passages_are_made_where_documents_stand_and_kept_until_their_text_changes(
+def test_passages_are_backfilled_and_kept_until_text_changes(
     engine_url: str, index_name: str, encoder: Encoder, expected: Expected, tmp_path: Path
 ) -> None:
     documents = long_documents(30)
@@ -188,7 +188,7 @@ def vectors_of(source: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_vectors_of_another_model_are_kept_as_long_as_they_are_right(
+def test_other_models_vectors_are_kept_while_text_is_unchanged(
     engine_url: str, index_name: str, encoder: Encoder, tiny: Encoder, tmp_path: Path
 ) -> None:
     documents = sentences(20)
@@ -222,7 +222,7 @@ def test_vectors_of_another_model_are_kept_as_long_as_they_are_right(
         assert np.allclose(vector_of(stored[document["id"]], "other"), wanted[row], atol=1e-6)
 
 
-def test_other_rules_are_refused_with_the_way_out(
+def test_different_passage_settings_are_refused_with_remedy(
     es9_url: str, fresh_index: Any, encoder: Encoder, tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
@@ -241,7 +241,7 @@ def test_other_rules_are_refused_with_the_way_out(
         load(es9_url, encoder, index, path, vectors=("whole",), passages=("32",), **options)
 
 
-def test_a_text_of_more_passages_than_the_index_takes_is_a_dead_letter_before_it_is_embedded(
+def test_too_many_passages_are_dead_lettered_before_embedding(
     engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     limit = "index.mapping.nested_objects.limit"

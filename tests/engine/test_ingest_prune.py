@@ -49,7 +49,7 @@ def kept() -> set[str]:
     return {document["id"] for number, document in enumerate(sentences(COUNT)) if number % 3} | {"foreign"}
 
 
-def test_what_the_source_no_longer_has_is_removed(
+def test_prune_removes_documents_missing_from_source(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
 ) -> None:
     asked: list[PruneCandidates] = []
@@ -61,9 +61,7 @@ def test_what_the_source_no_longer_has_is_removed(
     assert prune(loaded, confirm=lambda gone: pytest.fail("there is nothing to ask")).pruned == 0
 
 
-def test_nothing_is_removed_without_consent(
-    engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
-) -> None:
+def test_prune_needs_confirmation(engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]) -> None:
     summary = prune(loaded, confirm=lambda gone: False)
     assert summary.pruned == 0
     assert "10 documents of the index are no longer in the source; none of them was removed" in summary.notes
@@ -71,7 +69,7 @@ def test_nothing_is_removed_without_consent(
 
 
 @pytest.mark.parametrize("bad", [b'{"id": "d0", "text": "cut o', b'{"id": "d0", "text": ["no", "string"]}'])
-def test_a_source_with_unusable_records_removes_nothing(
+def test_prune_skipped_when_source_has_bad_records(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any], bad: bytes
 ) -> None:
     loaded.write_bytes(loaded.read_bytes() + bad)
@@ -81,7 +79,7 @@ def test_a_source_with_unusable_records_removes_nothing(
     assert len(contents(engine_url, index_name)) == COUNT + 1
 
 
-def test_a_source_without_a_document_removes_nothing(
+def test_prune_skipped_when_source_is_empty(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
 ) -> None:
     loaded.write_bytes(b"")
@@ -91,7 +89,7 @@ def test_a_source_without_a_document_removes_nothing(
     assert len(contents(engine_url, index_name)) == COUNT + 1
 
 
-def test_a_document_that_the_engine_refuses_now_is_not_gone(
+def test_rejected_document_is_not_pruned(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
 ) -> None:
     documents = [orjson.loads(line) for line in loaded.read_bytes().splitlines()]
@@ -102,7 +100,7 @@ def test_a_document_that_the_engine_refuses_now_is_not_gone(
     assert set(contents(engine_url, index_name)) == kept()
 
 
-def test_what_was_written_since_it_was_seen_stays(
+def test_document_written_since_scan_is_not_pruned(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
 ) -> None:
     def confirm(gone: PruneCandidates) -> bool:
@@ -113,7 +111,7 @@ def test_what_was_written_since_it_was_seen_stays(
     assert set(contents(engine_url, index_name)) == kept() | {"d0"}
 
 
-def test_a_document_with_a_routing_that_is_written_meanwhile_is_not_counted_as_removed(
+def test_routed_document_written_meanwhile_is_not_counted(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
     index, dead = fresh_index(es9_url), tmp_path / "dead"
@@ -141,7 +139,7 @@ def test_a_document_with_a_routing_that_is_written_meanwhile_is_not_counted_as_r
     assert contents(es9_url, alias).keys() == {f"d{number}" for number in range(9)}
 
 
-def test_passing_trouble_is_waited_out(
+def test_transient_failures_are_retried(
     engine_url: str, index_name: str, loaded: Path, prune: Callable[..., Any]
 ) -> None:
     with FaultyProxy(engine_url) as proxy:

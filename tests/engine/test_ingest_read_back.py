@@ -75,7 +75,7 @@ def docs(tmp_path: Path) -> Path:
     ],
     ids=["lowercase", "negate", "remove"],
 )
-def test_a_load_stops_after_its_first_request_where_a_pipeline_changes_text_or_vector(
+def test_altering_pipeline_stops_load_after_first_request(
     url: str,
     piped: Piped,
     tiny: Encoder,
@@ -99,7 +99,7 @@ def test_a_load_stops_after_its_first_request_where_a_pipeline_changes_text_or_v
 
 
 @pytest.mark.parametrize("processor", [NEGATE, REMOVE], ids=["negate", "remove"])
-def test_passages_that_a_pipeline_changes_are_told(
+def test_altered_passages_raise(
     url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, processor: dict[str, Any]
 ) -> None:
     index = piped(processor)
@@ -107,16 +107,14 @@ def test_passages_that_a_pipeline_changes_are_told(
         load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id", passages=("8",))
 
 
-def test_a_routing_that_a_pipeline_sets_is_told(
-    url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path
-) -> None:
+def test_altered_routing_raises(url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path) -> None:
     index = piped(REROUTE, shards=4)
     with pytest.raises(DocumentsAltered, match="the routing is 'elsewhere' and not None"):
         load(url, tiny, index, docs, dead=tmp_path / "dead", id_field="id")
 
 
 @pytest.mark.parametrize("passages", [(), ("8",)], ids=["vector", "passages"])
-def test_a_pipeline_that_adds_another_field_is_none_of_our_business(
+def test_pipeline_adding_another_field_is_accepted(
     url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path, passages: tuple[str, ...]
 ) -> None:
     index = piped(HARMLESS)
@@ -127,7 +125,7 @@ def test_a_pipeline_that_adds_another_field_is_none_of_our_business(
     assert (in_place.unchanged, in_place.exit_code) == (20, 0)
 
 
-def test_a_pipeline_that_comes_in_the_middle_is_found_at_the_end_and_the_same_command_repairs(
+def test_pipeline_added_mid_load_is_detected_and_rerun_repairs(
     url: str, piped: Piped, tiny: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     index, state = piped(HARMLESS), tmp_path / "state"
@@ -147,7 +145,7 @@ def test_a_pipeline_that_comes_in_the_middle_is_found_at_the_end_and_the_same_co
         assert stored[document["id"]]["embedding"] == pytest.approx(vector.tolist(), abs=1e-5)
 
 
-def test_documents_embedded_in_place_are_read_back(
+def test_in_place_embeddings_are_read_back(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
     """Pipelines do not see partial updates: a proxy drops the vectors here."""
@@ -171,7 +169,7 @@ def test_documents_embedded_in_place_are_read_back(
     assert (again.indexed, again.exit_code) == (4, 0)
 
 
-def test_a_document_that_another_writer_has_changed_is_no_difference(
+def test_concurrent_change_by_another_writer_is_not_an_error(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     def overwrite(window: int) -> None:

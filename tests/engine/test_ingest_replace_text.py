@@ -16,9 +16,7 @@ class Killed(RuntimeError):
     """The process ends here."""
 
 
-def test_killed_half_way_it_goes_on_with_the_new_text(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_replace_text_resumes_after_kill(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     documents = [{"id": f"d{n}", "title": f"cat {n}", "body": f"guitar {n}"} for n in range(COUNT)]
     path = write_jsonl(tmp_path / "d.jsonl", documents)
     load(engine_url, encoder, index_name, path, dead=tmp_path / "dead", id_field="id", text_fields=("body",))

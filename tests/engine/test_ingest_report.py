@@ -21,7 +21,7 @@ def reports(es8_url: str) -> Iterator[str]:
         engine.delete_index(name)
 
 
-def test_a_name_that_cannot_be_is_refused_before_the_load(
+def test_invalid_report_index_is_refused_before_load(
     es8_url: str, fresh_index: Callable[[str], str], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     index_name = fresh_index(es8_url)
@@ -32,7 +32,7 @@ def test_a_name_that_cannot_be_is_refused_before_the_load(
         assert engine.get_index(index_name) is None
 
 
-def test_a_report_that_is_refused_is_said_and_changes_nothing(
+def test_rejected_report_is_logged_and_load_succeeds(
     es8_url: str, reports: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers = dict.fromkeys(

@@ -109,7 +109,7 @@ def after_records(monkeypatch: pytest.MonkeyPatch, count: int, call: Callable[[]
 
 
 @pytest.mark.parametrize("name", ["docs.parquet", "docs.arrow"])
-def test_tables_arrive_row_by_row(
+def test_tables_are_loaded_row_by_row(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, name: str
 ) -> None:
     path, dead = tmp_path / name, tmp_path / "dead"
@@ -124,7 +124,7 @@ def test_tables_arrive_row_by_row(
     assert not list(tmp_path.glob("*load-state*"))
 
 
-def test_what_a_table_no_longer_has_is_removed(
+def test_prune_removes_rows_missing_from_table(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
     index, path, rows = fresh_index(es9_url), tmp_path / "docs.parquet", table(28)
@@ -157,7 +157,7 @@ def holds(folder: Path, secret: str) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
 
 
-def test_objects_of_a_store(s3: ObjectStore, es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path) -> None:
+def test_load_from_object_store(s3: ObjectStore, es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path) -> None:
     documents = sentences(COUNT)
     lines = [orjson.dumps(document) + b"\n" for document in documents]
     s3.put("docs/a.jsonl", b"".join(lines[:30]))
@@ -178,7 +178,7 @@ def test_objects_of_a_store(s3: ObjectStore, es9_url: str, remotely: Any, encode
 
 
 @pytest.mark.parametrize("name", ["many.jsonl", "many.parquet", "many.arrow"])
-def test_a_store_that_is_gone_half_way_stops_the_load_and_the_same_command_goes_on(
+def test_object_store_failure_stops_load_and_rerun_resumes(
     s3: ObjectStore,
     es9_url: str,
     remotely: Any,
@@ -260,7 +260,7 @@ def numbers(postgres: Postgresql) -> Iterator[Callable[[str], None]]:
     engine.dispose()
 
 
-def test_a_query_of_postgresql(
+def test_load_from_postgresql_query(
     postgres: Postgresql, numbers: Callable[[str], None], es9_url: str, remotely: Any, encoder: Encoder, tmp_path: Path
 ) -> None:
     numbers(f"INSERT INTO numbers SELECT generate_series(0, {COUNT - 1})")
@@ -275,7 +275,7 @@ def test_a_query_of_postgresql(
     assert not holds(tmp_path, PASSWORD)
 
 
-def test_a_connection_of_a_query_that_breaks_half_way(
+def test_broken_sql_connection_stops_load_and_rerun_resumes(
     postgres: Postgresql,
     numbers: Callable[[str], None],
     es9_url: str,

@@ -88,9 +88,7 @@ def send(engine: Engine, index: str, *lines: dict[str, Any]) -> None:
     assert all(result.ok for result in results), results
 
 
-def test_whatever_is_written_gets_its_vector(
-    engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
-) -> None:
+def test_every_write_gets_a_vector(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     dead = tmp_path / "dead"
     documents = {document["id"]: document for document in sentences(30)}
     path = write_jsonl(tmp_path / "docs.jsonl", list(documents.values())[:20])
@@ -138,7 +136,7 @@ def test_whatever_is_written_gets_its_vector(
     assert "d6" not in contents(engine_url, index_name)
 
 
-def test_over_an_alias_only_its_documents_get_vectors(
+def test_watch_on_filtered_alias_embeds_only_its_documents(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     alias = f"{index_name}-cheap"
@@ -166,7 +164,7 @@ def test_over_an_alias_only_its_documents_get_vectors(
         assert embedded() == {"cheap", "cheap, too", "dear"}
 
 
-def test_an_index_that_is_deleted_ends_the_watch(
+def test_watch_ends_when_index_is_deleted(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
@@ -180,7 +178,7 @@ def test_an_index_that_is_deleted_ends_the_watch(
     assert isinstance(error, IndexMissing | VectorIndexError)
 
 
-def test_an_alias_that_goes_over_to_another_index_ends_the_watch(
+def test_watch_ends_when_alias_moves(
     es9_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
     """Both indices have seen as many writes: their numbers tell nothing."""
@@ -204,7 +202,7 @@ def test_an_alias_that_goes_over_to_another_index_ends_the_watch(
     ("files", "options", "message"),
     [(("docs.jsonl",), {}, "--watch looks at documents"), ((), {"load_settings": "fast"}, "--watch never ends")],
 )
-def test_a_watch_goes_without_files_and_load_settings(
+def test_watch_rejects_files_and_load_settings(
     es9_url: str,
     fresh_index: Callable[[str], str],
     encoder: Encoder,

@@ -43,7 +43,7 @@ def docs(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", sentences(COUNT))
 
 
-def test_an_index_that_a_load_creates_has_neither_until_its_end(
+def test_new_index_has_no_refresh_or_replicas_during_load(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     looking = Looking(encoder, engine, index_name)
@@ -60,7 +60,7 @@ def test_an_index_that_a_load_creates_has_neither_until_its_end(
 @pytest.mark.parametrize(
     ("wanted", "during"), [(BulkLoadSettings.AUTO, ("5s", "2")), (BulkLoadSettings.FAST, ("-1", "0"))]
 )
-def test_an_index_that_was_there_is_changed_only_where_that_is_asked_for(
+def test_existing_index_settings_change_only_on_request(
     engine: Engine,
     engine_url: str,
     index_name: str,
@@ -77,7 +77,7 @@ def test_an_index_that_was_there_is_changed_only_where_that_is_asked_for(
     assert settings_of(engine, index_name) == ("5s", "2")
 
 
-def test_the_next_load_puts_back_what_a_killed_one_has_left(
+def test_next_load_restores_settings_of_killed_load(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     engine.create_index(index_name, {"settings": {REPLICAS: "2"}, "mappings": {"_meta": {"owner": "somebody"}}})
@@ -96,7 +96,7 @@ def test_the_next_load_puts_back_what_a_killed_one_has_left(
     assert state.mappings["_meta"]["owner"] == "somebody"
 
 
-def test_what_somebody_has_changed_meanwhile_stays(engine: Engine, index_name: str) -> None:
+def test_settings_changed_by_others_are_kept(engine: Engine, index_name: str) -> None:
     engine.create_index(index_name, {})
     state = engine.get_index(index_name)
     assert state is not None
@@ -107,7 +107,7 @@ def test_what_somebody_has_changed_meanwhile_stays(engine: Engine, index_name: s
     assert restore_load_settings(engine, index_name) == {}
 
 
-def test_an_error_puts_them_back_too(
+def test_failed_load_restores_settings(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     dead = tmp_path / "dead"
@@ -118,7 +118,7 @@ def test_an_error_puts_them_back_too(
     assert settings_of(engine, index_name) == (None, "1")
 
 
-def test_an_engine_that_is_gone_leaves_them_to_the_next_load(
+def test_unreachable_engine_leaves_restore_to_next_load(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, docs: Path, tmp_path: Path
 ) -> None:
     with FaultyProxy(engine_url) as proxy:

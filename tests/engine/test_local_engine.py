@@ -207,7 +207,7 @@ def returned(home: Home, begun: Begun) -> Return:
     return Return(before, down, listed, now_es9, refused, home.run(*begun.up))
 
 
-def test_two_at_once_start_one_server(home: Home, begun: Begun, server: dict[str, Any]) -> None:
+def test_concurrent_up_starts_one_server(home: Home, begun: Begun, server: dict[str, Any]) -> None:
     assert [begun.first.returncode, begun.second.returncode] == [0, 0], (begun.first.stderr, begun.second.stderr)
     assert [begun.first.stdout, begun.second.stdout] == [f"{begun.url}\n"] * 2
     assert "Starting Elasticsearch 9." in begun.first.stderr
@@ -217,14 +217,14 @@ def test_two_at_once_start_one_server(home: Home, begun: Begun, server: dict[str
     assert [each.port for each in home.noted()] == [begun.port]
 
 
-def test_up_says_what_the_build_lacks(begun: Begun) -> None:
+def test_up_lists_features_the_build_lacks(begun: Begun) -> None:
     for told in (begun.first.stderr, begun.second.stderr):
         assert "lacks, among others, scripts, GET /, _reindex" in told
         assert "docs/commands/engine.md" in told
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its user")
-def test_roots_server_is_somebody_else_and_cannot_write_its_own_program(home: Home, server: dict[str, Any]) -> None:
+def test_server_started_by_root_runs_as_unprivileged_user(home: Home, server: dict[str, Any]) -> None:
     account = server_account()
     assert account is not None
     assert Path(f"/proc/{server['pid']}").stat().st_uid == account.uid
@@ -233,9 +233,7 @@ def test_roots_server_is_somebody_else_and_cannot_write_its_own_program(home: Ho
     assert not [status for status in program if status.st_uid == account.uid or status.st_mode & 0o022]
 
 
-def test_several_servers_are_not_stopped_without_a_word(
-    home: Home, begun: Begun, server: dict[str, Any], port: int
-) -> None:
+def test_down_refuses_when_several_servers_match(home: Home, begun: Begun, server: dict[str, Any], port: int) -> None:
     """The second one is stopped while it starts, when nobody waits for it any more: that takes less than its start."""
     with home.start("up", NAME, "--port", str(port), "--heap", "512m") as starting:
         other = home.note(port, starting)
@@ -257,7 +255,7 @@ def test_several_servers_are_not_stopped_without_a_word(
     assert home.servers(begun.port) == [server]
 
 
-def test_up_again_list_down_and_up_with_the_data(home: Home, begun: Begun, returned: Return) -> None:
+def test_up_list_down_and_up_keeps_data(home: Home, begun: Begun, returned: Return) -> None:
     before = returned.before
     assert (before["name"], before["url"], before["port"]) == (NAME, begun.url, begun.port)
     assert f"Stopped {NAME} {before['version']} at {begun.url}; data kept." in returned.down.stderr
@@ -275,7 +273,7 @@ def test_up_again_list_down_and_up_with_the_data(home: Home, begun: Begun, retur
         assert "starting" in log.read_text()
 
 
-def test_data_of_a_later_version_is_kept_by_the_command_that_the_refusal_gives(
+def test_newer_data_is_refused_and_shown_command_keeps_it(
     begun: Begun, returned: Return, server: dict[str, Any]
 ) -> None:
     told = returned.refused.stderr
@@ -285,9 +283,7 @@ def test_data_of_a_later_version_is_kept_by_the_command_that_the_refusal_gives(
     assert http(begun.url, "/kept/_doc/1")["_source"] == {"text": "precious"}
 
 
-def test_a_server_that_was_killed_is_gone_from_the_list_and_starts_anew(
-    home: Home, begun: Begun, server: dict[str, Any]
-) -> None:
+def test_killed_server_is_unlisted_and_restarts(home: Home, begun: Begun, server: dict[str, Any]) -> None:
     os.killpg(server["pid"], signal.SIGKILL)
     while process_identity(server["pid"]) == server["started"]:
         time.sleep(0.01)  # pytest's own timeout ends this if the process survives
@@ -297,7 +293,7 @@ def test_a_server_that_was_killed_is_gone_from_the_list_and_starts_anew(
     assert anew["started"] != server["started"]
 
 
-def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
+def test_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
     with home.start("up", NAME, "--port", str(port)) as process:
         assert process.stderr is not None
         while "Starting" not in process.stderr.readline():
@@ -310,7 +306,7 @@ def test_an_interrupted_up_leaves_no_server(home: Home, port: int) -> None:
     assert home.servers(port) == []
 
 
-def test_a_server_that_dies_while_starting_shows_its_log(home: Home, port: int) -> None:
+def test_server_failing_to_start_shows_its_log(home: Home, port: int) -> None:
     done = home.run("up", NAME, "--port", str(port), "--heap", "1k", code=2)
     assert done.stdout == ""
     assert "ended with exit code" in done.stderr
@@ -320,14 +316,14 @@ def test_a_server_that_dies_while_starting_shows_its_log(home: Home, port: int) 
     assert home.servers(port) == []
 
 
-def test_a_server_that_takes_too_long_is_stopped(home: Home, port: int) -> None:
+def test_server_start_timeout_stops_it(home: Home, port: int) -> None:
     done = home.run("up", NAME, "--port", str(port), "--timeout", "0.5", code=2)
     assert f"does not answer on port {port} after 0.5 s" in done.stderr
     assert "--timeout 600" in done.stderr
     assert home.servers(port) == []
 
 
-def test_a_port_that_another_search_engine_has(home: Home, es9_url: str) -> None:
+def test_port_used_by_another_engine_is_refused(home: Home, es9_url: str) -> None:
     taken = es9_url.rpartition(":")[2]
     done = home.run("up", NAME, "--port", taken, code=2)
     assert f"port {taken} is in use by a search engine 9." in done.stderr
@@ -344,7 +340,7 @@ def bare_home(home: Home, tmp_path: Path) -> Iterator[Home]:
     shutil.rmtree(folder)
 
 
-def test_without_maven(bare_home: Home, tmp_path: Path) -> None:
+def test_up_without_maven_suggests_docker(bare_home: Home, tmp_path: Path) -> None:
     bare_home.environ.pop("MAVEN_HOME", None)
     bare_home.environ.pop("M2_HOME", None)
     done = bare_home.run("up", NAME, "--port", str(free_port()), code=2, PATH=str(tmp_path))
@@ -352,7 +348,7 @@ def test_without_maven(bare_home: Home, tmp_path: Path) -> None:
     assert "docker-compose.yml" in done.stderr
 
 
-def test_without_network(bare_home: Home, tmp_path: Path) -> None:
+def test_up_without_network_suggests_maven_settings(bare_home: Home, tmp_path: Path) -> None:
     nowhere = f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={free_port()}"
     options = f"-Dmaven.repo.local={tmp_path} {nowhere} {nowhere.replace('https', 'http')}"
     done = bare_home.run("up", NAME, "--port", str(free_port()), code=2, MAVEN_OPTS=options)
@@ -361,7 +357,7 @@ def test_without_network(bare_home: Home, tmp_path: Path) -> None:
     assert not list(bare_home.folder.glob("dist/*"))
 
 
-def test_each_engine_finds_a_vector_with_a_filter(engine_url: str, index_name: str) -> None:
+def test_each_engine_finds_vector_with_filter(engine_url: str, index_name: str) -> None:
     opensearch = _has_opensearchs_knn(engine_url)
     vector = (
         {"type": "knn_vector", "dimension": 2, "method": {"name": "hnsw", "engine": "lucene", "space_type": "l2"}}
@@ -384,7 +380,7 @@ def test_each_engine_finds_a_vector_with_a_filter(engine_url: str, index_name: s
 
 
 @pytest.mark.parametrize("fixture", ["es9_full_url", "es8_url", "opensearch_url"])
-def test_painless_is_there(fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]) -> None:
+def test_painless_is_available(fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]) -> None:
     url = request.getfixturevalue(fixture)
     index = fresh_index(url)
     http(url, f"/{index}/_doc/1?refresh=true", "PUT", {"n": 20})
@@ -393,11 +389,11 @@ def test_painless_is_there(fixture: str, request: pytest.FixtureRequest, fresh_i
     assert http(url, f"/{index}/_search", "POST", body)["hits"]["max_score"] == 21.0
 
 
-def test_what_users_get_as_es9_answers_its_first_request(es9_full_url: str) -> None:
+def test_full_es9_answers_root_endpoint(es9_full_url: str) -> None:
     assert http(es9_full_url, "/")["version"]["number"] == ENGINES["es9"].version
 
 
-def test_what_users_get_as_es9_reindexes(es9_full_url: str, fresh_index: Callable[[str], str]) -> None:
+def test_full_es9_reindexes(es9_full_url: str, fresh_index: Callable[[str], str]) -> None:
     source, copy = fresh_index(es9_full_url), fresh_index(es9_full_url)
     http(es9_full_url, f"/{source}/_doc/1?refresh=true", "PUT", {"n": 20})
     http(es9_full_url, "/_reindex", "POST", {"source": {"index": source}, "dest": {"index": copy}})
@@ -431,15 +427,13 @@ def loaded(
     return load
 
 
-def test_exact_search_on_what_users_get_as_es9(es9_full_url: str, loaded: Callable[[str], Cli]) -> None:
+def test_exact_search_on_full_es9(es9_full_url: str, loaded: Callable[[str], Cli]) -> None:
     done = loaded(es9_full_url)("dog", "--exact", "--json", "-k", "2")
     assert done.code == 0, done.err
     assert json.loads(done.out.splitlines()[0])["id"] == "dog"
 
 
-def test_exact_search_without_scripts_names_the_module_and_servers_that_have_it(
-    es9_url: str, loaded: Callable[[str], Cli]
-) -> None:
+def test_exact_search_without_painless_suggests_other_builds(es9_url: str, loaded: Callable[[str], Cli]) -> None:
     done = loaded(es9_url)("dog", "--exact")
     assert (done.code, done.out) == (2, "")
     assert "has no scripting (its build lacks the module lang-painless)" in done.err

@@ -44,7 +44,7 @@ def vectors_made(gateway: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def test_native_neural_search_and_pipeline_by_the_gateway(
+def test_opensearch_neural_query_and_pipeline_use_gateway(
     ml: httpx.Client, opensearch_ml_url: str, gateway: str, encoder: Encoder, fresh_index: Callable[[str], str]
 ) -> None:
     index = fresh_index(opensearch_ml_url)
@@ -75,7 +75,7 @@ def test_native_neural_search_and_pipeline_by_the_gateway(
     np.testing.assert_allclose(np.array(source["embedding"]), expected, atol=1e-5)
 
 
-def test_a_package_is_registered(ml: httpx.Client) -> None:
+def test_model_package_is_registered(ml: httpx.Client) -> None:
     """Deploying it needs libtorch from the network (docs/opensearch-ml.md)."""
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)  # the server is another user

@@ -56,7 +56,7 @@ def measured(engine_url: str) -> Iterator[tuple[Engine, dict[str, VectorField]]]
 
 
 @pytest.mark.parametrize(("index_type", "oversample"), [("hnsw", None), ("int8_hnsw", 1.0), ("int8_hnsw", 3.0)])
-def test_recall_of_texts_is_what_numpy_says(
+def test_recall_of_text_queries_matches_numpy(
     measured: tuple[Engine, dict[str, VectorField]], index_type: str, oversample: float | None
 ) -> None:
     engine, field = measured[0], measured[1][index_type]
@@ -81,7 +81,7 @@ def test_recall_of_texts_is_what_numpy_says(
     assert means[-1] > (0.5 if oversample == 1.0 else 0.9)
 
 
-def test_documents_do_not_count_as_their_own_neighbours(measured: tuple[Engine, dict[str, VectorField]]) -> None:
+def test_documents_are_not_their_own_neighbours(measured: tuple[Engine, dict[str, VectorField]]) -> None:
     engine, field = measured[0], measured[1]["hnsw"]
     queries = sample_queries(engine, field, 30, seed=3)
     again = sample_queries(engine, field, 30, seed=3)
@@ -102,7 +102,7 @@ def test_documents_do_not_count_as_their_own_neighbours(measured: tuple[Engine, 
     assert row.recall.mean == pytest.approx(np.mean(shares), abs=1e-9)
 
 
-def test_equal_documents_are_as_good_as_each_other(engine: Engine, index_name: str) -> None:
+def test_ties_count_as_equally_good(engine: Engine, index_name: str) -> None:
     field = ensure_vector_field(
         engine,
         index_name,
@@ -119,7 +119,7 @@ def test_equal_documents_are_as_good_as_each_other(engine: Engine, index_name: s
     assert row.recall.mean == 1.0
 
 
-def test_fewer_documents_than_k_can_all_be_found(engine: Engine, index_name: str) -> None:
+def test_fewer_documents_than_k_give_full_recall(engine: Engine, index_name: str) -> None:
     field = filled(engine, index_name, "hnsw", count=4)
     report = measure_recall(
         engine, field, sample_queries(engine, field, 50, 0), [SearchSetting(100, None)], k=K, target=0.5
@@ -128,7 +128,7 @@ def test_fewer_documents_than_k_can_all_be_found(engine: Engine, index_name: str
     assert report.recommended == SearchSetting(100, None)
 
 
-def test_documents_with_a_routing_of_their_own_serve_as_queries_too(engine: Engine, index_name: str) -> None:
+def test_routed_documents_serve_as_queries(engine: Engine, index_name: str) -> None:
     field = ensure_vector_field(
         engine,
         index_name,
@@ -143,7 +143,7 @@ def test_documents_with_a_routing_of_their_own_serve_as_queries_too(engine: Engi
     assert sorted(map(str, queries.own)) == sorted(map(str, range(40)))
 
 
-def test_what_cannot_be_measured_is_refused(engine: Engine, index_name: str) -> None:
+def test_unmeasurable_indices_are_refused(engine: Engine, index_name: str) -> None:
     field = filled(engine, index_name, "hnsw", count=0)
     with pytest.raises(IndexMismatch, match="no document of"):
         sample_queries(engine, field, 10, 0)
@@ -157,7 +157,7 @@ def test_what_cannot_be_measured_is_refused(engine: Engine, index_name: str) -> 
 
 
 @pytest.mark.parametrize("index_type", [IndexType.INT4_HNSW, IndexType.BBQ_FLAT])
-def test_oversampling_raises_the_recall_of_coarse_numbers(
+def test_oversampling_raises_recall_of_quantized_vectors(
     es9_url: str, open_engine: object, fresh_index: object, index_type: IndexType
 ) -> None:
     engine: Engine = open_engine(es9_url)  # type: ignore[operator]

@@ -75,7 +75,7 @@ def best(query: Vectors, corpus: Corpus, k: int, group: int | None = None) -> li
     return [(str(i), float(similar[i])) for i in order]
 
 
-def test_flat_equals_brute_force(corpus: Corpus, flat: SemanticIndex) -> None:
+def test_flat_search_equals_brute_force(corpus: Corpus, flat: SemanticIndex) -> None:
     for query in random_vectors(QUERIES, DIMENSIONS, seed=1):
         result = flat.search_vector(query, 10)
         expected = best(query, corpus, 10)
@@ -83,7 +83,7 @@ def test_flat_equals_brute_force(corpus: Corpus, flat: SemanticIndex) -> None:
         assert [hit.cosine for hit in result] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
 
 
-def test_cosine_of_knn_hits_is_numpys(corpus: Corpus, hnsw: SemanticIndex) -> None:
+def test_knn_cosines_match_numpy(corpus: Corpus, hnsw: SemanticIndex) -> None:
     for query in random_vectors(QUERIES, DIMENSIONS, seed=2):
         similar = cosines(query, corpus.vectors)
         result = hnsw.search_vector(query, 10)
@@ -92,13 +92,13 @@ def test_cosine_of_knn_hits_is_numpys(corpus: Corpus, hnsw: SemanticIndex) -> No
         assert [hit.cosine for hit in result] == sorted((hit.cosine for hit in result), reverse=True)
 
 
-def test_looking_at_every_vector_finds_the_best(corpus: Corpus, hnsw: SemanticIndex) -> None:
+def test_num_candidates_of_all_documents_finds_the_nearest(corpus: Corpus, hnsw: SemanticIndex) -> None:
     query = random_vectors(1, DIMENSIONS, seed=3)[0]
     result = hnsw.search_vector(query, 10, num_candidates=COUNT)
     assert [hit.id for hit in result] == [id for id, _ in best(query, corpus, 10)]
 
 
-def test_a_quantised_index_gives_true_cosines_and_nearly_the_best(corpus: Corpus) -> None:
+def test_quantized_index_returns_exact_cosines(corpus: Corpus) -> None:
     """The engines' own int8 estimates are off by up to 0.08 on these vectors; rescored ones are not."""
     index = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
     for query in random_vectors(QUERIES, DIMENSIONS, seed=4):
@@ -108,7 +108,7 @@ def test_a_quantised_index_gives_true_cosines_and_nearly_the_best(corpus: Corpus
         assert len({hit.id for hit in result} & {id for id, _ in best(query, corpus, 10)}) >= 8
 
 
-def test_exact_search_of_a_graph_index(corpus: Corpus, hnsw: SemanticIndex) -> None:
+def test_exact_search_of_hnsw_index(corpus: Corpus, hnsw: SemanticIndex) -> None:
     query = random_vectors(1, DIMENSIONS, seed=5)[0]
     if not has_scripting(corpus.engine):
         with pytest.raises(FeatureMissing, match="no scripting") as caught:
@@ -129,7 +129,7 @@ def has_scripting(engine: Engine) -> bool:
     return all("lang-painless" in {module["name"] for module in node["modules"]} for node in nodes)
 
 
-def test_exact_search_of_a_flat_index_needs_no_scripting_on_elasticsearch(corpus: Corpus, flat: SemanticIndex) -> None:
+def test_exact_search_of_flat_index_needs_no_script_on_es(corpus: Corpus, flat: SemanticIndex) -> None:
     query = random_vectors(1, DIMENSIONS, seed=6)[0]
     result = flat.search_vector(query, 10, exact=True)
     assert [hit.id for hit in result] == [id for id, _ in best(query, corpus, 10)]
@@ -139,9 +139,7 @@ def test_exact_search_of_a_flat_index_needs_no_scripting_on_elasticsearch(corpus
 
 
 @pytest.mark.parametrize("name", ["flat", "hnsw"])
-def test_a_filter_that_matches_k_documents_gives_k_hits(
-    corpus: Corpus, name: str, request: pytest.FixtureRequest
-) -> None:
+def test_filter_is_applied_before_top_k(corpus: Corpus, name: str, request: pytest.FixtureRequest) -> None:
     """30 of 1,500 documents pass: a filter applied after the search would leave almost nothing of the 30 nearest."""
     index: SemanticIndex = request.getfixturevalue(name)
     query = random_vectors(1, DIMENSIONS, seed=7)[0]
@@ -151,7 +149,7 @@ def test_a_filter_that_matches_k_documents_gives_k_hits(
     assert {hit.source["group"] for hit in result} == {1}
 
 
-def test_documents_without_a_vector_are_never_found(corpus: Corpus, flat: SemanticIndex, hnsw: SemanticIndex) -> None:
+def test_documents_without_vector_are_not_found(corpus: Corpus, flat: SemanticIndex, hnsw: SemanticIndex) -> None:
     query = random_vectors(1, DIMENSIONS, seed=8)[0]
     for index in (flat, hnsw):
         result = index.search_vector(query, 100, filter={"term": {"group": 1}})
@@ -162,7 +160,7 @@ def test_documents_without_a_vector_are_never_found(corpus: Corpus, flat: Semant
         assert len(result) == 30 + len(bare)
 
 
-def test_a_minimum_cosine_or_a_filter_by_existence_keeps_out_documents_without_a_vector(flat: SemanticIndex) -> None:
+def test_min_cosine_or_exists_filter_excludes_missing_vectors(flat: SemanticIndex) -> None:
     """Also on Elasticsearch 9.4.3."""
     query = random_vectors(1, DIMENSIONS, seed=8)[0]
     in_group = {"term": {"group": 1}}
@@ -173,7 +171,7 @@ def test_a_minimum_cosine_or_a_filter_by_existence_keeps_out_documents_without_a
         assert "bare" not in {hit.id for hit in result}
 
 
-def test_hits_bring_the_document_without_its_vector(flat: SemanticIndex, corpus: Corpus) -> None:
+def test_hits_omit_the_vector_from_source(flat: SemanticIndex, corpus: Corpus) -> None:
     hit = flat.search_vector(corpus.vectors[17], 1).hits[0]
     assert hit.id == "17"
     assert hit.cosine == pytest.approx(1.0, abs=1e-6)
@@ -181,13 +179,13 @@ def test_hits_bring_the_document_without_its_vector(flat: SemanticIndex, corpus:
     assert hit.index == corpus.flat
 
 
-def test_a_filter_that_the_engine_does_not_know(flat: SemanticIndex, corpus: Corpus) -> None:
+def test_invalid_filter_raises_request_failed(flat: SemanticIndex, corpus: Corpus) -> None:
     with pytest.raises(RequestFailed, match="nonsense") as caught:
         flat.search_vector(corpus.vectors[0], 1, filter={"nonsense": {}})
     assert caught.value.status == 400
 
 
-def test_k_beyond_the_limits(flat: SemanticIndex, corpus: Corpus) -> None:
+def test_k_out_of_range_raises(flat: SemanticIndex, corpus: Corpus) -> None:
     assert len(flat.search_vector(corpus.vectors[0], 10_000)) == COUNT
     quantised = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
     assert len(quantised.search_vector(corpus.vectors[0], 10_000)) == COUNT
@@ -196,7 +194,7 @@ def test_k_beyond_the_limits(flat: SemanticIndex, corpus: Corpus) -> None:
             flat.search_vector(corpus.vectors[0], k)
 
 
-def test_more_oversampling_finds_more_where_vectors_are_quantised(flat: SemanticIndex, corpus: Corpus) -> None:
+def test_oversampling_improves_recall_when_quantized(flat: SemanticIndex, corpus: Corpus) -> None:
     quantised = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
 
     def found(oversample: float) -> int:
@@ -213,24 +211,22 @@ def test_more_oversampling_finds_more_where_vectors_are_quantised(flat: Semantic
         flat.search_vector(corpus.vectors[0], oversample=2.0)
 
 
-def test_vectors_of_another_length(flat: SemanticIndex) -> None:
+def test_vector_of_wrong_length_raises(flat: SemanticIndex) -> None:
     with pytest.raises(UsageError, match=r"shape \(3,\)"):
         flat.search_vector(np.ones(3, dtype=np.float32))
 
 
-def test_an_empty_text_is_refused_before_a_model_is_loaded(flat: SemanticIndex) -> None:
+def test_empty_text_is_rejected_before_model_load(flat: SemanticIndex) -> None:
     with pytest.raises(UsageError, match="empty"):
         flat.search(" \n")
 
 
-def test_a_missing_field_closes_what_was_opened(corpus: Corpus) -> None:
+def test_missing_field_closes_owned_resources(corpus: Corpus) -> None:
     with pytest.raises(IndexMismatch, match="no vector field 'embedding'"):
         SemanticIndex(corpus.flat, corpus.engine.info.url)
 
 
-def test_the_engine_of_the_caller_stays_open(
-    corpus: Corpus, engine_url: str, open_engine: Callable[[str], Engine]
-) -> None:
+def test_callers_engine_stays_open(corpus: Corpus, engine_url: str, open_engine: Callable[[str], Engine]) -> None:
     engine = open_engine(engine_url)
     for given in (engine, engine_url, EngineSettings(url=engine_url)):
         with SemanticIndex(corpus.flat, given, vector_field="v") as index:

@@ -45,7 +45,7 @@ async def _write_one(log: SearchLog) -> None:
     log.record(SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 1.0, hits=0))
 
 
-def test_the_least_rights_of_a_log(secured_es8: Secured, caplog: pytest.LogCaptureFixture) -> None:
+def test_least_privileges_for_search_log(secured_es8: Secured, caplog: pytest.LogCaptureFixture) -> None:
     name = f"test-log-{uuid.uuid4().hex[:12]}"
 
     def settings(*privileges: str) -> EngineSettings:
@@ -69,7 +69,7 @@ def test_the_least_rights_of_a_log(secured_es8: Secured, caplog: pytest.LogCaptu
         secured_es8.ask("DELETE", f"/{month}")
 
 
-def test_the_least_rights_of_reports(secured_es8: Secured) -> None:
+def test_least_privileges_for_reports(secured_es8: Secured) -> None:
     name = f"test-loads-{uuid.uuid4().hex[:12]}"
 
     def open_as(*privileges: str) -> closing[Engine]:
@@ -95,7 +95,7 @@ def test_the_least_rights_of_reports(secured_es8: Secured) -> None:
     secured_es8.ask("DELETE", f"/{name}")
 
 
-def test_an_engine_that_is_not_there() -> None:
+def test_search_log_without_engine_raises() -> None:
     settings = EngineSettings(url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(EngineUnreachable, match="the engine behind the gateway cannot be reached"):
         _use(settings, "test-log", SearchLog.prepare)

@@ -55,7 +55,7 @@ def number(hit: Any) -> int:
     return int(hit.id.removeprefix("two-"))
 
 
-def test_a_minimum_cosine_and_a_filter(site: Shelf, one: SemanticIndex) -> None:
+def test_min_cosine_with_filter(site: Shelf, one: SemanticIndex) -> None:
     values = cosines(site.query(TEXT), site.v)
     least = best(values, 40)[-1] - 1e-4
     keep = [row for row in range(COUNT) if row % 10 in (1, 3) and values[row] >= least]
@@ -65,7 +65,7 @@ def test_a_minimum_cosine_and_a_filter(site: Shelf, one: SemanticIndex) -> None:
     assert result.total == len(keep)
 
 
-def test_several_indices_are_searched_as_one(site: Shelf) -> None:
+def test_multiple_indices_are_searched_as_one(site: Shelf) -> None:
     """One of them is quantised, the other is not."""
     values = cosines(site.query(TEXT), site.v)
     with open_at(site, [site.one, site.two]) as both:
@@ -75,14 +75,14 @@ def test_several_indices_are_searched_as_one(site: Shelf) -> None:
     assert [hit.cosine for hit in result] == pytest.approx([values[number(hit)] for hit in result], abs=CLOSE)
 
 
-def test_an_alias_of_several_indices(site: Shelf) -> None:
+def test_alias_of_several_indices(site: Shelf) -> None:
     alias = f"{site.one}-both"
     site.engine.update_aliases([{"add": {"index": name, "alias": alias}} for name in (site.one, site.two)])
     with open_at(site, alias) as both:
         assert {hit.index for hit in both.search(TEXT, 20)} == {site.one, site.two}
 
 
-def test_the_filter_of_an_alias_narrows_every_search(site: Shelf) -> None:
+def test_alias_filter_applies_to_every_search(site: Shelf) -> None:
     alias = f"{site.one}-narrow"
     adds = [(site.one, "narrow", [3, 4]), (site.one, "other", [5]), (site.two, "narrow", [6])]
     site.engine.update_aliases(
@@ -110,7 +110,7 @@ def test_the_filter_of_an_alias_narrows_every_search(site: Shelf) -> None:
 
 
 @pytest.mark.parametrize("boost", [1.0, 1.5])
-def test_of_several_fields_the_nearest_counts(site: Shelf, boost: float) -> None:
+def test_multiple_fields_score_by_nearest(site: Shelf, boost: float) -> None:
     query = site.query(TEXT)
     v, w = cosines(query, site.v), cosines(query, site.w)
     scores = np.maximum(unit_scores(v), boost * unit_scores(w))
@@ -127,7 +127,7 @@ def test_of_several_fields_the_nearest_counts(site: Shelf, boost: float) -> None
         assert "w" not in hit.source
 
 
-def test_models_are_never_mixed(site: Shelf) -> None:
+def test_mixed_models_raise(site: Shelf) -> None:
     with pytest.raises(IndexMismatch, match="cannot be compared") as caught:
         open_at(site, [site.one, site.foreign])
     assert "index migrate" in caught.value.remedy
@@ -139,7 +139,7 @@ def test_models_are_never_mixed(site: Shelf) -> None:
         open_at(site, [])
 
 
-def test_more_like_a_document(site: Shelf, one: SemanticIndex) -> None:
+def test_like_returns_nearest_other_documents(site: Shelf, one: SemanticIndex) -> None:
     values = cosines(site.v[17], site.v)
     others = [row for row in range(COUNT) if row != 17]
     result = one.like("17", 12, num_candidates=COUNT)
@@ -149,7 +149,7 @@ def test_more_like_a_document(site: Shelf, one: SemanticIndex) -> None:
     assert {number(hit) for hit in filtered} == {row for row in others if row % 10 == 7}
 
 
-def test_more_like_a_document_of_passages_and_of_several_indices(site: Shelf, split: SemanticIndex) -> None:
+def test_like_with_passages_and_several_indices(site: Shelf, split: SemanticIndex) -> None:
     mean = (site.halves[17] / np.linalg.norm(site.halves[17], axis=1, keepdims=True)).mean(axis=0)
     others = [row for row in range(COUNT) if row != 17]
     result = split.like("17", 12, num_candidates=2 * COUNT)
@@ -166,7 +166,7 @@ def test_more_like_a_document_of_passages_and_of_several_indices(site: Shelf, sp
             both.like("bare")
 
 
-def test_a_passage_is_told_with_each_hit(site: Shelf, split: SemanticIndex) -> None:
+def test_hits_carry_best_passage(site: Shelf, split: SemanticIndex) -> None:
     query = site.query(TEXT)
     for result in (split.search(TEXT, 5), split.hybrid(TEXT, 5, fusion="weighted"), split.hybrid(TEXT, 5)):
         for hit in result:
@@ -178,7 +178,7 @@ def test_a_passage_is_told_with_each_hit(site: Shelf, split: SemanticIndex) -> N
                 assert (hit.passage.start, hit.passage.end) == half(text, which)
 
 
-def test_pages_of_the_nearest(site: Shelf, one: SemanticIndex) -> None:
+def test_offset_pages_through_nearest(site: Shelf, one: SemanticIndex) -> None:
     whole = one.search(TEXT, 30)
     pages = [one.search(TEXT, 30, offset=offset, size=10) for offset in (0, 10, 20)]
     assert [hit.id for page in pages for hit in page] == [hit.id for hit in whole]
@@ -188,7 +188,7 @@ def test_pages_of_the_nearest(site: Shelf, one: SemanticIndex) -> None:
     assert "Raise k" in caught.value.remedy
 
 
-def test_what_a_hit_shows(site: Shelf, one: SemanticIndex) -> None:
+def test_source_and_highlight_options(site: Shelf, one: SemanticIndex) -> None:
     assert one.search(TEXT, 1, source=False).hits[0].source == {}
     assert set(one.search(TEXT, 1, source=["group", "v"]).hits[0].source) == {"group"}
     marked = one.search("guitar", 20, highlight=["text"], num_candidates=COUNT)
@@ -202,7 +202,7 @@ def test_what_a_hit_shows(site: Shelf, one: SemanticIndex) -> None:
         one.like("1", highlight=["text"])
 
 
-def test_words_are_marked_beside_a_text_as_long_as_a_book(site: Shelf) -> None:
+def test_highlight_works_beside_very_long_text(site: Shelf) -> None:
     document = {"text": "guitar " * 150_000, "v": bulk_vector_value(site.engine.info, site.query(TEXT))}
     lines = [orjson.dumps({"index": {"_id": "book"}}), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), b""]
     assert all(item.ok for item in site.engine.bulk(site.two, b"\n".join(lines)))
@@ -218,7 +218,7 @@ def test_words_are_marked_beside_a_text_as_long_as_a_book(site: Shelf) -> None:
         site.engine.refresh(site.two)
 
 
-def test_aggregations_and_another_order(site: Shelf, one: SemanticIndex) -> None:
+def test_aggregations_and_custom_sort(site: Shelf, one: SemanticIndex) -> None:
     values = cosines(site.query(TEXT), site.v)
     least = best(values, 40)[-1] - 1e-4
     near = [row for row in range(COUNT) if values[row] >= least]
@@ -246,7 +246,7 @@ def lexical(site: Shelf, index: str, filter: Any = None) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
-def test_ranks_are_fused(site: Shelf, one: SemanticIndex, filter: Any) -> None:
+def test_rrf_scores_match_formula(site: Shelf, one: SemanticIndex, filter: Any) -> None:
     result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50)
     near = [hit.id for hit in one.search(TEXT, 50, filter=filter)]
     words = lexical(site, site.one, filter)
@@ -268,7 +268,7 @@ def test_ranks_are_fused(site: Shelf, one: SemanticIndex, filter: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["one", "split"])
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
-def test_weighted_scores_add_up(site: Shelf, request: pytest.FixtureRequest, kind: str, filter: Any) -> None:
+def test_weighted_fusion_sums_scores(site: Shelf, request: pytest.FixtureRequest, kind: str, filter: Any) -> None:
     index: SemanticIndex = request.getfixturevalue(kind)
     query = site.query(TEXT)
     values = cosines(query, site.v) if kind == "one" else site.of_split(query)
@@ -299,7 +299,7 @@ def scaled(scores: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_normalized_scores_add_up_on_opensearch(site: Shelf, one: SemanticIndex, named: bool) -> None:
+def test_normalized_fusion_sums_scores_on_opensearch(site: Shelf, one: SemanticIndex, named: bool) -> None:
     if not site.opensearch:
         with pytest.raises(UnsupportedEngine, match="OpenSearch's own") as caught:
             one.hybrid(TEXT, fusion="normalized")
@@ -326,7 +326,7 @@ def test_normalized_scores_add_up_on_opensearch(site: Shelf, one: SemanticIndex,
         assert hit.lexical == (pytest.approx(words[hit.id], rel=1e-4) if hit.id in words else None)
 
 
-def test_the_bodies_of_a_hybrid_search_can_be_sent_by_hand(site: Shelf, one: SemanticIndex) -> None:
+def test_hybrid_bodies_can_be_sent_directly(site: Shelf, one: SemanticIndex) -> None:
     for fusion in ("rrf", "weighted"):
         bodies = one.hybrid_bodies(TEXT, 5, fusion=fusion, lexical_fields=["text"])
         answers = site.engine.multi_search(site.one, bodies)
@@ -334,14 +334,14 @@ def test_the_bodies_of_a_hybrid_search_can_be_sent_by_hand(site: Shelf, one: Sem
         assert all(answer["hits"]["hits"] for answer in answers)
 
 
-def test_a_lexical_query_of_the_callers_own(site: Shelf, one: SemanticIndex) -> None:
+def test_custom_lexical_query(site: Shelf, one: SemanticIndex) -> None:
     result = one.hybrid(TEXT, 50, lexical={"term": {"text": "cat"}}, depth=COUNT)
     for hit in result:
         assert (hit.lexical is not None) == ("cat" in text_of(number(hit)).split())
 
 
 @pytest.mark.parametrize("text", ["", " \n", "x" * 100_001, 7, None, b"bytes", ["a"]])
-def test_texts_that_cannot_be_searched_for(one: SemanticIndex, text: Any) -> None:
+def test_invalid_query_texts_raise(one: SemanticIndex, text: Any) -> None:
     for search in (one.search, one.hybrid, one.body, one.hybrid_bodies):
         with pytest.raises(UsageError, match="the text to search for"):
             search(text)
@@ -362,7 +362,7 @@ def test_texts_that_cannot_be_searched_for(one: SemanticIndex, text: Any) -> Non
         ({"highlight": "text"}, "highlight is a text"),
     ],
 )
-def test_options_that_make_no_sense(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
+def test_invalid_search_options_raise(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
     for search in (one.search, one.hybrid):
         with pytest.raises(UsageError, match=message):
             search(TEXT, **options)
@@ -386,12 +386,12 @@ def test_options_that_make_no_sense(one: SemanticIndex, options: dict[str, Any],
         ({"aggregations": {"g": {"terms": {"field": "group"}}}}, "runs in the client"),
     ],
 )
-def test_hybrid_options_that_make_no_sense(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
+def test_invalid_hybrid_options_raise(one: SemanticIndex, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         one.hybrid(TEXT, 10, **options)
 
 
-def test_what_only_the_engine_can_refuse(site: Shelf, one: SemanticIndex) -> None:
+def test_engine_rejections_raise_request_failed(site: Shelf, one: SemanticIndex) -> None:
     for how in ({"filter": {"nonsense": {}}}, {"sort": ["no_such_field"]}):
         with pytest.raises(RequestFailed, match=r"nonsense|no_such_field"):
             one.search(TEXT, **how)
@@ -401,6 +401,6 @@ def test_what_only_the_engine_can_refuse(site: Shelf, one: SemanticIndex) -> Non
         open_at(site, site.one, vector_field="x")
 
 
-def test_the_method_is_told(site: Shelf, one: SemanticIndex) -> None:
+def test_result_reports_search_method(site: Shelf, one: SemanticIndex) -> None:
     assert one.search(TEXT, 1).method is SearchMethod.KNN
     assert one.hybrid(TEXT, 1).method is SearchMethod.KNN

@@ -82,7 +82,7 @@ def test_create_add_search_and_delete(engine_url: str, engine: Engine, encoder: 
         SemanticIndex.create(name, engine, encoder=encoder, text_template="{text}. {price}")
 
 
-def test_add_takes_values_of_python(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_add_accepts_python_values(engine: Engine, encoder: Encoder, name: str) -> None:
     document = {"text": "a cat on the mat", "when": datetime.date(2026, 2, 3), "gone": float("nan"), "ids": (1, 2)}
     with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
         report = index.add([document])
@@ -93,7 +93,7 @@ def test_add_takes_values_of_python(engine: Engine, encoder: Encoder, name: str)
     assert engine.count(name) == 1  # a given engine stays open
 
 
-def test_documents_that_cannot_be_loaded_are_dead_letters(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_unloadable_documents_are_dead_lettered(engine: Engine, encoder: Encoder, name: str) -> None:
     documents: list[Any] = [*sentences(30), {"id": "odd", "text": "a cat", "value": object()}, 7, {"text": "no id"}]
     with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
         report = index.add(documents, id_field="id", dead_letters=Path("bad.jsonl"), max_errors="off")
@@ -107,7 +107,7 @@ def test_documents_that_cannot_be_loaded_are_dead_letters(engine: Engine, encode
             index.add([{"title": "nothing to embed"}])
 
 
-def test_an_iterator_that_fails_ends_the_load(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_failing_iterator_ends_the_load(engine: Engine, encoder: Encoder, name: str) -> None:
     def rows(error: Exception) -> Iterator[dict[str, Any]]:
         yield from sentences(5)
         raise error
@@ -134,7 +134,7 @@ def test_embed_missing(engine: Engine, encoder: Encoder, name: str) -> None:
         assert index.embed_missing().indexed == 0
 
 
-def test_passages_and_a_named_model(
+def test_passages_with_named_model(
     engine: Engine, encoder: Encoder, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with SemanticIndex.create(
@@ -147,7 +147,7 @@ def test_passages_and_a_named_model(
         SemanticIndex.create(name, engine, encoder=encoder, passages=10_000)
 
 
-def test_writing_needs_a_single_index(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_writes_require_a_single_index(engine: Engine, encoder: Encoder, name: str) -> None:
     SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]).close()
     SemanticIndex.create(f"{name}-2", engine, encoder=encoder, text_fields=["text"]).close()
     try:
@@ -160,7 +160,7 @@ def test_writing_needs_a_single_index(engine: Engine, encoder: Encoder, name: st
         engine.delete_index(f"{name}-2")
 
 
-def test_the_asynchronous_index_does_the_same(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_async_index_creates_adds_searches_and_deletes(engine: Engine, encoder: Encoder, name: str) -> None:
     documents = sentences(60)
 
     async def stream() -> AsyncIterator[dict[str, Any]]:
@@ -189,7 +189,7 @@ def test_the_asynchronous_index_does_the_same(engine: Engine, encoder: Encoder, 
     assert engine.count(name) == 58
 
 
-def test_a_cancelled_load_stops(engine: Engine, encoder: Encoder, name: str) -> None:
+def test_cancelled_load_stops(engine: Engine, encoder: Encoder, name: str) -> None:
     async def endless() -> AsyncIterator[dict[str, Any]]:
         number = 0
         while True:
@@ -208,7 +208,7 @@ def test_a_cancelled_load_stops(engine: Engine, encoder: Encoder, name: str) -> 
     asyncio.run(asyncio.wait_for(cancel(), 120))
 
 
-def test_create_fails_as_opening_does(encoder: Encoder) -> None:
+def test_create_without_engine_raises_engine_unreachable(encoder: Encoder) -> None:
     nowhere = "http://127.0.0.1:9"
     with pytest.raises(EngineUnreachable):
         SemanticIndex.create("docs", nowhere, encoder=encoder)

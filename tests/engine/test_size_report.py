@@ -27,7 +27,7 @@ DIMENSIONS, COUNT = 128, 1000
     ],
     indirect=["engine_url"],
 )
-def test_the_estimate_is_near_the_real_size(
+def test_estimate_is_within_10_percent_of_real_size(
     engine: Engine, engine_url: str, fresh_index: Callable[[str], str], index_type: IndexType
 ) -> None:
     name = fresh_index(engine_url)
@@ -56,7 +56,7 @@ def test_the_estimate_is_near_the_real_size(
     assert f"the estimate of {index_type} is" in "\n".join(size_lines(report))
 
 
-def test_a_size_is_of_the_field_alone(engine: Engine, index_name: str) -> None:
+def test_real_size_counts_only_the_field(engine: Engine, index_name: str) -> None:
     wide = 64
     for field, dimensions in (("embedding", DIMENSIONS), ("another", wide)):
         ensure_vector_field(
@@ -82,7 +82,7 @@ def test_a_size_is_of_the_field_alone(engine: Engine, index_name: str) -> None:
             assert 0 <= (real.vectors or 0) - 300 * dimensions * 4 < 300 * 60
 
 
-def test_numbers_alone_need_no_index(engine: Engine) -> None:
+def test_estimate_needs_no_index(engine: Engine) -> None:
     report = size_report(engine, None, "embedding", documents=1_000_000, dimensions=33, m=16, copies=2)
     assert report.real is None
     # 33 dimensions are odd, and too few for bbq.
@@ -91,7 +91,7 @@ def test_numbers_alone_need_no_index(engine: Engine) -> None:
     assert "2 copies" in size_lines(report)[0]
 
 
-def test_what_cannot_be_calculated(engine: Engine, index_name: str) -> None:
+def test_invalid_size_requests_raise(engine: Engine, index_name: str) -> None:
     with pytest.raises(UsageError, match="missing"):
         size_report(engine, None, "embedding", documents=10, m=16)
     with pytest.raises(IndexMissing):

@@ -138,7 +138,7 @@ def assert_same(found: dict[str, float], expected: dict[str, float]) -> None:
     assert list(found.values()) == pytest.approx(list(expected.values()), abs=1e-5)
 
 
-def test_a_clause_finds_k_documents_of_each_shard(place: Place, kind: str) -> None:
+def test_clause_returns_k_documents_per_shard(place: Place, kind: str) -> None:
     k = 4
     query = place.query(kind, QUERY, k)
     found = place.found(kind, {"query": place.clause(kind, query)})
@@ -154,7 +154,7 @@ def test_a_clause_finds_k_documents_of_each_shard(place: Place, kind: str) -> No
     assert found == pytest.approx({id: expected[id] for id in found}, abs=1e-5)
 
 
-def test_a_body_finds_k_documents(place: Place, kind: str) -> None:
+def test_body_returns_k_documents(place: Place, kind: str) -> None:
     body = search_body(place.engine.info.engine_type, place.method(kind), place.query(kind, QUERY, 4))
     assert_same(place.found(kind, body), dict(list(place.true(kind, QUERY).items())[:4]))
 
@@ -166,7 +166,7 @@ def test_fewer_matches_than_k_are_all_found(place: Place, kind: str) -> None:
 
 
 @pytest.mark.parametrize("boost", [1.0, 2.5])
-def test_the_minimum_cosine_is_exact_whatever_the_boosts_around_it(place: Place, kind: str, boost: float) -> None:
+def test_min_cosine_is_exact_under_any_boost(place: Place, kind: str, boost: float) -> None:
     expected = place.true(kind, QUERY, LEAST)
     assert 0 < len(expected) < COUNT / 3
     clause = place.clause(kind, place.query(kind, QUERY, COUNT // 3, min_cosine=LEAST, boost=boost))
@@ -177,13 +177,13 @@ def test_the_minimum_cosine_is_exact_whatever_the_boosts_around_it(place: Place,
     assert set(place.found(kind, {"query": as_filter})) == set(expected)
 
 
-def test_the_minimum_cosine_of_a_body_is_exact(place: Place, kind: str) -> None:
+def test_min_cosine_of_body_is_exact(place: Place, kind: str) -> None:
     query = place.query(kind, QUERY, COUNT // 3, min_cosine=LEAST, filter={"term": {"group": 3}}, boost=2.0)
     body = search_body(place.engine.info.engine_type, place.method(kind), query)
     assert_same(place.found(kind, body, 2.0), place.true(kind, QUERY, LEAST, 3))
 
 
-def test_hits_of_a_minimum_cosine_tell_their_passage_where_vectors_are_quantised(place: Place) -> None:
+def test_min_cosine_hits_have_passages_when_quantized(place: Place) -> None:
     """Elasticsearch chooses it by quantised vectors, of which all of a hit's may be below the minimum."""
     info = place.engine.info
     index = f"{place.lacking}-quantised"
@@ -227,7 +227,7 @@ def test_hits_of_a_minimum_cosine_tell_their_passage_where_vectors_are_quantised
     assert all(hit["inner_hits"]["near"]["hits"]["hits"] for hit in hits)
 
 
-def test_an_index_without_the_field_adds_nothing(place: Place, kind: str) -> None:
+def test_index_without_the_field_adds_no_hits(place: Place, kind: str) -> None:
     query = place.query(kind, QUERY, 4, inner_hits="near" if kind == "passages" else None)
     for body in (
         {"query": place.clause(kind, query)},
@@ -236,7 +236,7 @@ def test_an_index_without_the_field_adds_nothing(place: Place, kind: str) -> Non
         assert place.engine.search(place.lacking, body)["hits"]["hits"] == []
 
 
-def test_two_clauses_of_passages_tell_their_passages_under_two_names(place: Place) -> None:
+def test_two_passage_clauses_use_separate_inner_hits(place: Place) -> None:
     other = random_vectors(1, DIMENSIONS, seed=10)[0]
     clauses = [
         place.clause("passages", place.query("passages", vector, 20, inner_hits=name))
@@ -252,7 +252,7 @@ def test_two_clauses_of_passages_tell_their_passages_under_two_names(place: Plac
                 assert inner["_nested"]["offset"] == int(np.argmax(cosines(vector, own)))
 
 
-def test_a_clause_without_inner_hits_stands_in_an_aggregation(place: Place, kind: str) -> None:
+def test_clause_without_inner_hits_works_in_aggregation(place: Place, kind: str) -> None:
     clause = place.clause(kind, place.query(kind, QUERY, COUNT // 3, min_cosine=LEAST))
     body = {"size": 0, "aggs": {"near": {"filter": clause}}}
     answer = place.engine.search(place.fields[kind].index, body)

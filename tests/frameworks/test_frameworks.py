@@ -20,11 +20,11 @@ def frameworks() -> Path:
     return installed_frameworks()
 
 
-def test_the_files_are_there() -> None:
+def test_all_checks_are_listed() -> None:
     assert FILES == ["check_elasticsearch_py_8.py", "check_haystack.py", "check_langchain.py"]
 
 
-def test_inside(frameworks: Path, es9_url: str, es8_url: str, opensearch_url: str) -> None:
+def test_checks_pass_in_own_process(frameworks: Path, es9_url: str, es8_url: str, opensearch_url: str) -> None:
     path = [str(ROOT), str(frameworks), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path),

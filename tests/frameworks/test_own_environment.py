@@ -20,13 +20,13 @@ FOREIGN = {
 OWN = {"elasticsearch_py", "opensearch_py", "vectorstore_of_elasticsearch_py"}
 
 
-def test_every_example_is_run_here_or_inside() -> None:
+def test_every_example_is_run() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == OWN | FOREIGN
     inside = "".join(path.read_text() for path in EXAMPLES.parents[1].glob("tests/frameworks/inside/check_*.py"))
     assert all(f'"{name}"' in inside for name in FOREIGN)
 
 
-def test_the_code_of_the_page_is_that_of_the_examples() -> None:
+def test_code_on_page_matches_examples() -> None:
     """So what the page shows is what runs."""
     page = (EXAMPLES.parents[1] / "docs/integrations.md").read_text()
     examples = [_stripped(path.read_text()) for path in EXAMPLES.glob("*.py")]
@@ -40,7 +40,7 @@ def _stripped(code: str) -> str:
     return "\n".join(line.strip() for line in code.strip().splitlines())
 
 
-def test_the_client_is_of_version_9() -> None:
+def test_client_version_is_9() -> None:
     assert elasticsearch.__version__[0] == 9
 
 

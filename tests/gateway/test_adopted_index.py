@@ -38,7 +38,7 @@ def client(engine_url: str, tiny: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_an_adopted_index_is_searched_and_written_through_the_gateway(
+def test_adopted_index_search_and_write_through_gateway(
     engine_url: str, index_name: str, encoder: Encoder, client: httpx.Client
 ) -> None:
     with open_engine(engine_url) as engine:

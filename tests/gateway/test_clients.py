@@ -58,7 +58,7 @@ def _found(command: Sequence[str], folder: Path, gateway: str, index: str) -> di
 
 
 @pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
-def test_javascript_of_elasticsearch_9(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+def test_elasticsearch_js_9(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
         [program("node"), "elasticsearch.js", "9", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index
     )
@@ -66,7 +66,7 @@ def test_javascript_of_elasticsearch_9(javascript: Path, hybrid_gateway_url: str
 
 
 @pytest.mark.parametrize("engine_url", ["es9", "es8"], indirect=True, scope="session")
-def test_javascript_of_elasticsearch_8(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+def test_elasticsearch_js_8(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
         [program("node"), "elasticsearch.js", "8", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index
     )
@@ -74,13 +74,13 @@ def test_javascript_of_elasticsearch_8(javascript: Path, hybrid_gateway_url: str
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
-def test_javascript_of_opensearch(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+def test_opensearch_js(javascript: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found([program("node"), "opensearch.js", str(ARTICLES)], javascript, hybrid_gateway_url, articles_index)
     assert found == dict.fromkeys(("match on semantic", "semantic query", "neural query"), MEANT)
 
 
 @pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
-def test_java_of_elasticsearch(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+def test_elasticsearch_java(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
         _maven("exec:java", "-Dexec.mainClass=SearchElasticsearch", f"-Dexec.args={ARTICLES}"),
         java,
@@ -91,7 +91,7 @@ def test_java_of_elasticsearch(java: Path, hybrid_gateway_url: str, articles_ind
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
-def test_java_of_opensearch(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
+def test_opensearch_java(java: Path, hybrid_gateway_url: str, articles_index: str) -> None:
     found = _found(
         _maven("exec:java", "-Dexec.mainClass=SearchOpenSearch", f"-Dexec.args={ARTICLES}"),
         java,
@@ -108,7 +108,7 @@ QUERIES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("engine_url", ["es9"], indirect=True, scope="session")
-def test_python_of_elasticsearch(hybrid_gateway_url: str, articles_index: str) -> None:
+def test_elasticsearch_py(hybrid_gateway_url: str, articles_index: str) -> None:
     with Elasticsearch(hybrid_gateway_url) as client:
         for query in QUERIES:
             found = client.search(index=articles_index, query=query)
@@ -116,14 +116,14 @@ def test_python_of_elasticsearch(hybrid_gateway_url: str, articles_index: str) -
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
-def test_python_of_opensearch(hybrid_gateway_url: str, articles_index: str) -> None:
+def test_opensearch_py(hybrid_gateway_url: str, articles_index: str) -> None:
     with OpenSearch(hybrid_gateway_url) as client:
         for query in (*QUERIES, {"neural": {"embedding": {"query_text": QUERY, "k": 3}}}):
             found = client.search(index=articles_index, body={"query": query})
             assert found["hits"]["hits"][0]["_source"]["title"] == MEANT
 
 
-def test_curl(engine_url: str, hybrid_gateway_url: str, articles_index: str) -> None:
+def test_curl_examples(engine_url: str, hybrid_gateway_url: str, articles_index: str) -> None:
     commands = shown_commands("curl")
     assert len(commands) == 3
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

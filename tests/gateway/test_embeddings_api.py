@@ -52,9 +52,7 @@ def strict_url(tiny: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("encoding", [None, "float", "base64"])
-def test_openais_client_gets_the_models_vectors(
-    client: openai.OpenAI, reference: Encoder, encoding: str | None
-) -> None:
+def test_openai_client_embeddings_match_model(client: openai.OpenAI, reference: Encoder, encoding: str | None) -> None:
     options: dict[str, Any] = {} if encoding is None else {"encoding_format": encoding}
     answer = client.embeddings.create(model="text-embedding-3-small", input=TEXTS, **options)
     expected = reference.encode_details(TEXTS)
@@ -67,7 +65,7 @@ def test_openais_client_gets_the_models_vectors(
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == expected.tokens.sum()
 
 
-def test_one_text_in_place_of_a_list_and_the_models_own_dimensions(client: openai.OpenAI, reference: Encoder) -> None:
+def test_single_text_and_native_dimensions(client: openai.OpenAI, reference: Encoder) -> None:
     answer = client.embeddings.create(model="tiny", input="cat", dimensions=16, user="somebody")
     np.testing.assert_allclose(answer.data[0].embedding, reference.encode(["cat"])[0], atol=1e-6)
 
@@ -76,7 +74,7 @@ def test_one_text_in_place_of_a_list_and_the_models_own_dimensions(client: opena
     ("input_type", "kind"),
     [("query", "query"), ("search_query", "query"), ("document", "document"), ("search_document", "document")],
 )
-def test_input_type_puts_the_models_prompt_in_front(
+def test_input_type_prepends_model_prompt(
     client: openai.OpenAI, reference: Encoder, input_type: str, kind: Any
 ) -> None:
     answer = client.embeddings.create(model="tiny", input=TEXTS, extra_body={"input_type": input_type})
@@ -85,7 +83,7 @@ def test_input_type_puts_the_models_prompt_in_front(
     assert not np.allclose(given, reference.encode(TEXTS), atol=1e-3)
 
 
-def test_a_text_that_was_cut_is_marked_and_counted_as_far_as_it_was_read(client: openai.OpenAI) -> None:
+def test_truncated_text_is_flagged_and_usage_counts_tokens_read(client: openai.OpenAI) -> None:
     answer = client.embeddings.create(model="tiny", input=["cat", "cat " * 100])
     assert [(entry.model_extra or {}).get("truncated") for entry in answer.data] == [None, True]
     assert answer.usage.prompt_tokens == 3 + 24
@@ -99,7 +97,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
         client.models.retrieve("org/other")
 
 
-def test_an_unknown_model_is_told_as_openai_does(client: openai.OpenAI) -> None:
+def test_unknown_model_raises_openai_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="Name one of: tiny, text-embedding-3-small") as caught:
         client.embeddings.create(model="other", input="cat")
     assert caught.value.code == "model_not_found"
@@ -127,7 +125,7 @@ def test_an_unknown_model_is_told_as_openai_does(client: openai.OpenAI) -> None:
         ({"input": "a", "inputs": "b"}, "unknown field 'inputs'"),
     ],
 )  # fmt: skip
-def test_bad_requests_say_what_to_do(embeddings_url: str, body: Any, words: str) -> None:
+def test_bad_requests_get_400_with_remedy(embeddings_url: str, body: Any, words: str) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = _post(embeddings_url, content)
     assert answer.status_code == 400
@@ -144,7 +142,7 @@ def _post(url: str, content: Any, **headers: Any) -> httpx.Response:
 @pytest.mark.parametrize(
     "headers", [{"content_type": "text/plain"}, {"content_type": ""}, {"content_encoding": "gzip"}]
 )
-def test_another_content_type_is_refused(embeddings_url: str, headers: dict[str, str]) -> None:
+def test_other_content_type_gets_415(embeddings_url: str, headers: dict[str, str]) -> None:
     answer = _post(embeddings_url, b'{"input": "a"}', **headers)
     assert answer.status_code == 415
     assert "application/json" in answer.json()["error"]["message"]
@@ -156,7 +154,7 @@ KEY = {"authorization": "Bearer the right key"}
 @pytest.mark.parametrize(
     "given", [None, b"Bearer wrong", b"Basic the right key", b"Bearer the right keys", b"Bearer \xe9", b""]
 )
-def test_without_the_key_nothing_is_answered(strict_url: str, given: bytes | None) -> None:
+def test_missing_api_key_gets_401(strict_url: str, given: bytes | None) -> None:
     headers = {} if given is None else {"authorization": given}
     answer = _post(strict_url, b'{"input": "a"}', **headers)
     assert answer.status_code == 401
@@ -181,7 +179,7 @@ def test_limits(strict_url: str) -> None:
     assert _post(strict_url, endless, **KEY).status_code == 413
 
 
-def test_a_body_that_never_ends_is_given_up(tiny: Path) -> None:
+def test_endless_body_gets_408(tiny: Path) -> None:
     with served(embedding_app(tiny_settings(tiny), limits=Limits(body_seconds=0.1))) as url:
         head = [
             "POST /v1/embeddings HTTP/1.1",
@@ -204,7 +202,7 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> TellingEncoder:
     return encoder
 
 
-def test_too_much_at_once_answers_429_and_says_when_to_come_again(tiny: Path, telling: TellingEncoder) -> None:
+def test_overload_gets_429_with_retry_after(tiny: Path, telling: TellingEncoder) -> None:
     few = EmbeddingSettings(waiting_texts=30, batch_tokens=1, cached_vectors=0)
     body = json.dumps({"input": ["cat"] * 20})
     with served(embedding_app(tiny_settings(tiny), embedding=few)) as url, ThreadPoolExecutor(1) as pool:
@@ -222,7 +220,7 @@ def test_too_much_at_once_answers_429_and_says_when_to_come_again(tiny: Path, te
         assert "es_sbert_gateway_texts_waiting 0.0" in patient.get(f"{url}/metrics").text
 
 
-def test_concurrent_callers_get_their_own_vectors(client: openai.OpenAI, reference: Encoder) -> None:
+def test_concurrent_requests_get_their_own_vectors(client: openai.OpenAI, reference: Encoder) -> None:
     def one(number: int) -> None:
         texts = ["cat " * (number % 5 + 1), "a man"][: number % 2 + 1]
         answer = client.embeddings.create(model="tiny", input=texts, extra_body={"input_type": "query"})
@@ -233,7 +231,7 @@ def test_concurrent_callers_get_their_own_vectors(client: openai.OpenAI, referen
         list(pool.map(one, range(64)))
 
 
-def test_a_model_that_cannot_be_loaded_is_the_gateways_fault(tmp_path: Path) -> None:
+def test_unloadable_model_gets_503(tmp_path: Path) -> None:
     settings = tiny_settings(tmp_path / "missing")
     with served(embedding_app(settings, load=False)) as url:
         answer = _post(url, b'{"input": "a"}')
@@ -252,7 +250,7 @@ def _until_shown(url: str, metric: str) -> str:
     return shown
 
 
-def test_texts_of_a_caller_who_goes_away_are_not_embedded(tiny: Path, telling: TellingEncoder) -> None:
+def test_texts_of_disconnected_client_are_not_embedded(tiny: Path, telling: TellingEncoder) -> None:
     in_flight = telling.parallel_batches + 1
     with served(embedding_app(tiny_settings(tiny))) as url, ThreadPoolExecutor(in_flight) as pool:
         busy = []

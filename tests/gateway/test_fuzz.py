@@ -164,7 +164,7 @@ def assert_understood(answer: Answer) -> None:
 
 @MANY
 @given(body=st.binary(max_size=200) | st.binary(max_size=50).map(lambda more: b'{"semantic":' + more), data=st.data())
-def test_any_bytes_arrive_as_they_are(url: str, engine: Engine, body: bytes, data: st.DataObject) -> None:
+def test_random_bytes_pass_through_unchanged(url: str, engine: Engine, body: bytes, data: st.DataObject) -> None:
     apis = [
         "_search",
         "_count",
@@ -190,7 +190,7 @@ def test_any_bytes_arrive_as_they_are(url: str, engine: Engine, body: bytes, dat
 
 @MANY
 @given(body=plain_bodies, target=targets, index=st.sampled_from(["plain", "meant"]))
-def test_what_does_not_ask_by_meaning_arrives_as_it_is(
+def test_non_semantic_requests_pass_through_unchanged(
     url: str, engine: Engine, body: dict[str, Any], target: str, index: str
 ) -> None:
     sent = orjson.dumps(body, option=orjson.OPT_INDENT_2)
@@ -201,9 +201,7 @@ def test_what_does_not_ask_by_meaning_arrives_as_it_is(
 
 @MANY
 @given(body=asking_bodies, target=st.sampled_from(["_search", "_count", "_async_search"]))
-def test_where_there_are_no_vectors_nothing_is_understood(
-    url: str, engine: Engine, body: dict[str, Any], target: str
-) -> None:
+def test_index_without_vectors_is_never_rewritten(url: str, engine: Engine, body: dict[str, Any], target: str) -> None:
     sent = orjson.dumps(body)
     assert send(url, Request("POST", f"/plain/{target}", JSON, sent)).status == 200
     assert engine.passed().body == sent
@@ -234,9 +232,7 @@ def asks(value: Any) -> bool:
 
 @settings(MANY, max_examples=150)
 @given(body=asking_bodies)
-def test_what_asks_by_meaning_reaches_the_engine_in_its_own_words(
-    url: str, engine: Engine, body: dict[str, Any]
-) -> None:
+def test_semantic_searches_are_rewritten_to_native_queries(url: str, engine: Engine, body: dict[str, Any]) -> None:
     answer = send(url, Request("POST", "/meant/_search", JSON, orjson.dumps(body)))
     assert_understood(answer)
     if answer.status != 200:
@@ -264,7 +260,7 @@ def test_what_asks_by_meaning_reaches_the_engine_in_its_own_words(
     ),
     end=st.sampled_from([b"", b"\n", b"\n\n", b"\r\n"]),
 )
-def test_searches_together_are_understood_one_by_one(
+def test_fuzzed_msearch_is_rewritten_or_passed_through(
     url: str, engine: Engine, lines: list[tuple[dict[str, Any], dict[str, Any]]], end: bytes
 ) -> None:
     sent = b"\n".join(orjson.dumps(part) for pair in lines for part in pair) + end
@@ -283,7 +279,7 @@ def nested(depth: int, inner: str) -> bytes:
 
 @pytest.mark.parametrize("depth", [10, 100, 1_000, 10_000, 100_000])
 @pytest.mark.parametrize("inner", ['{"match":{"semantic":"cats"}}', '{"match":{"title":"semantic"}}'])
-def test_depth_is_no_danger(url: str, engine: Engine, depth: int, inner: str) -> None:
+def test_deep_nesting_does_not_crash(url: str, engine: Engine, depth: int, inner: str) -> None:
     """Engines refuse more than 30 levels of queries themselves, with a reason."""
     assert_understood(send(url, Request("POST", "/meant/_search", JSON, nested(depth, inner))))
     engine.received.clear()
@@ -302,7 +298,7 @@ def test_depth_is_no_danger(url: str, engine: Engine, depth: int, inner: str) ->
      lambda text: {"neural": {"embedding": {"query_text": text, "k": text}}}, lambda text: {"bool": {"must": text}},
      lambda text: {"simple_query_string": {"query": text, "fields": ["semantic"]}}, lambda text: {"match": text}],
 )  # fmt: skip
-def test_odd_texts_are_understood_or_refused(url: str, engine: Engine, query: Any, text: Any) -> None:
+def test_odd_query_texts_are_rewritten_or_rejected(url: str, engine: Engine, query: Any, text: Any) -> None:
     assert_understood(send(url, Request("POST", "/meant/_search", JSON, orjson.dumps({"query": query(text)}))))
     engine.received.clear()
 
@@ -311,7 +307,7 @@ def test_odd_texts_are_understood_or_refused(url: str, engine: Engine, query: An
 @given(path=st.text("abc_/%.@:;\\*,<>{}?=&+~!'()[]| é", max_size=30), query=st.text("ab=&%:/?@+;é", max_size=20))
 @example(path="/", query="")
 @example(path="%", query="%")
-def test_any_target_arrives_as_it_is_or_is_refused(url: str, engine: Engine, path: str, query: str) -> None:
+def test_random_targets_pass_through_or_are_rejected(url: str, engine: Engine, path: str, query: str) -> None:
     target = f"/x{quote(path, safe='_/%.@:;,*+~!()')}" + (f"?{quote(query, safe='=&%:/?@+;')}" if query else "")
     answer = send(url, Request("GET", target))
     if answer.status == 200:

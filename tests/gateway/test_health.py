@@ -17,7 +17,7 @@ from tests.gateway.embedding_app import embedding_app
 from tests.gateway.serving import served
 
 
-def test_ready_says_what_is_missing(tiny: Path) -> None:
+def test_readyz_lists_what_is_missing(tiny: Path) -> None:
     app = embedding_app(tiny_settings(tiny), load=False, engine_problem="nothing answers at the address")
     with served(app) as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
         assert http.get("/healthz").json() == {"status": "alive"}
@@ -33,7 +33,7 @@ def test_ready_says_what_is_missing(tiny: Path) -> None:
         assert http.get("/readyz").json()["model"] == "ok"
 
 
-def test_ready(embeddings_url: str) -> None:
+def test_readyz_returns_200_when_ready(embeddings_url: str) -> None:
     answer = patient.get(f"{embeddings_url}/readyz")
     assert answer.status_code == 200
     assert answer.json() == {"status": "ready", "engine": "ok", "model": "ok", "capacity": "ok"}
@@ -46,7 +46,7 @@ def test_every_metric_is_documented() -> None:
     assert documented == {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
 
 
-def test_models_that_only_a_mapping_names_are_not_named_in_metrics() -> None:
+def test_metrics_omit_models_only_named_by_mappings() -> None:
     metrics = GatewayMetrics(["tiny"])
     for model in ("tiny", "named by a mapping", "another one"):
         metrics.model_loaded(model, f"fingerprint of {model}")
@@ -57,7 +57,7 @@ def test_models_that_only_a_mapping_names_are_not_named_in_metrics() -> None:
     assert "mapping" not in shown
 
 
-def test_metrics_may_ask_for_a_key(tiny: Path) -> None:
+def test_metrics_can_require_a_key(tiny: Path) -> None:
     with served(embedding_app(tiny_settings(tiny), metrics_key=SecretStr("the right key"))) as url:
         for given in (None, "Bearer wrong", "Basic the right key", "Bearer"):
             answer = patient.get(f"{url}/metrics", headers={} if given is None else {"authorization": given})
@@ -70,7 +70,7 @@ def test_metrics_may_ask_for_a_key(tiny: Path) -> None:
         assert patient.get(f"{url}/healthz").status_code == 200
 
 
-def test_metrics_count_what_happened(tiny: Path) -> None:
+def test_metrics_count_requests(tiny: Path) -> None:
     with (
         served(embedding_app(tiny_settings(tiny))) as url,
         httpx.Client(base_url=url, timeout=120, trust_env=False) as http,

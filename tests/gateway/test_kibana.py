@@ -73,7 +73,7 @@ def _total(found: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("name", MEANT)
-def test_a_search_in_the_query_bar_finds_the_nearest(name: str, behind: Behind) -> None:
+def test_query_bar_search_finds_nearest(name: str, behind: Behind) -> None:
     request = _request(name, behind)
     pit = ""
     if "{pit}" in str(request):
@@ -116,7 +116,7 @@ def test_a_search_in_the_query_bar_finds_the_nearest(name: str, behind: Behind) 
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_other_request_is_answered_as_by_the_engine(name: str, behind: Behind) -> None:
+def test_other_dashboard_requests_are_answered_as_by_engine(name: str, behind: Behind) -> None:
     request = _request(name, behind)
     through, direct = _send(behind.gateway, request, behind), _send(behind.engine, request, behind)
     assert through.status_code == direct.status_code == 200, through.text
@@ -132,7 +132,7 @@ def _steady(value: Any) -> Any:
     return [_steady(inner) for inner in value] if isinstance(value, list) else value
 
 
-def test_a_search_is_in_the_log_without_its_words(behind: Behind) -> None:
+def test_search_is_logged_without_its_text(behind: Behind) -> None:
     kibana = behind.engine_type is EngineType.ELASTICSEARCH
     request = REQUESTS["discover_phrase" if kibana else "dashboards_discover"]
     begin = datetime.now(UTC)  # records of other tests are in the log too
@@ -171,12 +171,12 @@ def _search_log(behind: Behind, body: dict[str, Any]) -> list[dict[str, Any]]:
     return hits
 
 
-def test_the_query_shares_no_word_with_what_it_finds(behind: Behind) -> None:
+def test_query_shares_no_word_with_its_hits(behind: Behind) -> None:
     titles = [title for titles in TITLES.values() for title in titles]
     words = set(QUERY.split())
     assert all(not words & set(titles[int(identity)].lower().split()) for identity in behind.nearest[:K])
 
 
-def test_each_request_says_where_it_is_from() -> None:
+def test_each_recorded_request_names_its_source() -> None:
     assert len(REQUESTS) >= 30
     assert all(len(request["source"]) > 20 and request["engines"] for request in REQUESTS.values())

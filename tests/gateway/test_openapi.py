@@ -33,7 +33,7 @@ def operations(embeddings_url: str) -> dict[str, Any]:
     ("name", "mode"),
     [*((name, GenerationMode.POSITIVE) for name in OPERATIONS), ("embed", GenerationMode.NEGATIVE)],
 )
-def test_answers_are_as_described(operations: dict[str, Any], embeddings_url: str, name: str, mode: Any) -> None:
+def test_responses_match_openapi_schema(operations: dict[str, Any], embeddings_url: str, name: str, mode: Any) -> None:
     """Of requests that the description allows and of those that it does not."""
 
     @settings(max_examples=60 if name == "embed" else 5, suppress_health_check=list(HealthCheck))
@@ -48,7 +48,7 @@ def test_every_operation_is_tested(operations: dict[str, Any]) -> None:
     assert set(operations) == set(OPERATIONS)
 
 
-def test_the_description_says_what_the_code_takes(embeddings_url: str) -> None:
+def test_openapi_schema_matches_code_limits(embeddings_url: str) -> None:
     document = patient.get(f"{embeddings_url}/v1/openapi.json").json()
     request = document["components"]["schemas"]["EmbeddingsRequest"]
     assert set(request["properties"]["input_type"]["enum"]) == set(INPUT_TYPES)

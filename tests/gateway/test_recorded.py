@@ -21,14 +21,14 @@ FOUND = Answer(
 )
 
 
-def test_the_set_is_large_and_broad() -> None:
+def test_recorded_set_is_large_and_varied() -> None:
     lines = [line for scenario in scenarios().values() for line in scenario]
     assert len(lines) >= 700
     assert {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE"} <= {line["method"] for line in lines}
 
 
 @pytest.mark.parametrize("name", scenarios())
-def test_every_line_is_a_request(name: str) -> None:
+def test_every_recorded_line_is_a_valid_request(name: str) -> None:
     saved: dict[str, str] = {}
     for line in scenarios()[name]:
         assert set(line) <= KEYS
@@ -41,7 +41,7 @@ def test_every_line_is_a_request(name: str) -> None:
         saved |= dict.fromkeys(asked.save, "saved")
 
 
-def test_a_body_goes_out_as_it_is_written() -> None:
+def test_recorded_body_is_sent_as_written() -> None:
     line = {"method": "POST", "target": "/{prefix}-a/_bulk", "ndjson": [{"index": {}}, {"text": "é {prefix}"}]}
     asked = request(line, {"prefix": "rq7"})
     assert asked.target == "/rq7-a/_bulk"
@@ -62,7 +62,7 @@ def test_a_body_goes_out_as_it_is_written() -> None:
     ],
     ids=["took", "order of headers", "hop-by-hop", "case of names"],
 )
-def test_what_means_nothing_is_no_difference(other: Answer) -> None:
+def test_insignificant_differences_are_ignored(other: Answer) -> None:
     assert comparable("GET", other, {}) == comparable("GET", FOUND, {})
 
 
@@ -79,16 +79,16 @@ def test_what_means_nothing_is_no_difference(other: Answer) -> None:
     ],
     ids=["status", "body", "newline", "header lost", "length lost", "header more", "header twice"],
 )
-def test_every_other_difference_counts(other: Answer) -> None:
+def test_significant_differences_are_detected(other: Answer) -> None:
     assert comparable("GET", other, {}) != comparable("GET", FOUND, {})
 
 
-def test_a_wrong_length_is_found() -> None:
+def test_wrong_content_length_is_detected() -> None:
     with pytest.raises(AssertionError):
         comparable("GET", replace(FOUND, body=b"{}"), {})
 
 
-def test_what_an_engine_makes_up_is_taken_out() -> None:
+def test_generated_ids_are_normalized() -> None:
     def answer(uuid: str, scroll: str) -> Answer:
         return Answer(200, (), f'{{"_scroll_id":"{scroll}","a":"[rq1-a/{uuid}]","index_uuid":"{uuid}"}}'.encode())
 
@@ -97,7 +97,7 @@ def test_what_an_engine_makes_up_is_taken_out() -> None:
     assert first.body == b'{"_scroll_id":"{scroll}","a":"[rq1-a/]","index_uuid":}'
 
 
-def test_compressed_answers_are_compared_by_what_they_hold() -> None:
+def test_compressed_responses_are_compared_decompressed() -> None:
     def answer(took: int) -> Answer:
         body = gzip.compress(b'{"took":%d}' % took, mtime=0)
         return Answer(200, (("content-encoding", "gzip"), ("content-length", str(len(body)))), body)

@@ -20,7 +20,7 @@ def gateway_url(engine_url: str, tiny: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", scenarios())
-def test_answers_are_those_of_the_engine(
+def test_responses_match_the_engine(
     request: pytest.FixtureRequest, engine_url: str, gateway_url: str, name: str
 ) -> None:
     prefix = f"rq{uuid.uuid4().hex[:8]}"

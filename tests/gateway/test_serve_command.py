@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 NOBODY = "http://127.0.0.1:9"  # the port of `discard`: nothing listens there
 
 
-def test_models_and_the_key_without_an_engine(tiny: Path, tmp_path: Path) -> None:
+def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None:
     other = write_tiny_bert(tmp_path / "other", seed=1)
     (tmp_path / "key").write_text("the right key\n")
     (tmp_path / "metrics-key").write_text("the key of metrics\n")
@@ -69,7 +69,7 @@ def test_models_and_the_key_without_an_engine(tiny: Path, tmp_path: Path) -> Non
         (["--log-queries"], "--search-log"),
     ],
 )
-def test_options_that_make_no_sense(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
+def test_invalid_option_combinations_exit_2(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["serve", "--upstream", NOBODY, *options])
     assert ended.value.code == 2

@@ -50,7 +50,7 @@ def arrived(echo: Echo) -> Received:
 
 
 @pytest.mark.parametrize("name", scenarios())
-def test_recorded_requests_arrive_as_they_were_sent(url: str, echo: Echo, name: str) -> None:
+def test_recorded_requests_pass_through_unchanged(url: str, echo: Echo, name: str) -> None:
     """The targets, headers and bodies of the recorded set, in front of an engine that knows no vectors."""
     echo.reply = raw(OK)
     for line in scenarios()[name]:
@@ -69,7 +69,7 @@ def test_recorded_requests_arrive_as_they_were_sent(url: str, echo: Echo, name: 
     assert echo.refused == []
 
 
-def test_headers_arrive_in_order_and_twice_where_they_came_twice(url: str, echo: Echo) -> None:
+def test_header_order_and_duplicates_are_preserved(url: str, echo: Echo) -> None:
     said = ["x-b: 1", "X-A: 2", "x-b: 3", "accept: */*", "x-utf8: café", "x-empty:", "connection: close"]
     talk(url, "\r\n".join(["GET /a?b HTTP/1.1", "host: x", *said, "", ""]).encode())
     assert list(arrived(echo).headers[1:]) == [
@@ -83,7 +83,7 @@ def test_headers_arrive_in_order_and_twice_where_they_came_twice(url: str, echo:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-def test_without_a_body_none_arrives(url: str, echo: Echo, method: str) -> None:
+def test_request_without_body_stays_without_body(url: str, echo: Echo, method: str) -> None:
     send(url, Request(method, "/a"))
     got = arrived(echo)
     assert (got.method, got.body) == (method.encode(), b"")
@@ -91,13 +91,13 @@ def test_without_a_body_none_arrives(url: str, echo: Echo, method: str) -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-def test_a_large_body_arrives_whole(url: str, echo: Echo, chunked: bool) -> None:
+def test_large_body_passes_through(url: str, echo: Echo, chunked: bool) -> None:
     body = BODY[:200_000] if chunked else BODY
     assert send(url, Request("PUT", "/a/_doc/1", (("content-encoding", "x-own"),), body, chunked=chunked)).status == 200
     assert arrived(echo).body == body
 
 
-def test_a_part_of_the_body_is_with_the_engine_before_the_next_is_sent(url: str, tiny: Path) -> None:
+def test_request_body_is_streamed(url: str, tiny: Path) -> None:
     """Nothing waits for the whole of a body that is only passed on."""
     first = threading.Event()
 
@@ -123,7 +123,7 @@ def test_a_part_of_the_body_is_with_the_engine_before_the_next_is_sent(url: str,
         connection.close()
 
 
-def test_what_belongs_to_one_connection_stays_there(url: str, echo: Echo) -> None:
+def test_hop_by_hop_headers_are_removed(url: str, echo: Echo) -> None:
     headers = (
         ("connection", "close, x-of-this-one"), ("x-of-this-one", "1"), ("keep-alive", "3"), ("te", "trailers"),
         ("proxy-authorization", "Basic eDp5"), ("proxy-connection", "close"), ("upgrade", "h2c"), ("x-stays", "1"),
@@ -169,25 +169,25 @@ def plain(answer: Answer) -> tuple[int, list[tuple[str, str]], bytes]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_comes_back_as_it_was_given(url: str, echo: Echo, name: str) -> None:
+def test_response_is_returned_unchanged(url: str, echo: Echo, name: str) -> None:
     echo.reply = raw(ANSWERS[name], close=True)
     ask = Request("GET", "/a")
     assert plain(send(url, ask)) == plain(send(echo.url, ask))
 
 
-def test_what_comes_before_the_answer_is_not_taken_for_it(url: str, echo: Echo) -> None:
+def test_informational_responses_are_skipped(url: str, echo: Echo) -> None:
     echo.reply = raw(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + OK)
     assert (send(url, Request("GET", "/a")).status, len(echo.received)) == (200, 1)
 
 
-def test_the_answer_to_head_keeps_its_length(url: str, echo: Echo) -> None:
+def test_head_response_keeps_content_length(url: str, echo: Echo) -> None:
     echo.reply = raw(b"HTTP/1.1 200 OK\r\n" + JSON + b"content-length: 1234\r\n\r\n")
     answer = send(url, Request("HEAD", "/a"))
     assert (answer.status, answer.header("content-length"), answer.body) == (200, "1234", b"")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_passed_on_and_not_followed(url: str, echo: Echo, status: int) -> None:
+def test_redirect_is_returned_not_followed(url: str, echo: Echo, status: int) -> None:
     with Echo() as elsewhere:
         echo.reply = raw(
             b"HTTP/1.1 %d X\r\nlocation: %s/b\r\ncontent-length: 0\r\n\r\n" % (status, elsewhere.url.encode())
@@ -197,7 +197,7 @@ def test_a_redirect_is_passed_on_and_not_followed(url: str, echo: Echo, status: 
         assert elsewhere.received == []
 
 
-def test_an_answer_flows_before_it_is_complete(url: str, echo: Echo) -> None:
+def test_response_is_streamed(url: str, echo: Echo) -> None:
     first = threading.Event()
 
     def reply(_: Received, out: BinaryIO) -> bool:
@@ -243,7 +243,7 @@ def assert_engine_error(answer: Answer, status: int) -> str:
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_becomes_502(url: str, echo: Echo, name: str) -> None:
+def test_invalid_http_response_becomes_502(url: str, echo: Echo, name: str) -> None:
     send(url, Request("GET", "/a"))  # by now the gateway knows whose shape an error has
     echo.reply = raw(GARBAGE[name], close=True)
     answer = send(url, Request("POST", "/a"))
@@ -253,7 +253,7 @@ def test_garbage_becomes_502(url: str, echo: Echo, name: str) -> None:
     assert answer.header("x-elastic-product") == "Elasticsearch"
 
 
-def test_a_damaged_error_becomes_502(url: str, echo: Echo) -> None:
+def test_corrupt_error_body_becomes_502(url: str, echo: Echo) -> None:
     """An error of the engine to one of its own queries by meaning is read, and may get a hint."""
     damaged = b"HTTP/1.1 400 Bad Request\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nabcd"
     index = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n{"a":{}}'
@@ -265,7 +265,7 @@ def test_a_damaged_error_becomes_502(url: str, echo: Echo) -> None:
     assert echo.host not in reason
 
 
-def test_a_slow_engine_becomes_504(tiny: Path, echo: Echo) -> None:
+def test_engine_timeout_becomes_504(tiny: Path, echo: Echo) -> None:
     answered = threading.Event()
 
     def reply(_: Received, out: BinaryIO) -> bool:
@@ -280,7 +280,7 @@ def test_a_slow_engine_becomes_504(tiny: Path, echo: Echo) -> None:
             answered.set()
 
 
-def test_nobody_there_becomes_502(tiny: Path, silent_port: int) -> None:
+def test_connection_refused_becomes_502(tiny: Path, silent_port: int) -> None:
     gone = f"http://127.0.0.1:{silent_port}"
     with gateway(gone, tiny) as address:
         answer = send(address, Request("GET", "/a"))
@@ -300,7 +300,7 @@ def test_nobody_there_becomes_502(tiny: Path, silent_port: int) -> None:
     ],
     ids=["length", "chunks"],
 )
-def test_an_answer_that_breaks_off_does_not_look_complete(url: str, echo: Echo, cut: bytes) -> None:
+def test_truncated_response_is_not_complete(url: str, echo: Echo, cut: bytes) -> None:
     echo.reply = raw(cut, close=True)
     with pytest.raises(http.client.IncompleteRead):
         send(url, Request("GET", "/a"))
@@ -308,7 +308,7 @@ def test_an_answer_that_breaks_off_does_not_look_complete(url: str, echo: Echo, 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 @pytest.mark.parametrize("body", [b"", b"{}"], ids=["no body", "body"])
-def test_a_write_whose_answer_was_lost_is_not_sent_again(url: str, echo: Echo, method: str, body: bytes) -> None:
+def test_write_with_lost_response_is_not_retried(url: str, echo: Echo, method: str, body: bytes) -> None:
     """The engine may have carried it out; whether to repeat it is for the caller to say."""
     send(url, Request(method, "/a"))
     echo.received.clear()
@@ -317,14 +317,14 @@ def test_a_write_whose_answer_was_lost_is_not_sent_again(url: str, echo: Echo, m
     assert len(echo.received) == 1
 
 
-def test_a_read_on_a_connection_that_the_engine_gave_up_is_sent_again(url: str, echo: Echo) -> None:
+def test_read_on_stale_connection_is_retried(url: str, echo: Echo) -> None:
     send(url, Request("GET", "/a"))
     broken = [raw(b"", close=True)]
     echo.reply = lambda got, out: (broken.pop() if broken else raw(OK))(got, out)
     assert send(url, Request("GET", "/a")).status == 200
 
 
-def test_an_error_of_what_stands_between_is_not_taken_for_another_engine(echo: Echo, tiny: Path) -> None:
+def test_error_of_intermediary_does_not_change_engine_type(echo: Echo, tiny: Path) -> None:
     with gateway(echo.url, tiny) as address:
         echo.reply = raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
         send(address, Request("GET", "/a"))
@@ -336,7 +336,7 @@ def test_an_error_of_what_stands_between_is_not_taken_for_another_engine(echo: E
 
 
 @pytest.mark.parametrize(("status", "ready"), [(200, 200), (401, 200), (405, 200), (502, 503), (503, 503)])
-def test_ready_is_what_has_an_engine_that_answers(echo: Echo, url: str, status: int, ready: int) -> None:
+def test_readyz_requires_an_answering_engine(echo: Echo, url: str, status: int, ready: int) -> None:
     send(url, Request("POST", "/v1/embeddings", (("content-type", "application/json"),), b'{"input":"cat"}'))
     echo.reply = raw(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % status)
     answer = send(url, Request("GET", "/readyz"))
@@ -344,7 +344,7 @@ def test_ready_is_what_has_an_engine_that_answers(echo: Echo, url: str, status: 
     assert ready == 200 or f"status {status}" in orjson.loads(answer.body)["engine"]
 
 
-def test_requests_of_one_connection_are_answered_in_order(url: str, echo: Echo) -> None:
+def test_pipelined_requests_are_answered_in_order(url: str, echo: Echo) -> None:
     echo.reply = lambda got, out: bool(out.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n" + got.target))
     head = b" HTTP/1.1\r\nhost: x\r\n"
     said = talk(url, b"GET /1" + head + b"\r\nGET /2" + head + b"\r\nGET /3" + head + b"connection: close\r\n\r\n")

@@ -17,14 +17,14 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=1))
-def test_a_clock_that_is_set_back_does_not_show(steps: list[int]) -> None:
+def test_clock_never_goes_backwards(steps: list[int]) -> None:
     walls = iter([NOON + timedelta(seconds=step) for step in steps])
     clock = Clock(lambda: next(walls))
     times = [clock.now() for _ in steps]
     assert times == sorted(times)
 
 
-def test_what_comes_after_a_time_that_was_seen_is_later() -> None:
+def test_now_is_later_than_observed_times() -> None:
     clock = Clock(lambda: NOON)
     assert clock.now() == "2026-01-31T12:00:00.000Z"
     clock.observe("2026-01-31T11:00:00.000Z")
@@ -34,7 +34,7 @@ def test_what_comes_after_a_time_that_was_seen_is_later() -> None:
 
 
 @pytest.mark.parametrize("time", ["", "yesterday", "2026-02-01T12:00:00", "9999-12-31T23:59:59.999+00:0x"])
-def test_what_is_no_time_is_passed_over(time: str) -> None:
+def test_invalid_times_are_ignored(time: str) -> None:
     clock = Clock(lambda: NOON)
     clock.observe(time)
     assert clock.now() == format_timestamp(NOON)
@@ -50,7 +50,7 @@ def test_what_is_no_time_is_passed_over(time: str) -> None:
         (orjson.dumps({"time": "d", "document": {"text": "x" * (2 << 20)}}) + b"\n", None),
     ],
 )
-def test_the_time_of_the_last_letter_that_is_whole(tmp_path: Path, tail: bytes, time: str | None) -> None:
+def test_last_dead_letter_time_ignores_a_truncated_line(tmp_path: Path, tail: bytes, time: str | None) -> None:
     path = tmp_path / "letters.jsonl"
     assert last_dead_letter_time(path) is None
     path.write_bytes(b'{"time": "a"}\n{"time": "b"}\n' + tail)

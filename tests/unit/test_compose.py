@@ -38,12 +38,12 @@ def dockerfile() -> str:
     return (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
-def test_the_file_keeps_to_the_specification() -> None:
+def test_compose_file_matches_the_schema() -> None:
     done = check_schema(COMPOSE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_check_would_notice(tmp_path: Path) -> None:
+def test_schema_check_detects_errors(tmp_path: Path) -> None:
     broken = tmp_path / "docker-compose.yml"
     text = COMPOSE.read_text(encoding="utf-8")
     assert "profiles: [gpu]" in text
@@ -53,7 +53,7 @@ def test_the_check_would_notice(tmp_path: Path) -> None:
     assert "profile" in done.stdout
 
 
-def test_what_starts_with_which_profile(services: dict[str, dict[str, Any]]) -> None:
+def test_services_by_profile(services: dict[str, dict[str, Any]]) -> None:
     profiles = {name: service.get("profiles", []) for name, service in services.items()}
     assert profiles == {
         "elasticsearch": [],
@@ -68,13 +68,13 @@ def test_what_starts_with_which_profile(services: dict[str, dict[str, Any]]) -> 
     }
 
 
-def test_no_service_waits_for_one_that_its_profile_leaves_out(services: dict[str, dict[str, Any]]) -> None:
+def test_dependencies_are_in_the_same_profile(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         for needed in service.get("depends_on", {}):
             assert set(services[needed].get("profiles", [])) <= set(service.get("profiles", [])), (name, needed)
 
 
-def test_waiting_means_waiting_for_health(services: dict[str, dict[str, Any]]) -> None:
+def test_dependencies_wait_for_service_healthy(services: dict[str, dict[str, Any]]) -> None:
     waited_for = 0
     for service in services.values():
         for needed, how in service.get("depends_on", {}).items():
@@ -84,14 +84,14 @@ def test_waiting_means_waiting_for_health(services: dict[str, dict[str, Any]]) -
     assert waited_for == 7
 
 
-def test_all_ports_are_on_the_loopback_interface_and_none_twice(services: dict[str, dict[str, Any]]) -> None:
+def test_ports_are_on_loopback_and_unique(services: dict[str, dict[str, Any]]) -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
     hosts = [re.fullmatch(r"127\.0\.0\.1:(\d+):\d+", port) for port in published]
     assert all(hosts), published
     assert sorted(int(host[1]) for host in hosts if host) == [5601, 5602, 9200, 9210, 9280, 9281, 9282]
 
 
-def test_every_server_has_a_health_check_and_engines_keep_their_data(services: dict[str, dict[str, Any]]) -> None:
+def test_servers_have_health_checks_and_engines_have_volumes(services: dict[str, dict[str, Any]]) -> None:
     servers = {name for name, service in services.items() if "ports" in service}
     engines, gateways = {"elasticsearch", "opensearch"}, {"gateway", "opensearch-gateway", "gpu-gateway"}
     assert servers == engines | gateways | {"kibana", "opensearch-dashboards"}
@@ -112,7 +112,7 @@ def test_every_server_has_a_health_check_and_engines_keep_their_data(services: d
         ("opensearch", "opensearch-dashboards", "opensearch", "opensearch"),
     ],
 )
-def test_docker_runs_the_versions_that_the_engine_command_runs(
+def test_images_have_the_versions_of_the_engine_command(
     services: dict[str, dict[str, Any]], service: str, companion: str, build: str, on_port_of: str
 ) -> None:
     version = ENGINES[build].version
@@ -121,13 +121,13 @@ def test_docker_runs_the_versions_that_the_engine_command_runs(
     assert services[service]["ports"] == [f"127.0.0.1:{ENGINES[on_port_of].port}:9200"]
 
 
-def test_commands_reach_the_engine_by_its_name(services: dict[str, dict[str, Any]]) -> None:
+def test_commands_reach_the_engine_by_service_name(services: dict[str, dict[str, Any]]) -> None:
     for name in ("es-sbert", "es-sbert-gpu"):
         assert services[name]["environment"]["ES_SBERT_URL"] == "${ES_SBERT_URL:-http://elasticsearch:9200}"
         assert services[name]["command"] == ["--help"]
 
 
-def test_kibana_asks_the_gateway_and_the_gateway_the_engine(services: dict[str, dict[str, Any]]) -> None:
+def test_kibana_uses_the_gateway_which_uses_the_engine(services: dict[str, dict[str, Any]]) -> None:
     gateway = services["gateway"]
     assert gateway["command"][0] == "serve"
     assert services["kibana"]["environment"]["ELASTICSEARCH_HOSTS"] == "http://gateway:9280"
@@ -135,7 +135,7 @@ def test_kibana_asks_the_gateway_and_the_gateway_the_engine(services: dict[str, 
     assert gateway["environment"]["ES_SBERT_URL"] == "${ES_SBERT_URL:-http://elasticsearch:9200}"
 
 
-def test_opensearch_dashboards_ask_a_gateway_of_their_own(services: dict[str, dict[str, Any]]) -> None:
+def test_opensearch_dashboards_use_their_own_gateway(services: dict[str, dict[str, Any]]) -> None:
     gateway = services["opensearch-gateway"]
     assert gateway["command"] == services["gateway"]["command"]
     assert gateway["environment"] == {"ES_SBERT_URL": "http://opensearch:9200"}
@@ -143,7 +143,7 @@ def test_opensearch_dashboards_ask_a_gateway_of_their_own(services: dict[str, di
     assert hosts == '["http://opensearch-gateway:9280"]'
 
 
-def test_only_services_of_the_profile_gpu_ask_for_a_gpu(services: dict[str, dict[str, Any]]) -> None:
+def test_only_gpu_profile_services_reserve_a_gpu(services: dict[str, dict[str, Any]]) -> None:
     asking = {name for name, service in services.items() if "deploy" in service}
     assert asking == {name for name, service in services.items() if service.get("profiles") == ["gpu"]}
     assert asking == {"es-sbert-gpu", "gpu-gateway"}
@@ -153,7 +153,7 @@ def test_only_services_of_the_profile_gpu_ask_for_a_gpu(services: dict[str, dict
         assert services[name]["build"]["target"] == "gpu"
 
 
-def test_services_with_a_gpu_fail_rather_than_run_on_the_cpu(services: dict[str, dict[str, Any]]) -> None:
+def test_gpu_services_require_device_cuda(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         device = service.get("environment", {}).get("ES_SBERT_DEVICE")
         assert device == ("cuda" if service.get("profiles") == ["gpu"] else None), name
@@ -163,13 +163,13 @@ def test_services_with_a_gpu_fail_rather_than_run_on_the_cpu(services: dict[str,
     assert gateway["environment"]["ES_SBERT_URL"] == services["gateway"]["environment"]["ES_SBERT_URL"]
 
 
-def test_commands_take_the_device_from_the_environment() -> None:
+def test_device_option_is_read_from_the_environment() -> None:
     assert device_option(lambda: None).__click_params__[0].envvar == "ES_SBERT_DEVICE"  # type: ignore[attr-defined]
     [option] = [parameter for parameter in train.params if parameter.name == "device"]
     assert option.envvar == "ES_SBERT_DEVICE"
 
 
-def test_the_gpu_image_has_the_libraries_of_the_extra_and_asks_for_their_driver(dockerfile: str) -> None:
+def test_gpu_image_has_the_cuda_libraries_and_driver_requirement(dockerfile: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     build = dockerfile[dockerfile.index(" AS build-gpu") : dockerfile.index(" AS base")]
     assert '".[serve,cuda]"' in build
@@ -183,7 +183,7 @@ def test_the_gpu_image_has_the_libraries_of_the_extra_and_asks_for_their_driver(
     assert re.search(rf"^cuda-toolkit=={major[1]}\.", versions, flags=re.MULTILINE)
 
 
-def test_images_are_built_from_stages_that_exist(services: dict[str, dict[str, Any]], dockerfile: str) -> None:
+def test_images_are_built_from_existing_stages(services: dict[str, dict[str, Any]], dockerfile: str) -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, flags=re.MULTILINE)
     targets = [service["build"]["target"] for service in services.values() if "build" in service]
     assert sorted(targets) == ["cpu", "cpu", "cpu", "gpu", "gpu"]
@@ -194,7 +194,7 @@ def test_images_are_built_from_stages_that_exist(services: dict[str, dict[str, A
     assert set(copied_from) <= set(stages)
 
 
-def test_what_the_image_copies_is_let_through(dockerfile: str) -> None:
+def test_dockerignore_admits_copied_files(dockerfile: str) -> None:
     ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     copies = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, flags=re.MULTILINE)
     sources = [source for copy in copies for source in copy.split()]

@@ -59,7 +59,9 @@ def value(secret: Any) -> str | None:
 
 @pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
 @pytest.mark.parametrize("name", ["api_key", "password", "token"])
-def test_a_file_holds_the_bare_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ending: str) -> None:
+def test_secret_file_is_stripped_of_line_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ending: str
+) -> None:
     file = tmp_path / "secret"
     file.write_bytes((SECRET + ending).encode())
     more = {"username": "anna"} if name == "password" else {}
@@ -79,7 +81,7 @@ def test_a_file_holds_the_bare_secret(tmp_path: Path, monkeypatch: pytest.Monkey
         (None, "cannot be read: No such file"),
     ],
 )
-def test_a_file_that_holds_no_secret(tmp_path: Path, data: bytes | None, message: str) -> None:
+def test_invalid_secret_file_is_rejected_without_echo(tmp_path: Path, data: bytes | None, message: str) -> None:
     file = tmp_path / "secret"
     if data is not None:
         file.write_bytes(data)
@@ -91,7 +93,7 @@ def test_a_file_that_holds_no_secret(tmp_path: Path, data: bytes | None, message
         error = error.__cause__ or error.__context__
 
 
-def test_a_secret_that_is_given_twice(tmp_path: Path) -> None:
+def test_secret_given_twice_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     with pytest.raises(UsageError, match="given twice") as caught:
         EngineSettings(token=SECRET, token_file=tmp_path / "secret")
@@ -109,20 +111,20 @@ def test_a_secret_that_is_given_twice(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_ways_to_sign_in_that_contradict_each_other(given: dict[str, str]) -> None:
+def test_conflicting_credentials_are_rejected(given: dict[str, str]) -> None:
     with pytest.raises(UsageError) as caught:
         EngineSettings(**given)  # type: ignore[arg-type]
     assert SECRET not in str(caught.value)
 
 
-def test_variables_that_are_set_to_nothing_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in EngineSettings.model_fields:
         monkeypatch.setenv(f"ES_SBERT_{name.upper()}", "")
     settings = EngineSettings(username="anna", password=SECRET)
     assert (settings.api_key, settings.token, settings.timeout) == (None, None, 60.0)
 
 
-def test_the_keyring_holds_passwords_and_the_api_key(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keyring_provides_passwords_and_api_key(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
     ring.set_password("search", "anna", SECRET)
     ring.set_password("search", "api-key", "key")
     settings = EngineSettings(keyring="search", username="anna")
@@ -135,7 +137,7 @@ def test_the_keyring_holds_passwords_and_the_api_key(ring: Keyring, monkeypatch:
     assert "keyring set search otto" in caught.value.remedy
 
 
-def test_a_keyring_that_is_locked_or_missing(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_or_missing_keyring_is_rejected(ring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
     ring.locked = True
     with pytest.raises(UsageError, match="cannot be read: the keyring is locked"):
         EngineSettings(keyring="search")
@@ -145,6 +147,6 @@ def test_a_keyring_that_is_locked_or_missing(ring: Keyring, monkeypatch: pytest.
     assert "es-sbert[keyring]" in caught.value.remedy
 
 
-def test_no_secret_shows_in_the_representation(tmp_path: Path) -> None:
+def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
     for given in ({"api_key": SECRET}, {"token": SECRET}, {"username": "anna", "password": SECRET}):
         assert SECRET not in repr(EngineSettings(**given))  # type: ignore[arg-type]

@@ -14,13 +14,13 @@ _ALL = list(all_commands())
 
 
 @pytest.mark.parametrize("command", _ALL)
-def test_page_is_equal_to_the_help(command: str) -> None:
+def test_command_page_matches_the_help(command: str) -> None:
     page = PAGES / f"{command.split()[0]}.md"
     assert blocks(page.read_text()).get(command) == help_text(command), f"run scripts/update-help and commit {page}"
 
 
 @pytest.mark.parametrize("command", _ALL)
-def test_help_explains_itself(command: str) -> None:
+def test_help_documents_every_option(command: str) -> None:
     text = help_text(command)
     options = text.partition("Options:")[2]
     undocumented = re.findall(r"^  (-[^ ]+(?: [A-Z]+)?)$", options, re.MULTILINE)
@@ -28,7 +28,7 @@ def test_help_explains_itself(command: str) -> None:
     assert len(text.splitlines()) > 4
 
 
-def test_no_page_without_a_command() -> None:
+def test_every_command_page_has_a_command() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == {command.split()[0] for command in _ALL}
 
 
@@ -39,7 +39,7 @@ _LINK = re.compile(r"\]\((?P<target>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")
 
 
 @pytest.mark.parametrize("page", _ALL_PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_resolve(page: str) -> None:
     path = ROOT / page
     for link in _LINK.finditer(path.read_text()):
         if not link["target"].startswith("http"):
@@ -54,14 +54,14 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_linked_from_the_readme() -> None:
     readme = ROOT / "README.md"
     linked = {(ROOT / link["target"]).resolve() for link in _LINK.finditer(readme.read_text())}
     assert not {ROOT / page for page in _ALL_PAGES} - linked - {readme}
 
 
 @pytest.mark.parametrize("page", ["docs/opensearch-ml.md"])
-def test_requests_that_are_shown_hold_json(page: str) -> None:
+def test_request_examples_are_valid_json(page: str) -> None:
     requests = shown_requests(ROOT / page)
     assert requests
     for request in requests:

@@ -16,7 +16,7 @@ _BUILT = {"node_modules", "dist"}
 
 
 @pytest.mark.parametrize("project", NODE_PROJECTS)
-def test_lock_files_hold_versions_and_hashes_only(project: str) -> None:
+def test_lock_files_contain_no_urls(project: str) -> None:
     content = (EXAMPLES / project / "package-lock.json").read_bytes()
     assert b"://" not in content, "write it by scripts/lock-npm"
     packages = orjson.loads(content)["packages"]
@@ -27,11 +27,11 @@ def test_lock_files_hold_versions_and_hashes_only(project: str) -> None:
 
 
 @pytest.mark.parametrize("project", NODE_PROJECTS)
-def test_npm_is_told_to_keep_addresses_out(project: str) -> None:
+def test_npmrc_omits_resolved_urls(project: str) -> None:
     assert "omit-lockfile-registry-resolved=true" in (EXAMPLES / project / ".npmrc").read_text().splitlines()
 
 
-def test_maven_fetches_from_wherever_it_is_set_up_to() -> None:
+def test_maven_examples_configure_no_repositories() -> None:
     root = ElementTree.parse(EXAMPLES / "clients/java/pom.xml").getroot()
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert not tags & {"repositories", "pluginRepositories", "distributionManagement"}

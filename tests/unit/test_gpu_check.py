@@ -25,19 +25,19 @@ ROOT = Path(__file__).parents[2]
 TINY = Shape(hidden=32, heads=2, layers=2, intermediate=64)
 
 
-def test_a_section_replaces_the_older_one_of_its_step_only() -> None:
+def test_merge_replaces_only_the_section_of_its_step() -> None:
     document = results.merge({"steps": {"a": {"x": 1}, "b": {"y": 2}}}, "a", {"z": 3})
     assert document == {"steps": {"a": {"z": 3}, "b": {"y": 2}}}
 
 
-def test_cases_of_a_step_are_kept_when_others_run_again() -> None:
+def test_merge_keeps_other_cases_of_a_step() -> None:
     before = {"steps": {"speed": {"time": 1, "cases": {"minilm/15": {"rate": 1}, "minilm/64": {"rate": 2}}}}}
     after = results.merge(before, "speed", {"time": 2, "cases": {"minilm/64": {"rate": 3}}})
     assert after["steps"]["speed"] == {"time": 2, "cases": {"minilm/15": {"rate": 1}, "minilm/64": {"rate": 3}}}
     assert before["steps"]["speed"]["cases"]["minilm/64"] == {"rate": 2}
 
 
-def test_the_file_is_read_back_and_leaves_no_other(tmp_path: Path) -> None:
+def test_results_round_trip_without_temporary_files(tmp_path: Path) -> None:
     path = tmp_path / "new" / "gpu.json"
     assert results.read(path) == {}
     results.write(path, {"steps": {"a": {"name": "ρ"}}})
@@ -45,7 +45,7 @@ def test_the_file_is_read_back_and_leaves_no_other(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["gpu.json"]
 
 
-def test_a_file_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_previous_file(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     results.write(path, {"steps": {}})
     with pytest.raises(TypeError):
@@ -54,7 +54,7 @@ def test_a_file_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) -> N
     assert [entry.name for entry in tmp_path.iterdir()] == ["gpu.json"]
 
 
-def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
+def test_invalid_results_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "list.json"
     path.write_text("[1]")
     with pytest.raises(ValueError, match="no JSON object"):
@@ -73,11 +73,11 @@ def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
         (float("nan"), {"at_most": 1.0}, False),
     ],
 )
-def test_goals(measured: float | None, bounds: dict[str, float], met: bool) -> None:
+def test_goal_is_met_within_bounds(measured: float | None, bounds: dict[str, float], met: bool) -> None:
     assert results.goal("a goal", measured, **bounds)["met"] is met
 
 
-def test_the_summary_names_goals_and_errors_of_sections_and_cases() -> None:
+def test_summary_lists_goals_and_errors() -> None:
     missed = results.goal("sentences a second", 100.0, at_least=150.0)
     met = results.goal("seconds", 0.25, at_most=0.5)
     document = {
@@ -93,7 +93,7 @@ def test_the_summary_names_goals_and_errors_of_sections_and_cases() -> None:
     ]
 
 
-def test_operations_are_those_of_the_products_one_by_one() -> None:
+def test_flops_equal_the_sum_of_matrix_products() -> None:
     hidden, wide, length = 8, 32, 5
 
     def product(rows: int, inner: int, columns: int) -> int:
@@ -106,7 +106,7 @@ def test_operations_are_those_of_the_products_one_by_one() -> None:
     assert attention_flops(hidden, 1, length) == product(length, hidden, length) + product(length, length, hidden)
 
 
-def test_shapes_are_read_from_either_kind_of_configuration() -> None:
+def test_shape_is_read_from_bert_and_distilbert_config() -> None:
     bert = {"hidden_size": 384, "num_attention_heads": 12, "num_hidden_layers": 6, "intermediate_size": 1536}
     distilbert = {"dim": 384, "n_heads": 12, "n_layers": 6, "hidden_dim": 1536}
     assert Shape.of_config(bert) == Shape.of_config(distilbert) == Shape(384, 12, 6, 1536)
@@ -125,11 +125,11 @@ def test_shapes_are_read_from_either_kind_of_configuration() -> None:
         ("NVIDIA GeForce GT 710", None),
     ],
 )
-def test_peaks_are_found_by_name(card: str, peak: float | None) -> None:
+def test_peak_tflops_by_gpu_name(card: str, peak: float | None) -> None:
     assert peak_tflops(card) == peak
 
 
-def test_the_crossover_is_the_length_from_which_the_default_stays_faster() -> None:
+def test_crossover_is_where_the_default_stays_faster() -> None:
     hidden = HIDDEN[0]
 
     def cases(faster: list[str]) -> dict[str, dict[str, str]]:
@@ -144,7 +144,7 @@ def test_the_crossover_is_the_length_from_which_the_default_stays_faster() -> No
 
 
 @pytest.mark.slow
-def test_random_models_are_read_by_us_and_by_sentence_transformers(tmp_path: Path) -> None:
+def test_random_model_opens_here_and_in_sentence_transformers(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
     from es_sbert.exporters.numpy_reference import NumpyReference
@@ -168,7 +168,7 @@ def test_random_models_are_read_by_us_and_by_sentence_transformers(tmp_path: Pat
     assert np.isfinite(scores).all()
 
 
-def test_texts_have_the_tokens_that_are_asked_for(tmp_path: Path) -> None:
+def test_texts_have_about_the_requested_token_count(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", TINY, vocabulary=300)
     words = whole_words(folder / "tokenizer.json")
     for tokens in (15, 64):
@@ -182,7 +182,7 @@ def test_texts_have_the_tokens_that_are_asked_for(tmp_path: Path) -> None:
         assert make_texts(words, 400, tokens, seed=2) != texts
 
 
-def test_words_of_a_tokenizer_that_marks_beginnings_are_whole(tmp_path: Path) -> None:
+def test_whole_words_of_a_sentencepiece_tokenizer(tmp_path: Path) -> None:
     from tests.unit.checkpoints import write_checkpoint
 
     folder = write_checkpoint(tmp_path / "model", "xlm-roberta", layers=1)
@@ -192,7 +192,7 @@ def test_words_of_a_tokenizer_that_marks_beginnings_are_whole(tmp_path: Path) ->
     assert tokenize([" ".join(words)]).tokens.tolist() == [len(words) + 2]
 
 
-def test_words_are_found_where_the_tokenizer_pads(tmp_path: Path) -> None:
+def test_whole_words_ignores_padding_settings(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", TINY, vocabulary=300)
     words = whole_words(folder / "tokenizer.json")
     padding = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -227,7 +227,7 @@ def test_requirements_are_pinned(training: bool) -> None:
 
 
 @pytest.mark.train
-def test_the_command_lists_its_steps() -> None:
+def test_list_option_prints_the_steps() -> None:
     command = [sys.executable, "-m", "benchmarks.gpu_check", "--list"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == [step.name for step in STEPS]

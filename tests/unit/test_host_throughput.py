@@ -15,7 +15,7 @@ from es_sbert.encoder.batching import PackedBatch
 COSTS = {"tokenise": {"cpu_us": 20.0, "lock_us": 2.0}, "pack": {"cpu_us": 2.0, "lock_us": 2.0}}
 
 
-def test_the_lock_or_the_cores_are_the_limit() -> None:
+def test_throughput_is_limited_by_lock_or_cores() -> None:
     found = host_throughput.limits(COSTS, cores=16)
     assert found["lock_alone"] == found["at_most"] == 250_000
     assert found["at_least"] == pytest.approx(1e6 / (4 + 18 / 16))
@@ -33,6 +33,6 @@ def test_the_encoder_runs_on_instant_sessions(tmp_path: Path) -> None:
     assert all(0 <= cost["lock_us"] <= 1.5 * cost["cpu_us"] + 1 for cost in costs.values())
 
 
-def test_instant_sessions_have_the_inputs_of_packed_graphs() -> None:
+def test_instant_session_has_the_inputs_of_packed_graphs() -> None:
     names = [value.name for value in host_throughput.InstantSession().get_inputs()]
     assert names == list(PackedBatch.__dataclass_fields__)

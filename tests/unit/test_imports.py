@@ -118,7 +118,7 @@ def test_every_module_can_be_imported(imported: Imported) -> None:
 
 
 @pytest.mark.train
-def test_nothing_is_loaded_before_it_is_needed(imported: Imported) -> None:
+def test_heavy_modules_are_imported_lazily(imported: Imported) -> None:
     """Neither by the help, nor by a load, nor by all that is neither training nor tracing."""
     by_help, by_ingest, by_all = (imported.found[step] for step in ("help", "ingest", "all"))
     assert sum(not _needs_torch(name) for name in _ALL) > 100
@@ -130,7 +130,7 @@ def test_nothing_is_loaded_before_it_is_needed(imported: Imported) -> None:
 
 
 @pytest.mark.train
-def test_training_and_exporters_know_no_engine(imported: Imported) -> None:
+def test_training_and_exporters_import_no_engine_client(imported: Imported) -> None:
     loaded = imported.found["training"]
     assert "torch" in loaded
     assert not loaded & {"elasticsearch", "opensearchpy"}

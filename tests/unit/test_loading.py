@@ -37,16 +37,14 @@ def load(
         return [message for message in told if not message.startswith("Exporting")], encoder.info.warnings
 
 
-def test_auto_without_a_card_tells_it_once_and_warns_of_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_without_gpu_reports_it_once_without_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told, warnings = load(folder, monkeypatch, "auto", BOTH, 0)
     assert NO_GPU_FOUND in told
     assert warnings == ()
     assert NO_GPU_FOUND not in load(folder, monkeypatch, "auto", BOTH, 0)[0]
 
 
-def test_a_card_that_the_package_leaves_unused_is_a_warning_of_every_summary(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_gpu_is_a_warning_on_every_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         told, warnings = load(folder, monkeypatch, "auto", CPU, 1)
         assert NO_GPU_FOUND not in told
@@ -54,7 +52,7 @@ def test_a_card_that_the_package_leaves_unused_is_a_warning_of_every_summary(
 
 
 @pytest.mark.parametrize(("device", "providers", "cards"), [("auto", CPU, 0), ("cpu", BOTH, 0), ("cpu", CPU, 1)])
-def test_nothing_is_said_where_nothing_is_missed(
+def test_no_notice_when_no_gpu_is_missed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, providers: list[str], cards: int
 ) -> None:
     told, warnings = load(folder, monkeypatch, device, providers, cards)
@@ -62,7 +60,7 @@ def test_nothing_is_said_where_nothing_is_missed(
     assert warnings == ()
 
 
-def test_a_search_does_not_say_that_the_cpu_embeds_its_text(capfd: pytest.CaptureFixture[str]) -> None:
+def test_search_does_not_print_the_no_gpu_notice(capfd: pytest.CaptureFixture[str]) -> None:
     from es_sbert.cli.search import _print_message
 
     _print_message(NO_GPU_FOUND)

@@ -32,7 +32,7 @@ for _ in range(100):
 """
 
 
-def test_another_process_waits_and_says_so(tmp_path: Path) -> None:
+def test_second_process_waits_and_is_notified(tmp_path: Path) -> None:
     lock, mark = tmp_path / "lock", tmp_path / "mark"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(lock), str(mark)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -53,7 +53,7 @@ def test_another_process_waits_and_says_so(tmp_path: Path) -> None:
     assert not lock.exists()
 
 
-def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
+def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(lock), str(tmp_path / "mark")],
@@ -68,14 +68,14 @@ def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
         assert lock.exists()
 
 
-def test_an_error_inside_releases_it(tmp_path: Path) -> None:
+def test_error_releases_the_lock(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     with pytest.raises(ValueError, match="inside"), file_lock(lock, lambda: None):
         raise ValueError("inside")
     assert not lock.exists()
 
 
-def test_no_two_processes_hold_it_at_once(tmp_path: Path) -> None:
+def test_lock_is_exclusive_between_processes(tmp_path: Path) -> None:
     """Although each holder removes the file that others may have open already."""
     lock, counter = tmp_path / "lock", tmp_path / "counter"
     counter.write_text("0")

@@ -30,7 +30,7 @@ def as_before() -> Iterator[None]:
     sys.excepthook = hook
 
 
-def test_people_see_texts_and_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+def test_text_logging_shows_messages_and_warnings(capfd: pytest.CaptureFixture[str]) -> None:
     configure_logging()
     log_event("a", "not shown", number=1)
     log_event("b", "not shown either", logging.WARNING, text="")
@@ -55,7 +55,7 @@ def test_people_see_texts_and_warnings(capfd: pytest.CaptureFixture[str]) -> Non
     ]
 
 
-def test_machines_get_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_logging_writes_one_object_per_line(capfd: pytest.CaptureFixture[str]) -> None:
     configure_logging("json")
     assert is_json_logging()
     log_event("a", "per cent: %s\n\x1b", number=1, nested={"x": ["\udcff", None, 0.5]})
@@ -79,7 +79,7 @@ def test_machines_get_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> No
     assert not is_json_logging()
 
 
-def test_people_see_where_a_mistake_happened_and_one_line_a_record(capfd: pytest.CaptureFixture[str]) -> None:
+def test_text_logging_escapes_records_and_shows_tracebacks(capfd: pytest.CaptureFixture[str]) -> None:
     configure_logging()
     ours = logging.getLogger("es_sbert.gateway")
     ours.warning("index %s", "x\nError: forged\x1b[2J\u2028")
@@ -95,7 +95,7 @@ def test_people_see_where_a_mistake_happened_and_one_line_a_record(capfd: pytest
     assert all(line.isprintable() for line in lines)
 
 
-def test_quiet_leaves_errors(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_logs_only_errors(capfd: pytest.CaptureFixture[str]) -> None:
     configure_logging()
     log_errors_only()
     log_message("hello")
@@ -104,7 +104,7 @@ def test_quiet_leaves_errors(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "Error: wrong\n  Mend it.\n"
 
 
-def test_a_library_is_silent() -> None:
+def test_library_logs_nothing_by_default() -> None:
     code = "from es_sbert.messages import log_event; log_event('a', 'message', 40)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
@@ -114,7 +114,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object
     return [(entry.event, entry.fields) for entry in caplog.records]  # type: ignore[attr-defined]
 
 
-def test_waiting_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_backoff_is_logged_at_start_and_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="es_sbert")
     now = 0.0
     control = LoadControl(lambda: now)
@@ -138,7 +138,7 @@ def test_waiting_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) ->
     assert lost == ("engine_lost", {"reason": "gone"})
 
 
-def test_the_throttle_tells_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_throttle_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="es_sbert")
     throttle = Throttle(1 << 20, 2)
     throttle.increase()
@@ -157,7 +157,7 @@ def test_the_throttle_tells_when_it_changes(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
-def test_progress_is_an_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_event_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="es_sbert")
     now = 0.0
     meter = EventMeter(timer=lambda: now)

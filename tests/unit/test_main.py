@@ -42,7 +42,7 @@ def test_a_shell_completes_commands_and_options(words: str, completed: set[str])
     assert {line.partition(",")[2] for line in done.stdout.split()} == completed, done.stderr
 
 
-def test_an_unknown_command_that_is_like_none_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_without_a_near_match_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["xyzzy"])
     assert "No such command 'xyzzy'.\n" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def names() -> set[str]:
     return {name for name in found if name.startswith("es_sbert_") and name != "es_sbert_bulk_bytes"}
 
 
-def test_the_metrics_are_those_that_are_served() -> None:
+def test_documented_metrics_match_the_served_ones() -> None:
     documented = {name for name in first_columns(section("Monitoring")) if name.startswith("es_sbert_")}
     assert documented == names()
     outcomes = {labels["outcome"] for labels in samples()["es_sbert_documents_total"]}
@@ -83,7 +83,7 @@ def test_the_metrics_are_those_that_are_served() -> None:
     assert info["index"] == 'an "index"\n'
 
 
-def test_the_events_are_those_that_are_recorded() -> None:
+def test_documented_events_match_the_logged_ones() -> None:
     recorded = {name for text in CODE.values() for name in re.findall(r'\blog_event\(\s*"([a-z_]+)"', text)}
     extra = {"crashed", "log"}  # made by the formatter
     documented = {name for name in first_columns(section("Monitoring")) if not name.startswith("es_sbert_")}
@@ -94,7 +94,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_prometheus_files_are_valid_and_name_metrics_that_exist() -> None:
+def test_prometheus_files_are_valid_and_use_existing_metrics() -> None:
     scrape, rules = (yaml.safe_load(text) for text in blocks("yaml"))
     assert scrape["scrape_configs"][0]["static_configs"][0]["targets"] == ["loader.example:9464"]
     found: list[dict[str, Any]] = [rule for group in rules["groups"] for rule in group["rules"]]
@@ -108,7 +108,7 @@ def test_the_prometheus_files_are_valid_and_name_metrics_that_exist() -> None:
         assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
-def test_the_unit_is_one_and_its_command_has_these_options() -> None:
+def test_systemd_unit_uses_existing_options() -> None:
     [text] = blocks("ini")
     unit = configparser.ConfigParser(strict=True, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
@@ -126,5 +126,5 @@ def test_the_unit_is_one_and_its_command_has_these_options() -> None:
     [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:9464", ("0.0.0.0", 9464)), ("[::1]:0", ("::1", 0)),
      ("loader.example:80", ("loader.example", 80))],
 )  # fmt: skip
-def test_addresses_of_metrics(text: str, address: tuple[str, int]) -> None:
+def test_read_metrics_address(text: str, address: tuple[str, int]) -> None:
     assert read_metrics_address(text) == address

@@ -74,7 +74,7 @@ def test_every_folder_with_modules_is_a_package() -> None:
     assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
 
 
-def test_version_has_one_place() -> None:
+def test_version_is_defined_once() -> None:
     """`es_sbert/__init__.py`, as a literal: setuptools reads it without importing the package."""
     assert "version" in PYPROJECT["project"]["dynamic"]
     assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "es_sbert.__version__"}
@@ -83,7 +83,7 @@ def test_version_has_one_place() -> None:
     assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == es_sbert.__version__
 
 
-def test_checkout_on_the_path_finds_its_own_exporters_and_mappings(tmp_path: Path) -> None:
+def test_checkout_on_sys_path_uses_own_exporters_and_mappings(tmp_path: Path) -> None:
     """Also where another checkout is installed in editable mode, as in a second worktree."""
     checkout = tmp_path / "checkout"
     for folder in ("exporters", "mappings"):
@@ -103,7 +103,7 @@ def test_constraints_hold_versions_only() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line) for line in lines)
 
 
-def test_core_dependencies_are_constrained_and_without_torch() -> None:
+def test_core_dependencies_are_constrained_and_exclude_torch() -> None:
     pinned = {
         line.partition("==")[0].lower().replace("_", "-")
         for line in (ROOT / "constraints.txt").read_text().splitlines()
@@ -113,7 +113,7 @@ def test_core_dependencies_are_constrained_and_without_torch() -> None:
     assert not core & {"torch", "transformers", "sentence-transformers"}
 
 
-def test_cpu_requirements_are_those_of_the_package_with_the_small_onnxruntime() -> None:
+def test_cpu_requirements_equal_the_package_with_cpu_onnxruntime() -> None:
     written = subprocess.run(
         [sys.executable, ROOT / "scripts/cpu-requirements"], capture_output=True, text=True, check=True
     )
@@ -123,7 +123,7 @@ def test_cpu_requirements_are_those_of_the_package_with_the_small_onnxruntime() 
     assert pinned["onnxruntime"] == pinned["onnxruntime-gpu"]
 
 
-def test_the_extra_for_gpus_brings_every_library_of_the_cuda_that_onnxruntime_was_built_for() -> None:
+def test_cuda_extra_provides_every_onnxruntime_library() -> None:
     """By packages of its own, or by extras of `cuda-toolkit`, which pins versions that belong together."""
     named = PYPROJECT["project"]["optional-dependencies"]["cuda"]
     (toolkit,) = (re.match(r"cuda-toolkit\[(.*)\]>=13,<14", line) for line in named if line.startswith("cuda-toolkit"))
@@ -138,7 +138,7 @@ def test_the_extra_for_gpus_brings_every_library_of_the_cuda_that_onnxruntime_wa
 
 
 @pytest.mark.train
-def test_whatever_is_imported_is_brought_by_the_installation_or_an_extra() -> None:
+def test_every_import_is_provided_by_the_package_or_an_extra() -> None:
     """`dev` and `test` have more, so that a test which runs the code would not notice."""
     project = PYPROJECT["project"]
     extras = (names for extra, names in project["optional-dependencies"].items() if extra not in ("dev", "test"))
@@ -150,7 +150,7 @@ def test_whatever_is_imported_is_brought_by_the_installation_or_an_extra() -> No
 
 
 @pytest.mark.train
-def test_an_extra_that_a_message_names_brings_what_is_missing() -> None:
+def test_extra_named_in_a_message_provides_the_missing_module() -> None:
     known, extras = _modules_to_distributions(), PYPROJECT["project"]["optional-dependencies"]
     asked = 0
     for path, tree in _trees():

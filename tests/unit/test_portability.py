@@ -28,7 +28,7 @@ follow_imports = normal
 """
 
 
-def test_loads_work() -> None:
+def test_ingest_tests_pass_without_posix() -> None:
     """The unit tests of ingest, in a process whose es-sbert finds none of these modules.
 
     Each line is run, by few examples: what a line imports does not depend on its values.
@@ -42,7 +42,7 @@ def test_loads_work() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_types_are_right_on_windows(tmp_path: Path) -> None:
+def test_types_check_on_windows(tmp_path: Path) -> None:
     """Whatever Python has not there is an error of type, as `os.killpg` is."""
     config = tmp_path / "mypy.ini"
     config.write_text(MYPY)

@@ -24,12 +24,12 @@ from es_sbert.messages import escape_unprintable, escape_unprintable_lines
         ("a\u2028b", "a\\u2028b"),
     ],
 )
-def test_what_could_do_something_is_escaped(text: str, shown: str) -> None:
+def test_escape_unprintable(text: str, shown: str) -> None:
     assert escape_unprintable(text) == shown
 
 
 @given(st.text(st.characters(), max_size=50))
-def test_nothing_that_moves_a_cursor_remains(text: str) -> None:
+def test_escaped_text_has_no_control_characters(text: str) -> None:
     shown = escape_unprintable(text)
     assert not {unicodedata.category(character) for character in shown} & {"Cc", "Cs", "Zl", "Zp"}
     assert shown.encode().decode() == shown

@@ -51,22 +51,20 @@ def options_of(*args: str, profile: str | None = None) -> dict[str, Any]:
     return seen
 
 
-def test_a_profile_gives_defaults_and_paths_are_relative_to_the_file(file: Path) -> None:
+def test_profile_gives_defaults_with_paths_relative_to_the_file(file: Path) -> None:
     given = options_of(profile="production")
     assert (given["url"], given["model"], given["timeout"]) == ("https://search.example:9200", "a-model", 5.0)
     assert given["api_key_file"] == file.parent / "keys/production"
     assert given["username"] is None
 
 
-def test_settings_outside_of_profiles_hold_for_all_and_a_profile_overrides_them(file: Path) -> None:
+def test_profile_overrides_top_level_settings(file: Path) -> None:
     assert options_of()["model"] == "a-model"
     assert options_of()["url"] == "http://localhost:9200"
     assert options_of(profile="local")["model"] == "/models/tuned"
 
 
-def test_the_command_line_and_then_the_environment_count_before_the_file(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_line_and_environment_override_the_profile(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_MODEL", "of-the-environment")
     monkeypatch.setenv("ES_SBERT_TIMEOUT", "7")
     given = options_of("--model", "typed", profile="production")
@@ -75,7 +73,7 @@ def test_the_command_line_and_then_the_environment_count_before_the_file(
 
 
 @pytest.mark.parametrize("in_environment", [False, True])
-def test_credentials_of_a_profile_are_not_used_with_another_address(
+def test_profile_credentials_are_not_used_with_another_url(
     file: Path, in_environment: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = "http://elsewhere.example:9200"
@@ -100,7 +98,7 @@ def test_credentials_of_a_profile_are_not_used_with_another_address(
         ("\udcff", "cannot be read"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused(file: Path, content: str, said: str) -> None:
+def test_invalid_profile_file_is_rejected(file: Path, content: str, said: str) -> None:
     file.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(UsageError) as refused:
         read_profile(None)
@@ -108,15 +106,13 @@ def test_a_file_that_says_something_else_is_refused(file: Path, content: str, sa
     assert "k3y" not in str(refused.value)
 
 
-def test_a_profile_that_is_missing_is_named_with_those_that_are_there(file: Path) -> None:
+def test_missing_profile_error_lists_existing_ones(file: Path) -> None:
     with pytest.raises(UsageError, match="has no profile staging") as refused:
         read_profile("staging")
     assert refused.value.remedy == "It has local, production."
 
 
-def test_a_profile_without_a_file_is_refused_and_no_file_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configuration_file_is_optional_unless_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ES_SBERT_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert read_profile(None).model_dump(exclude_none=True) == {}

@@ -41,7 +41,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("package", PUBLIC)
-def test_public_names(package: str) -> None:
+def test_public_names_are_exported_and_documented(package: str) -> None:
     module = import_module(package)
     assert sorted(module.__all__) == PUBLIC[package]
     assert all(inspect.getdoc(getattr(module, name)) for name in PUBLIC[package])
@@ -56,7 +56,7 @@ def test_public_methods_are_documented(name: str) -> None:
     assert [method for method, value in public.items() if not inspect.getdoc(value)] == []
 
 
-def test_the_two_index_classes_have_the_same_methods() -> None:
+def test_sync_and_async_index_have_the_same_methods() -> None:
     def methods(of: type) -> set[str]:
         return {name for name, value in vars(of).items() if callable(value) and not name.startswith("_")}
 
@@ -69,7 +69,7 @@ def test_unknown_names_raise_attribute_error() -> None:
     assert set(es_sbert.__all__) <= set(dir(es_sbert))
 
 
-def test_import_loads_no_library() -> None:
+def test_import_loads_no_heavy_library() -> None:
     code = "import es_sbert, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
@@ -79,7 +79,7 @@ def test_import_loads_no_library() -> None:
 
 
 @pytest.mark.slow
-def test_the_reference_builds_without_warnings(tmp_path: Path) -> None:
+def test_api_reference_builds_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(
         ["scripts/api-reference", str(tmp_path)],
         env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},

@@ -21,7 +21,7 @@ _FORMS = ROOT / ".github/ISSUE_TEMPLATE"
         ("vendor.github-issue-config", [_FORMS / "config.yml"]),
     ],
 )
-def test_files_meet_their_schema(schema: str, files: list[Path]) -> None:
+def test_files_match_their_schema(schema: str, files: list[Path]) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

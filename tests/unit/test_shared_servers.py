@@ -9,7 +9,7 @@ import pytest
 from tests.shared import shared
 
 
-def test_the_first_starts_and_the_last_stops(tmp_path: Path) -> None:
+def test_first_user_starts_and_last_user_stops_the_server(tmp_path: Path) -> None:
     happened: list[str] = []
     place = tmp_path / "server.json"
 

@@ -75,22 +75,22 @@ def _check(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", _PAGES)
-def test_commands_have_these_options(page: str) -> None:
+def test_documented_options_exist(page: str) -> None:
     for words in _commands_of_a_page(page):
         _check(words)
 
 
-def test_commands_were_found() -> None:
+def test_enough_commands_are_found() -> None:
     assert sum(len(_commands_of_a_page(page)) for page in _PAGES) > 80
 
 
 @pytest.mark.parametrize("words", [["serv"], ["serve", "--hybird"], ["index", "made", "docs"]])
-def test_what_is_not_there_is_noticed(words: list[str]) -> None:
+def test_check_detects_unknown_commands_and_options(words: list[str]) -> None:
     with pytest.raises((AssertionError, click.NoSuchOption)):
         _check(words)
 
 
-def test_messages_name_commands_and_options_that_exist() -> None:
+def test_messages_name_existing_commands_and_options() -> None:
     named = 0
     for folder in ("es_sbert", "exporters"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -103,7 +103,7 @@ def test_messages_name_commands_and_options_that_exist() -> None:
 
 
 @pytest.mark.parametrize("page", _PAGES)
-def test_code_can_be_read(page: str) -> None:
+def test_code_blocks_parse(page: str) -> None:
     for text in _shown(page, "python"):
         compile(text, page, "exec")
     for text in _shown(page, "yaml"):
@@ -113,7 +113,7 @@ def test_code_can_be_read(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", _PAGES)
-def test_benchmarks_have_these_options(page: str) -> None:
+def test_documented_benchmark_options_exist(page: str) -> None:
     common = (ROOT / "benchmarks/common.py").read_text()
     for module, options in _BENCHMARK.findall((ROOT / page).read_text()):
         place = ROOT / module.replace(".", "/")
@@ -122,14 +122,14 @@ def test_benchmarks_have_these_options(page: str) -> None:
         assert all(f'"{option}"' in source for option in re.findall(r"--[a-z-]+", options)), module
 
 
-def test_figures_name_their_command() -> None:
+def test_results_tables_name_their_command() -> None:
     sections = (ROOT / "docs/results.md").read_text().split("\n## ")
     tables = [section for section in sections if "\n| " in section]
     assert len(tables) > 10
     assert not [section.splitlines()[0] for section in tables if not _BENCHMARK.search(section)]
 
 
-def test_extras_and_targets_exist() -> None:
+def test_documented_extras_and_make_targets_exist() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     everything = "".join((ROOT / page).read_text() for page in _PAGES)

@@ -17,13 +17,13 @@ def run(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
-def test_output_that_finds_no_room_is_no_crash() -> None:
+def test_full_disk_on_stdout_exits_with_code_2() -> None:
     done = run("$ES ingest --help > /dev/full")
     assert (done.returncode, done.stderr.splitlines()[1:]) == (2, ["  Make room where it goes."])
     assert "No space left" in done.stderr
 
 
-def test_letters_that_the_encoding_lacks_are_escapes() -> None:
+def test_characters_outside_the_encoding_are_escaped() -> None:
     done = run("$ES ingest --help", PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\u2026" in done.stdout
@@ -33,6 +33,6 @@ def test_letters_that_the_encoding_lacks_are_escapes() -> None:
     ("command", "code", "said"),
     [("$ES engine list >&- 2>&-", 0, ""), ("$ES index migrate docs --drop <&-", 2, "nobody is there to be asked")],
 )
-def test_streams_that_are_closed(command: str, code: int, said: str, tmp_path: Path) -> None:
+def test_closed_streams_cause_no_traceback(command: str, code: int, said: str, tmp_path: Path) -> None:
     done = run(command, ES_SBERT_ENGINE_HOME=str(tmp_path))
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False)

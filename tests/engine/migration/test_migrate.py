@@ -25,7 +25,7 @@ from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
 
 @pytest.mark.parametrize("block_writes", [False, True])
-def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
+def test_alias_moves_to_equal_index_with_new_vectors(
     place: Place, encoders: tuple[Encoder, Encoder], block_writes: bool
 ) -> None:
     second, engine = encoders[1], place.engine
@@ -67,9 +67,7 @@ def test_the_alias_goes_over_to_an_index_that_holds_the_same_with_new_vectors(
         place.migrate(second)
 
 
-def test_a_stopped_migration_goes_on_and_one_given_up_leaves_nothing(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_stopped_migration_resumes_and_rollback_leaves_nothing(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     control = LoadControl()
     control.interrupt()
     stopped = place.migrate(encoders[1], control=control)
@@ -99,7 +97,7 @@ def test_a_stopped_migration_goes_on_and_one_given_up_leaves_nothing(
         place.migrate(encoders[1])
 
 
-def test_an_index_without_an_alias_becomes_one(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine = place.engine
     engine.update_aliases([{"remove": {"index": place.index, "alias": place.alias}}])
     alias, place.alias = place.alias, place.index
@@ -116,9 +114,7 @@ def test_an_index_without_an_alias_becomes_one(place: Place, encoders: tuple[Enc
     place.alias = alias
 
 
-def test_another_index_type_of_the_same_model_is_a_migration_too(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_index_type_change_is_a_migration(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     result = place.migrate(encoders[0], index_type="int8_hnsw")
     assert result.finished
     assert read_vector_field(place.engine, place.alias, "embedding").meta.index_type == "int8_hnsw"
@@ -129,9 +125,7 @@ def test_another_index_type_of_the_same_model_is_a_migration_too(
     place.engine.delete_index(result.target)
 
 
-def test_documents_that_cannot_be_embedded_are_copied_and_named(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_unembeddable_documents_are_copied_and_reported(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     place.write({"bad": {"text": ["no", "string"], "number": 1}, "empty": {"text": "", "number": 2}})
     result = place.migrate(encoders[1])
     assert (result.finished, result.dead, result.exit_code) == (True, 1, 1)
@@ -142,7 +136,7 @@ def test_documents_that_cannot_be_embedded_are_copied_and_named(
     assert len(found) == COUNT + 2
 
 
-def test_an_index_that_somebody_else_has_spoilt_is_not_swapped(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_tampered_target_index_is_not_swapped(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine = place.engine
     target = new_index_name(place.alias, encoders[1].info.fingerprint, place.index)
 
@@ -167,7 +161,7 @@ def json_line(value: Json) -> bytes:
     return orjson.dumps(value) + b"\n"
 
 
-def test_what_cannot_be_migrated_is_refused_and_nothing_is_changed(
+def test_invalid_migrations_are_refused_without_changes(
     place9: Place, encoders: tuple[Encoder, Encoder], fresh_index: Callable[[str], str]
 ) -> None:
     place, engine, second = place9, place9.engine, encoders[1]
@@ -194,7 +188,7 @@ def test_what_cannot_be_migrated_is_refused_and_nothing_is_changed(
     assert "es-sbert index repair" in caught.value.remedy
 
 
-def test_two_at_once_do_not_get_into_each_other_s_way(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_concurrent_migrations_only_one_finishes(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     place, errors, results = place9, [], []
     start = threading.Barrier(2)
 
@@ -215,9 +209,7 @@ def test_two_at_once_do_not_get_into_each_other_s_way(place9: Place, encoders: t
     place.assert_holds(everything(), encoders[1])
 
 
-def test_a_field_that_was_never_loaded_leaves_no_settings_of_a_load(
-    place9: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_never_loaded_field_leaves_no_load_settings(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine, old = place9.engine, place9.index
     state = engine.get_index(old)
     assert state is not None
@@ -231,7 +223,7 @@ def test_a_field_that_was_never_loaded_leaves_no_settings_of_a_load(
     assert len(place9.contents()) == COUNT
 
 
-def test_a_data_stream_is_refused_before_anything_is_copied(
+def test_data_stream_is_refused_before_copying(
     opensearch_url: str, open_engine: Callable[[str], Engine], encoders: tuple[Encoder, Encoder], tmp_path: Path
 ) -> None:
     stream = f"test-{uuid.uuid4().hex[:12]}"
@@ -249,7 +241,7 @@ def test_a_data_stream_is_refused_before_anything_is_copied(
         httpx.delete(f"{url}/_index_template/{stream}", trust_env=False)
 
 
-def test_settings_and_engine_types_are_those_of_the_old_index(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_settings_and_vector_engine_are_kept(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     result = place.migrate(encoders[1], name=f"{place.alias}-v2")
     assert result.target == f"{place.alias}-v2"
     state = place.engine.get_index(place.alias)

@@ -43,9 +43,7 @@ def assert_vectors_of(place: Place, template: TextTemplate, encoder: Encoder) ->
         assert same_vectors(read_vector(source["embedding"]), vector)
 
 
-def test_the_same_model_embeds_another_text_which_the_new_index_names(
-    titled: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_same_model_can_embed_a_different_text(titled: Place, encoders: tuple[Encoder, Encoder]) -> None:
     result = titled.migrate(encoders[0], text=TITLED)
     assert (result.finished, result.embedded, result.compared) == (True, COUNT, 50)
     assert read_vector_field(titled.engine, titled.alias, "embedding").meta.text == TITLED.template
@@ -58,9 +56,7 @@ def test_the_same_model_embeds_another_text_which_the_new_index_names(
     titled.engine.delete_index(result.target)
 
 
-def test_an_index_whose_vectors_are_of_the_old_text_is_not_swapped(
-    titled: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_target_with_vectors_of_old_text_is_not_swapped(titled: Place, encoders: tuple[Encoder, Encoder]) -> None:
     """The comparison embeds the new text."""
     engine = titled.engine
 
@@ -77,7 +73,7 @@ def test_an_index_whose_vectors_are_of_the_old_text_is_not_swapped(
     assert titled.behind() == titled.index
 
 
-def test_a_migration_goes_on_with_its_own_text_alone(titled: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_migration_resumes_only_with_its_own_text(titled: Place, encoders: tuple[Encoder, Encoder]) -> None:
     control = LoadControl()
     control.interrupt()
     stopped = titled.migrate(encoders[0], control=control, text=TITLED)
@@ -105,7 +101,7 @@ def test_a_migration_goes_on_with_its_own_text_alone(titled: Place, encoders: tu
         ("{embedding_meta.text_hash}", "which es-sbert fills itself", "of the documents"),
     ],
 )
-def test_a_template_that_no_document_has_is_refused_and_nothing_is_changed(
+def test_template_matching_no_document_is_refused(
     titled: Place, encoders: tuple[Encoder, Encoder], template: str, said: str, remedy: str
 ) -> None:
     before = titled.engine.get_index(titled.index)

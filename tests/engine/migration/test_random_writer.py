@@ -10,9 +10,7 @@ from tests.random_writer import RandomWriters, differences, shared_documents
 OURS = {"embedding", "embedding_meta", "_routing"}
 
 
-def test_nothing_that_was_acknowledged_is_lost_beside_migrations(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_no_acknowledged_write_is_lost_during_migrations(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     info = place.engine.info
     scripts = info.engine_type is EngineType.OPENSEARCH or info.version < (9, 0, 0)  # the server of the tests has none
     place.write(shared_documents())

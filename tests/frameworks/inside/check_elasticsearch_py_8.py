@@ -18,7 +18,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def test_the_client_is_of_version_8() -> None:
+def test_client_version_is_8() -> None:
     assert elasticsearch.__version__[0] == 8
 
 

@@ -39,7 +39,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "bundle")
 
 
-def test_vectors_and_prompts_are_the_encoders(tiny: str) -> None:
+def test_embeddings_and_prompts_match_encoder(tiny: str) -> None:
     text, documents = SbertTextEmbedder(tiny, device="cpu"), SbertDocumentEmbedder(tiny, device="cpu")
     given = [Document(content="a man plays " * 20), Document(content=None)]
     with Encoder(tiny, device="cpu") as encoder:
@@ -57,7 +57,7 @@ def test_vectors_and_prompts_are_the_encoders(tiny: str) -> None:
     documents.close()
 
 
-def test_fields_of_meta_stand_in_front(tiny: str) -> None:
+def test_meta_fields_are_prepended(tiny: str) -> None:
     embedder = SbertDocumentEmbedder(tiny, meta_fields_to_embed=["title", "year", "gone"], embedding_separator=" : ")
     given = Document(content="sleeps", meta={"title": "the cat", "year": 7, "gone": None, "other": "x"})
     [document] = embedder.run([given])["documents"]
@@ -65,7 +65,7 @@ def test_fields_of_meta_stand_in_front(tiny: str) -> None:
     embedder.close()
 
 
-def test_coroutines(tiny: str) -> None:
+def test_async_run_equals_run(tiny: str) -> None:
     text, documents = SbertTextEmbedder(tiny), SbertDocumentEmbedder(tiny)
     assert asyncio.run(text.run_async("a man")) == text.run("a man")
     given = [Document(content="a man")]
@@ -74,7 +74,7 @@ def test_coroutines(tiny: str) -> None:
     documents.close()
 
 
-def test_a_closed_component_loads_again(tiny: str) -> None:
+def test_closed_component_reloads(tiny: str) -> None:
     embedder = SbertTextEmbedder(tiny)
     embedder.warm_up()
     first = embedder.encoder
@@ -94,7 +94,7 @@ def test_a_closed_component_loads_again(tiny: str) -> None:
         SbertDocumentEmbedder("m", "cpu", "fp32", 2, meta_fields_to_embed=["title"], embedding_separator=" "),
     ],
 )
-def test_a_pipeline_can_be_written_down(component: SbertTextEmbedder | SbertDocumentEmbedder) -> None:
+def test_pipeline_is_serializable(component: SbertTextEmbedder | SbertDocumentEmbedder) -> None:
     pipeline = Pipeline()
     pipeline.add_component("embedder", component)
     written = pipeline.dumps()
@@ -105,7 +105,7 @@ def test_a_pipeline_can_be_written_down(component: SbertTextEmbedder | SbertDocu
         Pipeline.loads(written)
 
 
-def test_input_that_is_none(tiny: str) -> None:
+def test_invalid_input_raises(tiny: str) -> None:
     text, documents = SbertTextEmbedder(tiny), SbertDocumentEmbedder(tiny)
     with pytest.raises(UsageError, match="not a string"):
         text.run([Document(content="a")])

@@ -34,7 +34,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def test_nothing_of_its_interface_is_missing(encoder: Encoder) -> None:
+def test_encoder_implements_embeddings_interface(encoder: Encoder) -> None:
     for name in ("embed_documents", "embed_query", "aembed_documents", "aembed_query"):
         assert asyncio.iscoroutinefunction(getattr(Encoder, name)) is asyncio.iscoroutinefunction(
             getattr(Embeddings, name)
@@ -44,7 +44,7 @@ def test_nothing_of_its_interface_is_missing(encoder: Encoder) -> None:
     assert isinstance(encoder, Embeddings)
 
 
-def test_a_store_in_memory(encoder: Encoder) -> None:
+def test_in_memory_vector_store(encoder: Encoder) -> None:
     store = InMemoryVectorStore(encoder)
     store.add_texts(TEXTS)
     assert [found.page_content for found in store.similarity_search(QUESTION, k=2)] == [TEXTS[0], TEXTS[2]]
@@ -52,7 +52,7 @@ def test_a_store_in_memory(encoder: Encoder) -> None:
     assert nearest.page_content == TEXTS[1]
 
 
-def test_a_store_that_makes_its_index(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
+def test_vector_store_creates_its_index(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
     with Elasticsearch(url) as client:
         store = ElasticsearchStore(fresh_index(url), client=client, embedding=encoder, strategy=DenseVectorStrategy())
         store.add_texts(TEXTS, metadatas=METADATA)
@@ -62,7 +62,7 @@ def test_a_store_that_makes_its_index(url: str, encoder: Encoder, fresh_index: C
         assert (nearest.page_content, nearest.metadata) == (TEXTS[2], {"language": "xx"})
 
 
-def test_an_asynchronous_store(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
+def test_async_vector_store(url: str, encoder: Encoder, fresh_index: Callable[[str], str]) -> None:
     async def check() -> None:
         async with AsyncElasticsearch(url) as client:
             store = AsyncElasticsearchStore(
@@ -75,7 +75,7 @@ def test_an_asynchronous_store(url: str, encoder: Encoder, fresh_index: Callable
     asyncio.run(check())
 
 
-def test_an_index_of_passages(url: str, encoder: Encoder, fill: Fill) -> None:
+def test_vector_store_on_passage_index(url: str, encoder: Encoder, fill: Fill) -> None:
     """The store needs the name of the vector inside each passage, and gives whole documents."""
     index = fill(url, passages=("32",))
     with Elasticsearch(url) as client:
@@ -91,7 +91,7 @@ def test_an_index_of_passages(url: str, encoder: Encoder, fill: Fill) -> None:
 
 @pytest.mark.parametrize("engine", ["es9", "es8", "opensearch"])
 @sunset
-def test_what_a_store_writes_into_our_index_is_found(
+def test_document_added_by_store_is_found_in_our_index(
     engine: str, encoder: Encoder, fill: Fill, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(f"{engine}_url")

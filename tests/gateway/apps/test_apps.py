@@ -13,7 +13,7 @@ from tests.node import serve_node_app
 pytestmark = pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.app)
 
 
-def test_meaning_is_found_once_the_host_is_changed(
+def test_semantic_search_works_after_changing_the_host(
     kind: type[AppPage], build: Build, engine_url: str, hybrid_gateway_url: str, articles_index: str, browser: Browser
 ) -> None:
     folder = build(kind)
@@ -35,7 +35,7 @@ def test_meaning_is_found_once_the_host_is_changed(
         page.close()
 
 
-def test_facets_and_pages_of_hits_by_meaning(
+def test_facets_and_paging_with_semantic_search(
     kind: type[AppPage], build: Build, hybrid_gateway_url: str, articles_index: str, browser: Browser
 ) -> None:
     topic_of = {article["title"]: article["topic"] for article in articles()}

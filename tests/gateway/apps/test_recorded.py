@@ -30,7 +30,7 @@ STEPS: tuple[tuple[str, Callable[[AppPage], None]], ...] = (
 
 
 @pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.app)
-def test_recorded_requests_are_those_of_the_applications(
+def test_recorded_requests_match_applications(
     kind: type[AppPage], build: Build, es9_url: str, fresh_index: Callable[[str], str], browser: Browser
 ) -> None:
     folder = build(kind)

@@ -38,7 +38,7 @@ SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @pytest.mark.parametrize("name", TWO_WAYS)
-def test_what_can_be_read_in_two_ways_is_refused(url: str, echo: Echo, name: str) -> None:
+def test_ambiguous_requests_are_rejected(url: str, echo: Echo, name: str) -> None:
     said = talk(url, b"POST /a HTTP/1.1\r\nhost: x\r\n" + TWO_WAYS[name] + SMUGGLED)
     assert status_of(said) == 400
     assert b"connection: close" in said
@@ -52,7 +52,7 @@ def test_what_can_be_read_in_two_ways_is_refused(url: str, echo: Echo, name: str
     [b"GET /a b HTTP/1.1", b"GET /a\tHTTP/1.1", b"GET /a HTTP/3.0", b"GET /a HTTP/1.1 x", b"get /a HTTP/1.1",
      b"G@T /a HTTP/1.1", b"GET /a#b HTTP/1.1", b"GET /a?b#c HTTP/1.1", b"GET /a\x00 HTTP/1.1", b"\x16\x03\x01\x02"],
 )  # fmt: skip
-def test_first_lines_that_are_none_are_refused(url: str, echo: Echo, line: bytes) -> None:
+def test_invalid_request_lines_are_rejected(url: str, echo: Echo, line: bytes) -> None:
     said = talk(url, line + END)
     assert status_of(said) == 400
     body = orjson.loads(said.partition(b"\r\n\r\n")[2])
@@ -61,14 +61,14 @@ def test_first_lines_that_are_none_are_refused(url: str, echo: Echo, line: bytes
     assert echo.received == []
 
 
-def test_letters_beyond_ascii_arrive_as_engines_read_them(url: str, echo: Echo) -> None:
+def test_non_ascii_target_is_percent_encoded(url: str, echo: Echo) -> None:
     """curl sends them as they are."""
     talk(url, "GET /bücher/_search?q=café HTTP/1.1".encode() + END)
     assert echo.received[-1].target == b"/b%C3%BCcher/_search?q=caf%C3%A9"
 
 
 @pytest.mark.parametrize("cut", [1, 9, 20, 60, 80, 95, 118, 140, 146])
-def test_a_head_may_come_in_pieces(url: str, echo: Echo, cut: int) -> None:
+def test_request_head_may_be_split(url: str, echo: Echo, cut: int) -> None:
     head = [
         "POST /bücher HTTP/1.1",
         "host: x",
@@ -94,7 +94,7 @@ def test_trailers_do_not_become_headers(url: str, echo: Echo) -> None:
 
 
 @pytest.mark.parametrize("offer", [b"Upgrade: h2c", b"upgrade: websocket"])
-def test_an_offer_to_change_the_protocol_is_passed_over(url: str, echo: Echo, offer: bytes) -> None:
+def test_upgrade_header_is_ignored(url: str, echo: Echo, offer: bytes) -> None:
     """Java's own client makes it with every first request, its body behind it."""
     head = (
         b"POST /a HTTP/1.1\r\nhost: x\r\nConnection: Upgrade, HTTP2-Settings\r\n"

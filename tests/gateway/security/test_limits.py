@@ -28,19 +28,19 @@ from tests.gateway.wire import send, talk
      b"GET /a HTTP/1.1\r\nx: " + b"x" * MAX_HEAD_BYTES],
     ids=["path", "header", "many headers", "header without end"],
 )  # fmt: skip
-def test_heads_have_a_limit(url: str, echo: Echo, data: bytes) -> None:
+def test_request_head_size_is_limited(url: str, echo: Echo, data: bytes) -> None:
     assert status_of(talk(url, data)) == 431
     assert echo.received == []
 
 
-def test_a_head_that_does_not_come_ends_the_connection(echo: Echo, tiny: Path) -> None:
+def test_missing_request_head_times_out(echo: Echo, tiny: Path) -> None:
     begun = [b"", b"GET", b"GET /a HTTP/1.1\r\nhost: x\r\nx-a"]
     # Long enough for what does come to be there before.
     with gateway(echo.url, tiny, idle_seconds=2.0) as impatient, ThreadPoolExecutor(len(begun)) as callers:
         assert [status_of(said) for said in callers.map(lambda head: talk(impatient, head), begun)] == [408] * 3
 
 
-def test_a_body_that_does_not_come_ends_the_request(echo: Echo, tiny: Path) -> None:
+def test_missing_request_body_times_out(echo: Echo, tiny: Path) -> None:
     with gateway(echo.url, tiny, idle_seconds=0.2, head_seconds=120.0) as impatient:
         said = talk(impatient, b"PUT /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc")
     assert status_of(said) == 408
@@ -50,7 +50,7 @@ def test_a_body_that_does_not_come_ends_the_request(echo: Echo, tiny: Path) -> N
 
 @pytest.mark.parametrize("target", ["/a/_doc/1", "/a/_bulk", "/a/_search", "/_msearch"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-def test_bodies_have_a_limit(url: str, echo: Echo, target: str, chunked: bool) -> None:
+def test_request_body_size_is_limited(url: str, echo: Echo, target: str, chunked: bool) -> None:
     # More than what is read at once: the answer must not get lost while the caller still sends.
     body = b"x" * (10 * MOST_BYTES)
     framing = b"transfer-encoding: chunked\r\n\r\n%x\r\n" if chunked else b"content-length: %d\r\n\r\n"
@@ -60,13 +60,13 @@ def test_bodies_have_a_limit(url: str, echo: Echo, target: str, chunked: bool) -
     assert echo.received == []
 
 
-def test_a_body_at_the_limit_is_taken(url: str, echo: Echo) -> None:
+def test_body_at_the_limit_is_accepted(url: str, echo: Echo) -> None:
     assert send(url, Request("POST", "/a/_doc/1", (), b"x" * MOST_BYTES)).status == 200
     assert len(echo.only().body) == MOST_BYTES
 
 
 @pytest.mark.parametrize("target", ["/a/_search", "/_msearch", "/a/_count"])
-def test_a_body_that_unfolds_beyond_the_limit_is_refused(url: str, echo: Echo, target: str) -> None:
+def test_decompressed_body_over_limit_is_rejected(url: str, echo: Echo, target: str) -> None:
     bomb = gzip.compress(b'{"query":{"match":{"semantic":"' + b"x" * 50_000_000 + b'"}}}')
     assert len(bomb) < MOST_BYTES
     headers = (("content-encoding", "gzip"), ("content-type", "application/json"))
@@ -74,7 +74,7 @@ def test_a_body_that_unfolds_beyond_the_limit_is_refused(url: str, echo: Echo, t
     assert echo.received == []
 
 
-def test_more_requests_than_the_limit_are_told_to_come_back(url: str, echo: Echo) -> None:
+def test_too_many_concurrent_requests_get_429(url: str, echo: Echo) -> None:
     arrived = threading.Semaphore(0)
     go_on = threading.Event()
 
@@ -106,7 +106,7 @@ def test_more_requests_than_the_limit_are_told_to_come_back(url: str, echo: Echo
     assert send(url, Request("GET", "/a")).status == 200
 
 
-def test_a_caller_who_goes_away_makes_room(url: str, echo: Echo) -> None:
+def test_disconnected_client_frees_its_slot(url: str, echo: Echo) -> None:
     """What hangs in the engine must not count against others once nobody waits for it."""
     arrived = threading.Semaphore(0)
     gone = threading.Event()

@@ -18,14 +18,14 @@ from tests.gateway.serving import gateway
 from tests.gateway.wire import send, talk
 
 
-def test_pages_of_other_origins_get_no_leave(url: str) -> None:
+def test_no_cors_headers_by_default(url: str) -> None:
     asked = (("origin", "http://elsewhere.example"), ("access-control-request-method", "POST"))
     for method in ("GET", "OPTIONS"):
         answer = send(url, Request(method, "/a/_search", asked))
         assert not [name for name, _ in answer.headers if name.lower().startswith("access-control")]
 
 
-def test_it_listens_on_this_machine_alone_unless_told_otherwise() -> None:
+def test_listens_on_localhost_by_default() -> None:
     assert ListenSettings().host == "127.0.0.1"
     assert ListenSettings().cors_origins == ()
 
@@ -69,7 +69,7 @@ def test_credentials_pass_through_and_are_never_logged(
         assert base64.b64encode(value.encode()).decode() not in written
 
 
-def test_the_gateways_own_credentials_are_lent_to_nobody(echo: Echo, tiny: Path) -> None:
+def test_gateway_credentials_are_not_used_for_clients(echo: Echo, tiny: Path) -> None:
     own = secret()
     with gateway(echo.url.replace("http://", f"http://gateway:{own}@"), tiny) as address:
         kind = (("content-type", "application/json"),)

@@ -130,7 +130,7 @@ def hanging(echo: Echo, url: str, requests: int) -> Iterator[None]:
             go_on.set()
 
 
-def test_slow_senders_keep_nobody_out_and_are_ended(echo: Echo, tiny: Path) -> None:
+def test_slow_senders_are_closed_and_block_nobody(echo: Echo, tiny: Path) -> None:
     slow = 2 * MOST_REQUESTS
     limits = {"concurrency": MOST_REQUESTS, "body_grace_seconds": 2.0}
     with gateway(echo.url, tiny, **limits) as url, ExitStack() as callers:
@@ -161,9 +161,7 @@ def test_slow_senders_keep_nobody_out_and_are_ended(echo: Echo, tiny: Path) -> N
      ({"idle_seconds": 0.5, "head_seconds": SECONDS}, b"nothing of the request's body arrived for 0.5 seconds")],
     ids=["in all", "rate", "nothing"],
 )  # fmt: skip
-def test_a_body_that_comes_too_slowly_is_refused(
-    echo: Echo, tiny: Path, limits: dict[str, float], words: bytes
-) -> None:
+def test_slow_body_gets_408(echo: Echo, tiny: Path, limits: dict[str, float], words: bytes) -> None:
     with gateway(echo.url, tiny, **limits) as url, ThreadPoolExecutor(len(TARGETS)) as pool:
 
         def refused(target: bytes) -> bytes:
@@ -182,7 +180,7 @@ def test_a_body_that_comes_too_slowly_is_refused(
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-def test_a_streamed_body_that_is_cut_off_is_not_complete_for_the_engine(echo: Echo, tiny: Path, chunked: bool) -> None:
+def test_truncated_stream_is_not_complete_for_engine(echo: Echo, tiny: Path, chunked: bool) -> None:
     framing = b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n" if chunked else b"content-length: 100\r\n\r\nabc"
     with gateway(echo.url, tiny, body_grace_seconds=0.5, idle_seconds=0.5, head_seconds=SECONDS) as url:
         said = talk(url, b"PUT /a/_settings HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + framing)
@@ -193,9 +191,7 @@ def test_a_streamed_body_that_is_cut_off_is_not_complete_for_the_engine(echo: Ec
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-def test_a_streamed_body_that_meets_the_limit_of_requests_is_not_complete_for_the_engine(
-    echo: Echo, tiny: Path, chunked: bool
-) -> None:
+def test_stream_over_request_limit_is_not_complete_for_engine(echo: Echo, tiny: Path, chunked: bool) -> None:
     framing = (
         (b"transfer-encoding: chunked", b"3\r\nabc\r\n", b"0\r\n\r\n")
         if chunked
@@ -213,7 +209,7 @@ def test_a_streamed_body_that_meets_the_limit_of_requests_is_not_complete_for_th
     echo.refused.clear()
 
 
-def test_the_time_that_a_slow_engine_takes_does_not_count(tiny: Path) -> None:
+def test_slow_engine_does_not_time_out_upload(tiny: Path) -> None:
     """An upload that must wait for the engine is not one that comes too slowly."""
     body = bytes(48 * 1024 * 1024)  # more than the sockets in between hold
     received = []
@@ -239,7 +235,7 @@ def test_the_time_that_a_slow_engine_takes_does_not_count(tiny: Path) -> None:
     assert received == [len(body)]
 
 
-def test_one_address_has_so_many_connections_and_others_have_theirs(echo: Echo, tiny: Path) -> None:
+def test_connections_are_limited_per_address(echo: Echo, tiny: Path) -> None:
     ask = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
     with gateway(echo.url, tiny, client_connections=3) as url, ExitStack() as callers:
         open_ones = [callers.enter_context(Caller(url)) for _ in range(3)]
@@ -267,7 +263,7 @@ def test_one_address_has_so_many_connections_and_others_have_theirs(echo: Echo, 
             assert status_of(caller.said()) == 200
 
 
-def test_beyond_all_connections_only_the_health_pages_are_answered(echo: Echo, tiny: Path) -> None:
+def test_only_health_endpoints_answer_at_connection_limit(echo: Echo, tiny: Path) -> None:
     with gateway(echo.url, tiny, connections=2) as url, ExitStack() as callers:
         for _ in range(2):
             callers.enter_context(Caller(url))
@@ -283,7 +279,7 @@ def test_beyond_all_connections_only_the_health_pages_are_answered(echo: Echo, t
         assert status_of(idle[0].said()) == 429
 
 
-def test_the_health_pages_say_that_the_limit_of_requests_is_reached(echo: Echo, tiny: Path) -> None:
+def test_readyz_reports_concurrent_request_limit(echo: Echo, tiny: Path) -> None:
     with gateway(echo.url, tiny, concurrency=2) as url:
         assert capacity(url)[1] == "ok"
         with hanging(echo, url, 2):
@@ -293,7 +289,7 @@ def test_the_health_pages_say_that_the_limit_of_requests_is_reached(echo: Echo, 
         eventually(lambda: capacity(url)[1] == "ok")
 
 
-def test_bodies_in_memory_have_a_limit(echo: Echo, tiny: Path) -> None:
+def test_buffered_bodies_are_limited(echo: Echo, tiny: Path) -> None:
     most = {"body_bytes": MOST_BYTES, "buffered_bytes": 2 * MOST_BYTES}
     kind = (("content-type", "application/json"),)
     body = b"{}" + b" " * (MOST_BYTES // 2)
@@ -317,7 +313,7 @@ def test_bodies_in_memory_have_a_limit(echo: Echo, tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["/healthz", "/a/_search"])
-def test_the_rest_of_a_body_does_not_keep_an_answered_connection_open(echo: Echo, tiny: Path, target: str) -> None:
+def test_unread_body_does_not_keep_connection_open(echo: Echo, tiny: Path, target: str) -> None:
     length = 1000 if target == "/healthz" else 10 * MOST_BYTES
     method = "GET" if target == "/healthz" else "POST"
     with (
@@ -328,7 +324,7 @@ def test_the_rest_of_a_body_does_not_keep_an_answered_connection_open(echo: Echo
         assert status_of(caller.trickle()) in (200, 413)
 
 
-def test_a_request_after_an_answered_body_came_whole_is_read(echo: Echo, tiny: Path) -> None:
+def test_connection_is_reused_after_complete_body(echo: Echo, tiny: Path) -> None:
     """The same connection goes on, and is closed when nothing more comes."""
     with gateway(echo.url, tiny, idle_seconds=1.0) as url, Caller(url) as caller:
         caller.begin(b"GET /healthz", 3, b"a")

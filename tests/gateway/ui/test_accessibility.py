@@ -27,7 +27,7 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing_in_results(
+def test_results_pass_axe(
     open_page: OpenPage, gateway: str, dated_index: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
     page = open_page(gateway, color_scheme=scheme)
@@ -49,7 +49,7 @@ def test_axe_finds_nothing_in_results(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing_at_the_start(
+def test_start_page_passes_axe(
     open_page: OpenPage, gateway: str, dated_index: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
     page = open_page(gateway, color_scheme=scheme)
@@ -61,13 +61,13 @@ def test_axe_finds_nothing_at_the_start(
     expect_accessible(page)
 
 
-def test_axe_finds_nothing_in_errors(page: SearchPage) -> None:
+def test_error_page_passes_axe(page: SearchPage) -> None:
     page.open(index="nowhere")
     expect(page.page.get_by_role("alert")).to_contain_text("nowhere")
     expect_accessible(page)
 
 
-def test_screen_readers_find_their_way(page: SearchPage, dated_index: str) -> None:
+def test_page_structure_for_screen_readers(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light of stars")
     expect(page.page.locator("body")).to_match_aria_snapshot("""
     - link "Skip to the results"
@@ -100,7 +100,7 @@ def test_screen_readers_find_their_way(page: SearchPage, dated_index: str) -> No
     """)
 
 
-def test_colours_follow_the_system_until_they_are_chosen(open_page: OpenPage, gateway: str) -> None:
+def test_colours_follow_system_until_chosen(open_page: OpenPage, gateway: str) -> None:
     page = open_page(gateway, color_scheme="dark")
     page.open()
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -114,7 +114,7 @@ def test_colours_follow_the_system_until_they_are_chosen(open_page: OpenPage, ga
     assert page.page.evaluate(ground) == dark
 
 
-def test_nothing_moves_for_those_who_do_not_want_it(open_page: OpenPage, gateway: str, dated_index: str) -> None:
+def test_reduced_motion_disables_animations(open_page: OpenPage, gateway: str, dated_index: str) -> None:
     page = open_page(gateway, reduced_motion="reduce")
     page.open(index=dated_index, q="stars")
     moving = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).transitionDuration !== '0s').length"

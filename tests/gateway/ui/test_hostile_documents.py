@@ -35,7 +35,7 @@ def test_hostile_documents_are_shown_as_text(page: SearchPage, hostile_index: st
     assert set(page.titles("semantic").all_inner_texts()) == {BY_ID["html"]["title"], BY_ID["passages"]["title"]}
 
 
-def test_hostile_titles_are_offered_as_text(page: SearchPage, hostile_index: str) -> None:
+def test_hostile_titles_are_suggested_as_text(page: SearchPage, hostile_index: str) -> None:
     page.start(hostile_index)
     expect(page.examples).to_have_count(len(HOSTILE))
     expect(page.page.locator("img, script:not([src]), iframe, b, [onerror], [onload]")).to_have_count(0)
@@ -46,7 +46,7 @@ def test_hostile_titles_are_offered_as_text(page: SearchPage, hostile_index: str
     page.expect_done()
 
 
-def test_more_like_a_document_with_an_id_like_a_path(page: SearchPage, hostile_index: str) -> None:
+def test_more_like_this_with_path_like_id(page: SearchPage, hostile_index: str) -> None:
     page.open(index=hostile_index, q="sun")
     odd = BY_ID["../../_search?q=*#"]
     button = page.column("semantic").get_by_role("button", name=f"More like {odd['title'][:100]}")
@@ -56,9 +56,7 @@ def test_more_like_a_document_with_an_id_like_a_path(page: SearchPage, hostile_i
     assert page.found("like") == len(HOSTILE) - 1
 
 
-def test_a_document_as_long_as_a_book_is_found_with_all_others(
-    page: SearchPage, hostile_index: str, es9_url: str
-) -> None:
+def test_very_long_document_is_found_with_all_others(page: SearchPage, hostile_index: str, es9_url: str) -> None:
     with book_in(es9_url, hostile_index):
         page.open(index=hostile_index, q="zeppelin sun")
         assert str(BOOK["title"]) in page.titles("lexical").all_inner_texts()
@@ -66,7 +64,7 @@ def test_a_document_as_long_as_a_book_is_found_with_all_others(
         assert page.found("hybrid") == len(HOSTILE) + 1
 
 
-def test_best_passage_is_marked(page: SearchPage, hostile_index: str, es9_url: str) -> None:
+def test_best_passage_is_highlighted(page: SearchPage, hostile_index: str, es9_url: str) -> None:
     words = "live music"
     page.open(index=hostile_index, q=words)
 
@@ -103,7 +101,7 @@ def blank(browser: Browser, gateway: str) -> Page:
 
 @settings(max_examples=60)
 @given(template=TEMPLATES, source=SOURCES)
-def test_the_page_renders_texts_as_the_index_was_filled(blank: Page, template: str, source: dict[str, object]) -> None:
+def test_page_renders_texts_like_the_template(blank: Page, template: str, source: dict[str, object]) -> None:
     parsed = TextTemplate.parse(template)
     try:
         expected = parsed.render(source)

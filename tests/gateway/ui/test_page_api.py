@@ -40,7 +40,7 @@ LIKE: dict[str, Any] = {"index": "{index}", "field": "embedding", "document": {"
         ("body", {"index": "{index}"}, "body: Field required"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_what_to_do(
+def test_invalid_requests_get_400_with_reason(
     gateway: str, dated_index: str, path: str, body: dict[str, Any], why: str
 ) -> None:
     answer = httpx.post(f"{gateway}/ui/api/{path}", json=_filled(body, dated_index), timeout=60)
@@ -55,26 +55,26 @@ def _filled(value: Any, index: str) -> Any:
     return index if value == "{index}" else value
 
 
-def test_only_json_is_taken(gateway: str) -> None:
+def test_only_uncompressed_json_is_accepted(gateway: str) -> None:
     # Other pages may post text without being asked.
     answer = httpx.post(f"{gateway}/ui/api/like", content=b"{}", headers={"content-type": "text/plain"}, timeout=120)
     assert answer.status_code == 400
     assert "not uncompressed JSON" in answer.json()["error"]["reason"]
 
 
-def test_too_much_is_not_read(gateway: str) -> None:
+def test_too_large_body_gets_413(gateway: str) -> None:
     answer = httpx.post(f"{gateway}/ui/api/body", json={"index": "x" * (4 << 20), "body": {}}, timeout=60)
     assert answer.status_code == 413
 
 
 @pytest.mark.parametrize("path", ["facets?index=nowhere", "facets?index=..%2F_nodes"])
-def test_an_index_that_is_not_there_is_the_engines_to_say(gateway: str, path: str) -> None:
+def test_missing_index_gets_engine_error(gateway: str, path: str) -> None:
     answer = httpx.get(f"{gateway}/ui/api/{path}", timeout=60)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["type"] in ("index_not_found_exception", "invalid_index_name_exception")
 
 
-def test_facets_of_numbers_hold_about_as_many_documents_each(gateway: str, es9_url: str, outlier_index: str) -> None:
+def test_numeric_facets_have_similar_counts(gateway: str, es9_url: str, outlier_index: str) -> None:
     offered = httpx.get(f"{gateway}/ui/api/facets?index={outlier_index}", timeout=60).json()["facets"]
     counted = {facet["field"]: facet["aggregation"] for facet in offered}
     assert counted.keys() == {"price", "stars"}
@@ -88,7 +88,7 @@ def test_facets_of_numbers_hold_about_as_many_documents_each(gateway: str, es9_u
     assert counts["stars"] == {"1": 34, "2": 34, "3": 33}
 
 
-def test_other_paths_and_methods_below_are_the_engines(gateway: str) -> None:
+def test_other_ui_paths_and_methods_pass_through(gateway: str) -> None:
     # An index may be called `ui`, or begin so.
     for answer in (
         httpx.get(f"{gateway}/ui/_search", timeout=60),
@@ -98,7 +98,7 @@ def test_other_paths_and_methods_below_are_the_engines(gateway: str) -> None:
         assert answer.json()["error"]["type"] == "index_not_found_exception"
 
 
-def test_the_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_page: OpenPage) -> None:
+def test_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_page: OpenPage) -> None:
     settings = GatewaySettings(upstream=EngineSettings(url=es9_url), listen=ListenSettings(path_prefix="/-/own"))
     with served(create_app(settings)) as url:
         page = open_page(f"{url}/-/own")
@@ -107,7 +107,7 @@ def test_the_page_works_behind_a_prefix(es9_url: str, dated_index: str, open_pag
         assert httpx.get(f"{url}/ui/", timeout=60).json()["error"]["type"] == "index_not_found_exception"
 
 
-def test_an_index_that_goes_away_meanwhile(page: SearchPage, es9_url: str, fresh_index: Callable[[str], str]) -> None:
+def test_deleted_index_shows_an_alert(page: SearchPage, es9_url: str, fresh_index: Callable[[str], str]) -> None:
     name = fresh_index(es9_url)
     meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")
     httpx.put(f"{es9_url}/{name}", json=index_body(EngineType.ELASTICSEARCH, "embedding", meta), timeout=60)
@@ -120,7 +120,7 @@ def test_an_index_that_goes_away_meanwhile(page: SearchPage, es9_url: str, fresh
     page.refused = True
 
 
-def test_an_engine_that_is_down(open_page: OpenPage, silent_port: int) -> None:
+def test_unreachable_engine_shows_an_alert(open_page: OpenPage, silent_port: int) -> None:
     down = f"http://127.0.0.1:{silent_port}"
     with served(create_app(GatewaySettings(upstream=EngineSettings(url=down)))) as url:
         page = open_page(url)
@@ -137,7 +137,7 @@ def test_an_engine_that_is_down(open_page: OpenPage, silent_port: int) -> None:
         (401, 401, "wants to know who you are"),  # OpenSearch's security plugin says so in plain text
     ],
 )
-def test_what_answers_in_place_of_the_engine(open_page: OpenPage, status: int, answered: int, said: str) -> None:
+def test_non_engine_response_is_reported(open_page: OpenPage, status: int, answered: int, said: str) -> None:
     async def answer(request: Request) -> PlainTextResponse:
         return PlainTextResponse("Welcome", status)
 
@@ -169,7 +169,7 @@ def empty(secured_es9: Secured) -> Iterator[Secured]:
     secured_es9.ask("DELETE", gone)
 
 
-def test_whoever_signs_in_sees_what_they_may(open_page: OpenPage, secured_gateway: str, empty: Secured) -> None:
+def test_signed_in_user_sees_only_permitted_indices(open_page: OpenPage, secured_gateway: str, empty: Secured) -> None:
     page = open_page(secured_gateway)
     page.open()
     expect(page.page.get_by_role("heading", name="Sign in to the engine")).to_be_visible()

@@ -33,7 +33,7 @@ def oracle(es9_url: str, dated_index: str) -> Iterator[SemanticIndex]:
         yield index
 
 
-def test_words_and_meaning_side_by_side(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
+def test_lexical_and_semantic_results_side_by_side(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
     page.open(index=dated_index)
     page.search(QUERY)
 
@@ -48,7 +48,9 @@ def test_words_and_meaning_side_by_side(page: SearchPage, dated_index: str, orac
     expect(page.status).to_have_text(told)
 
 
-def test_words_found_are_marked_and_have_cosines_too(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
+def test_lexical_hits_are_highlighted_and_have_cosines(
+    page: SearchPage, dated_index: str, oracle: SemanticIndex
+) -> None:
     page.open(index=dated_index, q="the moon")
 
     # Not "the", which has found most of the documents.
@@ -59,7 +61,7 @@ def test_words_found_are_marked_and_have_cosines_too(page: SearchPage, dated_ind
     assert page.cosines("lexical") == pytest.approx(expected, abs=0.0006)
 
 
-def test_more_hits(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
+def test_more_hits_button(page: SearchPage, dated_index: str, oracle: SemanticIndex) -> None:
     page.open(index=dated_index, q=QUERY)
     points = page.points.count()
     page.page.get_by_role("button", name="Show more Semantic hits").click()
@@ -71,7 +73,7 @@ def test_more_hits(page: SearchPage, dated_index: str, oracle: SemanticIndex) ->
     expect(page.points).to_have_count(points + 10)
 
 
-def test_filters_hold_for_all_columns_and_can_be_linked(page: SearchPage, dated_index: str) -> None:
+def test_filters_apply_to_all_columns_and_are_in_url(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light")
     assert page.counts("topic") == Counter(article["topic"] for article in ARTICLES.values())
     assert page.counts("long").keys() == {"true", "false"}
@@ -100,7 +102,7 @@ def test_filters_hold_for_all_columns_and_can_be_linked(page: SearchPage, dated_
     assert page.found("hybrid") == len(kept)
 
 
-def test_filters_that_do_not_apply_are_said(page: SearchPage, dated_index: str) -> None:
+def test_inapplicable_filters_are_reported(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light", **{"f.topic.keyword": "Space", "f.gone": "x", "f.year": "y"})
 
     expect(page.status).to_contain_text("Filters ignored: gone, year.")
@@ -113,7 +115,7 @@ def test_filters_that_do_not_apply_are_said(page: SearchPage, dated_index: str) 
     assert "gone" not in page.page.url
 
 
-def test_dates_and_truth_values_are_facets(page: SearchPage, dated_index: str) -> None:
+def test_date_and_boolean_facets(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light")
     dates = page.counts("published")
     assert sum(dates.values()) == len(ARTICLES)
@@ -129,7 +131,7 @@ def test_dates_and_truth_values_are_facets(page: SearchPage, dated_index: str) -
     assert {ARTICLES[title]["long"] for title in page.titles("hybrid").all_inner_texts()} == {True}
 
 
-def test_an_outlier_does_not_collapse_a_facet(page: SearchPage, outlier_index: str) -> None:
+def test_outlier_does_not_collapse_a_facet(page: SearchPage, outlier_index: str) -> None:
     page.open(index=outlier_index, q="light")
 
     prices = page.counts("price")
@@ -143,7 +145,7 @@ def test_an_outlier_does_not_collapse_a_facet(page: SearchPage, outlier_index: s
     assert page.found("hybrid") == 33
 
 
-def test_an_older_map_never_takes_the_place_of_a_newer_one(page: SearchPage, dated_index: str) -> None:
+def test_stale_map_never_replaces_newer_one(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light")
     held: list[Route] = []
     page.page.route("**/ui/api/map", lambda route: route.continue_() if held else held.append(route))
@@ -200,7 +202,7 @@ def test_more_like_this(page: SearchPage, dated_index: str, oracle: SemanticInde
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_the_request_to_copy_finds_the_same(
+def test_copied_request_finds_the_same_hits(
     page: SearchPage, dated_index: str, es9_url: str, gateway: str, column: str
 ) -> None:
     page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -219,7 +221,7 @@ def test_the_request_to_copy_finds_the_same(
         assert [hit["_source"]["title"] for hit in answer.json()["hits"]["hits"]] == shown
 
 
-def test_map_is_walked_through_by_keyboard(page: SearchPage, dated_index: str) -> None:
+def test_map_is_navigable_by_keyboard(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light of stars")
     shown = _shown(page)
     assert page.points.count() == len(shown)
@@ -250,7 +252,7 @@ def test_map_is_walked_through_by_keyboard(page: SearchPage, dated_index: str) -
     expect(page.page.locator(".hits > li:focus h4")).to_have_text(title)
 
 
-def test_keyboard_alone(page: SearchPage, dated_index: str) -> None:
+def test_keyboard_only_search(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index)
     expect(page.page.get_by_role("searchbox")).to_be_focused()
     page.page.keyboard.type("stars")
@@ -270,7 +272,7 @@ def test_keyboard_alone(page: SearchPage, dated_index: str) -> None:
     assert page.page.title() == "Semantic search"
 
 
-def test_the_focus_goes_where_the_new_hits_are(page: SearchPage, dated_index: str) -> None:
+def test_focus_moves_to_new_hits(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="stars", **{"f.topic.keyword": "Space"})
     page.page.get_by_role("button", name="Remove filter topic: Space").press("Enter")
     expect(page.facet("topic").get_by_role("checkbox", name="Space")).to_be_focused()
@@ -301,7 +303,7 @@ def test_scores_are_explained(page: SearchPage, dated_index: str) -> None:
     expect(page.column("semantic").locator(".note").first).to_contain_text("1 is the closest, 0 unrelated")
 
 
-def test_the_start_offers_queries_out_of_the_index(page: SearchPage, dated_index: str) -> None:
+def test_start_page_suggests_queries_from_index(page: SearchPage, dated_index: str) -> None:
     page.start(dated_index)
     expect(page.page.locator("#start")).to_contain_text(f"{len(ARTICLES)} documents in {dated_index}")
     expect(page.examples).to_have_count(5)
@@ -316,7 +318,7 @@ def test_the_start_offers_queries_out_of_the_index(page: SearchPage, dated_index
     assert page.titles("semantic").first.inner_text() == offered[2]
 
 
-def test_the_start_of_an_index_without_vectors_says_what_to_do(
+def test_start_page_of_index_without_vectors_shows_remedy(
     page: SearchPage, es9_url: str, fresh_index: Callable[[str], str]
 ) -> None:
     name = fresh_index(es9_url)
@@ -336,7 +338,7 @@ def test_the_start_of_an_index_without_vectors_says_what_to_do(
 
 
 @pytest.mark.parametrize("width", [320, 400])
-def test_narrow_screens_begin_with_a_semantic_hit(page: SearchPage, dated_index: str, width: int) -> None:
+def test_narrow_screen_starts_with_a_semantic_hit(page: SearchPage, dated_index: str, width: int) -> None:
     page.page.set_viewport_size({"width": width, "height": 800})
     page.open(index=dated_index, q="what do astronauts do all day")
 
@@ -360,14 +362,14 @@ def test_narrow_screens_begin_with_a_semantic_hit(page: SearchPage, dated_index:
     expect(page.views.filter(has_text="Lexical")).to_have_attribute("aria-pressed", "true")
 
 
-def test_the_map_leads_to_a_hit_of_another_column(page: SearchPage, dated_index: str) -> None:
+def test_map_point_leads_to_hit_in_another_column(page: SearchPage, dated_index: str) -> None:
     page.page.set_viewport_size({"width": 400, "height": 800})
     page.open(index=dated_index, q="the light of stars")
     page.page.locator("#map-drawing .point.lexical").first.click()
     expect(page.column("lexical").locator(".hits > li:focus")).to_be_visible()
 
 
-def test_wide_screens_show_all_columns(page: SearchPage, dated_index: str) -> None:
+def test_wide_screen_shows_all_columns(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="the light of stars")
     for column in COLUMNS:
         expect(page.titles(column).first).to_be_in_viewport()
@@ -381,7 +383,7 @@ def test_wide_screens_show_all_columns(page: SearchPage, dated_index: str) -> No
     assert tops == pytest.approx([tops[0]] * 3, abs=0.5)
 
 
-def test_texts_from_right_to_left_and_long_ones_in_the_heading(page: SearchPage, dated_index: str) -> None:
+def test_rtl_and_long_texts_in_heading(page: SearchPage, dated_index: str) -> None:
     page.open(index=dated_index, q="طلوع " * 100 + "!")
     heading = page.page.locator("#results-heading bdi")
     assert len(heading.inner_text()) < 160
@@ -389,7 +391,7 @@ def test_texts_from_right_to_left_and_long_ones_in_the_heading(page: SearchPage,
         assert part.evaluate("part => part.matches(':dir(rtl)')")
 
 
-def test_an_answer_that_breaks_off_is_no_answer(page: SearchPage) -> None:
+def test_broken_response_stream_raises_request_failed(page: SearchPage) -> None:
     page.open()
     said = page.page.evaluate("""async () => {
       const broken = new ReadableStream({ start: (body) => body.error(new TypeError("network error")) });
@@ -401,7 +403,7 @@ def test_an_answer_that_breaks_off_is_no_answer(page: SearchPage) -> None:
     assert "Check that it runs" in said[1]
 
 
-def test_a_text_too_long_for_the_model_leaves_words_searched(page: SearchPage, dated_index: str) -> None:
+def test_text_too_long_for_model_still_searches_lexically(page: SearchPage, dated_index: str) -> None:
     page.page.goto(f"{page.url}/ui/?index={dated_index}&q={'light%20' * 1700}")
     expect(page.column("semantic").locator(".problem")).to_contain_text("the limit is 10,000")
     expect(page.titles("lexical").first).to_be_visible()
@@ -441,13 +443,13 @@ def test_passages_on_opensearch(open_page: OpenPage, opensearch_url: str, opense
             expect(page.titles("lexical")).to_have_text([str(BOOK["title"])])
 
 
-def test_an_index_that_is_not_there(page: SearchPage) -> None:
+def test_missing_index_shows_an_alert(page: SearchPage) -> None:
     page.open(index="nowhere")
     expect(page.page.get_by_role("alert")).to_contain_text("no index nowhere with vectors")
     expect(page.page.get_by_role("combobox", name="Index")).to_be_visible()
 
 
-def test_the_gateway_serves_the_page(gateway: str) -> None:
+def test_gateway_serves_the_page(gateway: str) -> None:
     answer = httpx.get(f"{gateway}/ui?q=sun", follow_redirects=True, timeout=120)
     assert answer.url.path == "/ui/"
     assert "<h1>Semantic search</h1>" in answer.text

@@ -18,7 +18,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
     return cli_in_process(capfd)
 
 
-def test_the_first_document_gets_its_vector(
+def test_first_document_gets_its_vector(
     cli: Cli, engine_url: str, client: httpx.Client, index_name: str, tiny: Path, tiny_encoder: Encoder
 ) -> None:
     done = cli("index", "create", index_name, "--model", tiny, "--text-field", "text", "--url", engine_url)
@@ -27,7 +27,7 @@ def test_the_first_document_gets_its_vector(
     assert_vector(contents(engine_url, index_name)["1"], tiny_encoder, "a cat")
 
 
-def test_passages_of_a_template_get_their_vectors(
+def test_passages_of_template_get_vectors(
     cli: Cli, engine_url: str, client: httpx.Client, index_name: str, tiny: Path
 ) -> None:
     done = cli(
@@ -54,7 +54,7 @@ def test_passages_of_a_template_get_their_vectors(
     assert max(passage["end"] for passage in found) <= len("a man plays guitar. " + document["text"])
 
 
-def test_an_index_without_a_text_takes_vectors_from_when_it_is_set(
+def test_vectors_are_added_once_text_field_is_set(
     cli: Cli, engine_url: str, client: httpx.Client, index_name: str, tiny: Path, tiny_encoder: Encoder
 ) -> None:
     done = cli("index", "create", index_name, "--model", tiny, "--url", engine_url)

@@ -17,7 +17,7 @@ from tests.engine.ingest_support import contents, open_engine
 from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, of_model
 
 
-def test_aliases_go_by_the_index_that_takes_the_writes(
+def test_alias_uses_its_write_index(
     engine_url: str, client: httpx.Client, empty: str, fresh_index: Callable[[str], str], tiny_encoder: Encoder
 ) -> None:
     other, alias = fresh_index(engine_url), f"alias-{uuid.uuid4().hex[:12]}"
@@ -48,7 +48,7 @@ def test_aliases_go_by_the_index_that_takes_the_writes(
     assert contents(engine_url, other)["2"] == {"text": "a cat", "_version": 1}
 
 
-def test_an_index_that_a_template_makes_has_vectors_from_its_first_document(
+def test_index_created_by_template_has_vectors_at_once(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
 ) -> None:
     with open_engine(engine_url) as engine:
@@ -67,7 +67,9 @@ def test_an_index_that_a_template_makes_has_vectors_from_its_first_document(
 
 # The build of Elasticsearch at hand makes data streams and has no API to delete them again.
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True, scope="session")
-def test_a_data_stream_goes_by_its_newest_index(engine_url: str, client: httpx.Client, tiny_encoder: Encoder) -> None:
+def test_data_stream_uses_its_newest_backing_index(
+    engine_url: str, client: httpx.Client, tiny_encoder: Encoder
+) -> None:
     stream = f"test-{uuid.uuid4().hex[:12]}"
 
     def template(model: str | None) -> dict[str, Any]:
@@ -95,7 +97,7 @@ def test_a_data_stream_goes_by_its_newest_index(engine_url: str, client: httpx.C
         client.delete(f"/_index_template/{stream}").raise_for_status()
 
 
-def test_an_index_that_is_made_anew_is_noticed_at_once(
+def test_recreated_index_is_noticed_at_once(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder
 ) -> None:
     with open_engine(engine_url) as engine:

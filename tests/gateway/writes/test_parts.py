@@ -29,9 +29,7 @@ def post(url: str, body: bytes, headers: dict[str, str] = JSON, **params: str) -
     return httpx.post(f"{url}/docs/_bulk", content=body, headers=headers, params=params, timeout=300, trust_env=False)
 
 
-def test_a_large_request_does_in_parts_what_it_does_whole(
-    engine_url: str, client: httpx.Client, fresh_index: Callable[[str], str]
-) -> None:
+def test_split_bulk_equals_whole_bulk(engine_url: str, client: httpx.Client, fresh_index: Callable[[str], str]) -> None:
     def answer(url: str) -> tuple[list[Any], dict[str, Any]]:
         index, actions = fresh_index(engine_url), []
         client.put(f"/{index}", json={"mappings": {"properties": {"n": {"type": "long"}}}}).raise_for_status()
@@ -54,9 +52,7 @@ def test_a_large_request_does_in_parts_what_it_does_whole(
     assert answer(str(client.base_url).rstrip("/")) == answer(engine_url)
 
 
-def test_nothing_is_written_of_a_large_request_that_is_damaged_at_its_end(
-    engine_url: str, client: httpx.Client, index_name: str
-) -> None:
+def test_large_bulk_with_broken_end_writes_nothing(engine_url: str, client: httpx.Client, index_name: str) -> None:
     lines = bulk_lines([("index", {"_index": index_name}, {"text": "a cat"})] * 95)
     for end in (b'{"bogus":{}}\n{}\n', b'{"index":{"_index":'):
         answer = client.post("/_bulk", content=lines + end, headers=JSON)
@@ -65,7 +61,7 @@ def test_nothing_is_written_of_a_large_request_that_is_damaged_at_its_end(
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_the_parts_are_the_request(tiny: Path, compressed: bool) -> None:
+def test_parts_concatenate_to_the_request(tiny: Path, compressed: bool) -> None:
     bulks = Bulks(None, [])
     body = numbered(95)
     sent = gzip.compress(body) if compressed else body
@@ -79,16 +75,14 @@ def test_the_parts_are_the_request(tiny: Path, compressed: bool) -> None:
 
 
 @pytest.mark.parametrize(("count", "params"), [(2 * PART, {}), (95, {"refresh": "wait_for"})])
-def test_a_smaller_request_or_one_that_waits_for_a_refresh_goes_whole(
-    tiny: Path, count: int, params: dict[str, str]
-) -> None:
+def test_small_or_wait_for_refresh_bulk_is_not_split(tiny: Path, count: int, params: dict[str, str]) -> None:
     bulks = Bulks(None, [])
     with before(bulks, tiny) as url:
         assert statuses(post(url, numbered(count), **params)) == [201] * count
     assert bulks.bodies == [numbered(count)]
 
 
-def test_what_the_engine_has_against_the_first_part_is_the_answer(tiny: Path) -> None:
+def test_first_part_error_is_returned(tiny: Path) -> None:
     refused = b'{"error":{"type":"t","reason":"no"},"status":403}'
     bulks = Bulks(None, [whole(refused, b"403 Forbidden"), None])
     with before(bulks, tiny) as url:
@@ -99,7 +93,7 @@ def test_what_the_engine_has_against_the_first_part_is_the_answer(tiny: Path) ->
     assert len(bulks.sent) == 2
 
 
-def test_a_later_part_that_fails_fails_for_its_items_alone(tiny: Path) -> None:
+def test_later_part_error_affects_only_its_items(tiny: Path) -> None:
     overloaded = whole(b'{"error":{"type":"busy","reason":"r"},"status":429}', b"429 Too Many Requests")
     first = [str(number) for number in range(PART)]
     bulks = Bulks(None, [taken(first), overloaded, None])
@@ -110,7 +104,7 @@ def test_a_later_part_that_fails_fails_for_its_items_alone(tiny: Path) -> None:
     assert answer.json()["items"][12]["index"]["error"]["type"] == "busy"
 
 
-def test_an_engine_that_does_not_answer_again_gets_no_more_parts(tiny: Path) -> None:
+def test_unreachable_engine_gets_no_more_parts(tiny: Path) -> None:
     first = [str(number) for number in range(PART)]
     bulks = Bulks(None, [taken(first), None, None])
     with before(bulks, tiny) as url:
@@ -119,7 +113,7 @@ def test_an_engine_that_does_not_answer_again_gets_no_more_parts(tiny: Path) -> 
     assert len(bulks.sent) == 3
 
 
-def test_errors_of_any_part_and_filtered_answers_are_told(tiny: Path) -> None:
+def test_errors_flag_and_filter_path_cover_all_parts(tiny: Path) -> None:
     failed = [
         {"index": {"_id": str(number), "status": 400, "error": {"type": "t"}}} for number in range(PART, 2 * PART)
     ]

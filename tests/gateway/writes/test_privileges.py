@@ -62,7 +62,7 @@ def text_of(server: Secured, document: str) -> str | None:
     return None if meta is None else meta["text_hash"]
 
 
-def test_who_may_write_and_look_at_the_mapping_gets_vectors(secured_es8: Secured, tiny: Path, index: str) -> None:
+def test_write_and_view_index_metadata_privileges_get_vectors(secured_es8: Secured, tiny: Path, index: str) -> None:
     key = secured_es8.api_key(index={INDEX: ["index", "view_index_metadata"]})
     with gateway(secured_es8, tiny) as url, writer(url, key) as client:
         body = {"title": "a man", "text": "plays"}
@@ -80,9 +80,7 @@ def test_who_may_write_and_look_at_the_mapping_gets_vectors(secured_es8: Secured
     assert text_of(secured_es8, "1") == text_hash("a mat. sleeps")
 
 
-def test_who_may_only_write_passes_without_vectors_unless_the_gateway_may_look(
-    secured_es8: Secured, tiny: Path, index: str
-) -> None:
+def test_write_only_key_gets_vectors_if_gateway_reads_mapping(secured_es8: Secured, tiny: Path, index: str) -> None:
     key = secured_es8.api_key(index={INDEX: ["index"]})
     body = {"title": "a man", "text": "plays"}
     with gateway(secured_es8, tiny) as url, writer(url, key) as client:

@@ -22,7 +22,7 @@ MODEL_UNAVAILABLE = "the model of the vector field cannot be loaded by the gatew
 TEXT_UNKNOWN = "the text of a vector field of the index is not known"
 
 
-def test_what_cannot_be_embedded_is_refused_by_item_for_the_client_to_send_again(
+def test_unembeddable_documents_are_rejected_per_item_for_retry(
     engine_url: str, client: httpx.Client, empty: str, unknown: str
 ) -> None:
     lines = bulk_lines([
@@ -54,7 +54,7 @@ def test_what_cannot_be_embedded_is_refused_by_item_for_the_client_to_send_again
     assert contents(engine_url, unknown) == {}
 
 
-def test_what_cannot_be_embedded_passes_without_vectors_where_the_operator_wants_that(
+def test_unembeddable_documents_pass_without_vectors_if_configured(
     engine_url: str, unknown: str, tiny: Path, tiny_encoder: Encoder
 ) -> None:
     settings = GatewaySettings(
@@ -88,7 +88,7 @@ def test_what_cannot_be_embedded_passes_without_vectors_where_the_operator_wants
     [b"", b"{}\n", b'{"index":{}}\n{"text":"a"}', b'{"index":{}}\n', b'{"index":{}}\n{"text":"a"}\n{"text"\n{}\n',
      b'{"bogus":{}}\n{"text":"a"}\n', b"\xff\xfe\n\n"],
 )  # fmt: skip
-def test_a_request_that_is_none_gets_the_engines_own_answer(
+def test_malformed_request_gets_engines_own_error(
     engine_url: str, client: httpx.Client, empty: str, body: bytes
 ) -> None:
     direct = httpx.post(f"{engine_url}/{empty}/_bulk", content=body, headers=JSON, timeout=300, trust_env=False)
@@ -97,7 +97,7 @@ def test_a_request_that_is_none_gets_the_engines_own_answer(
     assert through.json() == direct.json()
 
 
-def test_documents_that_are_none_are_the_engines_to_refuse(client: httpx.Client, empty: str) -> None:
+def test_malformed_documents_are_rejected_by_engine(client: httpx.Client, empty: str) -> None:
     lines = (
         b'{"index":{"_id":"1"}}\n{"text":"a cat"}\n{"index":{"_id":"2"}}\n{"text":"a\n{"index":{"_id":"3"}}\n[]\n'
         b'{"index":{"_id":"4"}}\n{"text":"a","text":"b"}\n{"update":{"_id":"1"}}\n{"doc":7}\n'
@@ -121,7 +121,7 @@ def textless(engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str]
     return name
 
 
-def test_a_document_for_a_vector_field_without_a_text_is_refused_with_what_to_do(
+def test_document_without_text_template_is_rejected_with_remedy(
     engine_url: str,
     client: httpx.Client,
     textless: str,
@@ -157,7 +157,7 @@ def test_a_document_for_a_vector_field_without_a_text_is_refused_with_what_to_do
     assert textless in partial
 
 
-def test_a_document_for_a_vector_field_without_a_text_passes_where_the_operator_wants_that(
+def test_document_without_text_template_passes_if_configured(
     engine_url: str, textless: str, tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = GatewaySettings(
@@ -176,7 +176,7 @@ def test_a_document_for_a_vector_field_without_a_text_passes_where_the_operator_
     assert told.startswith(f"documents for {textless} pass without a vector")
 
 
-def test_what_a_mapping_says_of_models_is_told_to_the_log_alone(
+def test_model_names_from_mapping_are_only_logged(
     engine_url: str,
     client: httpx.Client,
     tiny_encoder: Encoder,

@@ -15,7 +15,7 @@ from tests.engine.ingest_support import contents, load
 from tests.gateway.writes.support import JSON, assert_vector, bulk_lines
 
 
-def test_updates_keep_text_and_vectors_together(
+def test_updates_keep_text_and_vectors_consistent(
     engine_url: str, client: httpx.Client, empty: str, tiny_encoder: Encoder, tmp_path: Path
 ) -> None:
     def update(document: str, body: dict[str, Any], **params: Any) -> int:
@@ -50,7 +50,7 @@ def test_updates_keep_text_and_vectors_together(
     assert (summary.read, summary.indexed, summary.dead) == (4, 0, 0)
 
 
-def test_text_and_vector_agree_whoever_writes_at_the_same_time(
+def test_concurrent_writers_keep_text_and_vector_consistent(
     engine_url: str, client: httpx.Client, empty: str, tiny_encoder: Encoder
 ) -> None:
     start = threading.Barrier(8)

@@ -77,7 +77,7 @@ def same_documents(url: str, index: str, other: str) -> None:
         assert same_vectors(vectors(source), vectors(two[name]))
 
 
-def test_a_request_of_several_windows_does_what_small_requests_do(
+def test_windowed_bulk_equals_single_requests(
     engine_url: str, client: httpx.Client, loaded: str, empty: str, unknown: str, fresh_index: Callable[[str], str]
 ) -> None:
     other = fresh_index(engine_url)
@@ -98,7 +98,7 @@ def test_a_request_of_several_windows_does_what_small_requests_do(
         assert source["parts_meta"]["text_hash"] == text_hash(f"{source['title']}. {source['text']}")
 
 
-def test_each_window_is_answered_as_the_request_asked(
+def test_each_window_honours_encoding_and_filter_path(
     engine_url: str, client: httpx.Client, empty: str, unknown: str, tiny_encoder: Encoder
 ) -> None:
     actions: list[Action] = [
@@ -127,9 +127,7 @@ def test_each_window_is_answered_as_the_request_asked(
         assert_vector(source, tiny_encoder, f"a cat {name}")
 
 
-def test_nothing_is_written_of_a_request_that_is_damaged_at_its_end(
-    engine_url: str, client: httpx.Client, empty: str
-) -> None:
+def test_bulk_with_broken_end_writes_nothing(engine_url: str, client: httpx.Client, empty: str) -> None:
     lines = bulk_lines([("index", {"_index": empty}, {"text": "a cat"})] * 35)
     for end in (b'{"bogus":{}}\n{}\n', b'{"index":{"_index":', b'{"index":{}}\n{"text":"a"}\n'):
         answer = client.post("/_bulk", content=lines + end, headers=JSON)
@@ -137,7 +135,7 @@ def test_nothing_is_written_of_a_request_that_is_damaged_at_its_end(
     assert contents(engine_url, empty) == {}
 
 
-def test_documents_before_an_action_without_one_get_their_vectors(
+def test_trailing_action_without_document_is_ignored(
     engine_url: str, client: httpx.Client, empty: str, tiny_encoder: Encoder
 ) -> None:
     """Engines write the documents before it, and pass over the last line."""
@@ -151,13 +149,13 @@ def test_documents_before_an_action_without_one_get_their_vectors(
         assert_vector(source, tiny_encoder, "a cat")
 
 
-def test_a_request_whose_windows_bring_no_text_passes(engine_url: str, client: httpx.Client, empty: str) -> None:
+def test_bulk_without_texts_passes_through(engine_url: str, client: httpx.Client, empty: str) -> None:
     actions: list[Action] = [("index", {"_index": empty, "_id": str(number)}, {"n": number}) for number in range(25)]
     assert [result["status"] for result in results(client, actions)] == [201] * 25
     assert {source["n"] for source in contents(engine_url, empty).values()} == set(range(25))
 
 
-def test_what_the_engine_has_against_the_first_window_is_the_answer(tiny: Path, tiny_encoder: Encoder) -> None:
+def test_first_window_error_is_returned(tiny: Path, tiny_encoder: Encoder) -> None:
     refused = b'{"error":{"type":"t","reason":"no"},"status":403}'
     bulks = Bulks(tiny_encoder, [whole(refused, b"403 Forbidden"), None])
     with before(bulks, tiny) as url:
@@ -169,7 +167,7 @@ def test_what_the_engine_has_against_the_first_window_is_the_answer(tiny: Path, 
         assert len(bulks.sent) == 2
 
 
-def test_a_later_window_that_fails_fails_for_its_items_alone(tiny: Path, tiny_encoder: Encoder) -> None:
+def test_later_window_error_affects_only_its_items(tiny: Path, tiny_encoder: Encoder) -> None:
     overloaded = whole(b'{"error":{"type":"busy","reason":"r"},"status":429}', b"429 Too Many Requests")
     first = [str(number) for number in range(WINDOW)]
     bulks = Bulks(tiny_encoder, [taken(first), overloaded, None])
@@ -181,7 +179,7 @@ def test_a_later_window_that_fails_fails_for_its_items_alone(tiny: Path, tiny_en
     assert len(bulks.sent) == 5
 
 
-def test_an_engine_that_does_not_answer_again_is_not_asked_further(tiny: Path, tiny_encoder: Encoder) -> None:
+def test_unreachable_engine_gets_no_more_windows(tiny: Path, tiny_encoder: Encoder) -> None:
     first = [str(number) for number in range(WINDOW)]
     bulks = Bulks(tiny_encoder, [taken(first), None, None])
     with before(bulks, tiny) as url:
@@ -190,7 +188,7 @@ def test_an_engine_that_does_not_answer_again_is_not_asked_further(tiny: Path, t
     assert len(bulks.sent) == 3
 
 
-def test_when_the_caller_goes_the_rest_is_neither_embedded_nor_sent(tiny: Path, tiny_encoder: Encoder) -> None:
+def test_disconnected_client_stops_embedding_and_sending(tiny: Path, tiny_encoder: Encoder) -> None:
     bulks = Bulks(tiny_encoder, [])
     may_answer = threading.Event()
 

@@ -43,7 +43,7 @@ def by_the_formula(first: NDArray[np.float32], second: NDArray[np.float32], neig
 @given(
     st.integers(0, 2**32 - 1), st.integers(1, 20), st.integers(1, 20), st.integers(1, 6), st.sampled_from([1, 3, 64])
 )
-def test_pairs_are_those_of_the_formula(seed: int, one: int, two: int, neighbors: int, block: int) -> None:
+def test_margin_pairs_equal_the_formula(seed: int, one: int, two: int, neighbors: int, block: int) -> None:
     random = np.random.default_rng(seed)
     first = random.normal(size=(one, 8)).astype(np.float32)
     second = random.normal(size=(two, 8)).astype(np.float32)
@@ -55,7 +55,7 @@ def test_pairs_are_those_of_the_formula(seed: int, one: int, two: int, neighbors
     ]
 
 
-def test_a_text_that_is_near_to_everything_does_not_win_over_a_translation() -> None:
+def test_translation_beats_a_hub_text() -> None:
     """By the cosine alone, the second text would be paired with the third."""
     angles = np.array([[0.0], [1.0], [1.6]]), np.array([[0.35], [1.2], [1.25], [1.3]])
     first, second = (np.hstack([np.cos(angle), np.sin(angle)]).astype(np.float32) for angle in angles)
@@ -64,11 +64,11 @@ def test_a_text_that_is_near_to_everything_does_not_win_over_a_translation() -> 
     assert len({pair.first for pair in pairs}) == len({pair.second for pair in pairs}) == len(pairs) == 3
 
 
-def test_no_text_has_no_pair() -> None:
+def test_empty_input_has_no_pairs() -> None:
     assert margin_pairs(np.empty((0, 4), np.float32), np.ones((2, 4), np.float32)) == []
 
 
 @pytest.mark.parametrize("change", [{"neighbors": 0}, {"k": 0}, {"block": 0}, {"min_cosine": -1.5}])
-def test_numbers_out_of_range_are_refused(change: dict[str, Any]) -> None:
+def test_invalid_arguments_are_rejected(change: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         margin_pairs(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), **change)

@@ -41,7 +41,7 @@ def reference(documents: list[list[str]]) -> list[list[str]]:
     st.lists(st.lists(st.sampled_from(["aa", "bb", "cc", "dd", "ee"]), min_size=1, max_size=8), min_size=1, max_size=5),
     st.booleans(),
 )
-def test_words_are_those_with_the_greatest_class_based_tf_idf(documents: list[list[str]], noise: bool) -> None:
+def test_words_have_the_greatest_class_based_tf_idf(documents: list[list[str]], noise: bool) -> None:
     texts = [" ".join(words) for words in documents]
     if noise and len(texts) > 1:
         found = clustering(*([number] for number in range(len(texts) - 1)), noise=(len(texts) - 1,))
@@ -55,19 +55,19 @@ ANIMALS = ["The cat sleeps on the mat.", "A cat and a dog.", "The dog barks at t
 MUSIC = ["He plays the guitar.", "She plays the piano and the guitar.", "The guitar is loud.", "A piano is on the mat."]
 
 
-def test_names_tell_clusters_apart() -> None:
+def test_names_distinguish_clusters() -> None:
     names = cluster_names(ANIMALS + MUSIC, clustering(range(4), range(4, 8)), words=2)
     assert names == [("cat", "dog"), ("guitar", "piano")]
 
 
-def test_english_stop_words_are_left_out_unless_there_are_none() -> None:
+def test_english_stop_words_are_removed_by_default() -> None:
     texts = ["the cat the the", "whatever"]
     assert cluster_names(texts, clustering([0], [1])) == [("cat",), ()]
     assert cluster_names(texts, clustering([0], [1]), stop_words=()) == [("the", "cat"), ("whatever",)]
     assert cluster_names(["I don't, we'll and it's won't"], clustering([0])) == [()]
 
 
-def test_own_stop_words_are_left_out_in_any_case() -> None:
+def test_custom_stop_words_are_case_insensitive() -> None:
     assert cluster_names(["The CAT and dog"], clustering([0]), stop_words=["THE", "and", "Cat"]) == [("dog",)]
 
 
@@ -81,7 +81,7 @@ def test_function_words_of_any_language_come_last() -> None:
     assert {"frau", "gitarre", "mann"} == set(music)
 
 
-def test_the_words_of_a_single_cluster_are_its_most_frequent() -> None:
+def test_single_cluster_is_named_by_its_most_frequent_words() -> None:
     assert cluster_names(["cat cat dog", "cat bird dog"], clustering([0, 1]), words=2) == [("cat", "dog")]
 
 
@@ -99,7 +99,7 @@ def test_the_words_of_a_single_cluster_are_its_most_frequent() -> None:
         ("", []),
     ],
 )
-def test_words_of_many_scripts_stay_whole(text: str, words: list[str]) -> None:
+def test_split_words_in_many_scripts(text: str, words: list[str]) -> None:
     assert split_words(text) == words
 
 
@@ -112,16 +112,16 @@ def test_clusters_without_words_are_numbered() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "a, b", "cluster 1", "a (2)"]), max_size=2)))
-def test_no_two_clusters_are_called_the_same(names: list[list[str]]) -> None:
+def test_display_names_are_unique(names: list[list[str]]) -> None:
     shown = display_names(names)
     assert len(set(shown)) == len(shown) == len(names)
 
 
-def test_the_second_of_a_name_says_so() -> None:
+def test_duplicate_display_names_are_numbered() -> None:
     assert display_names([("cat", "dog"), ("cat",), ("cat", "dog")]) == ["cat, dog", "cat", "cat, dog (2)"]
 
 
-def test_texts_that_were_not_clustered_are_refused() -> None:
+def test_texts_and_clusters_must_match() -> None:
     with pytest.raises(UsageError, match="2 texts are given, and others were clustered"):
         cluster_names(["a", "b"], clustering([0]))
     with pytest.raises(UsageError, match="names of 0 words"):

@@ -47,7 +47,7 @@ def members(found: Clustering) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_groups_that_are_apart_are_found(method: str) -> None:
+def test_separated_groups_are_found(method: str) -> None:
     vectors, groups = blobs()
     found = cluster_texts(vectors, method)
     assert (found.method, found.noise, len(found.clusters)) == (method, (), 4)
@@ -55,7 +55,7 @@ def test_groups_that_are_apart_are_found(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_lengths_of_vectors_are_nothing_to_a_cluster(method: str) -> None:
+def test_clusters_ignore_vector_length(method: str) -> None:
     vectors, groups = blobs()
     lengths = np.random.default_rng(1).uniform(0.01, 100, (len(vectors), 1)).astype(np.float32)
     assert same(cluster_texts(vectors * lengths, method).labels, groups)
@@ -64,9 +64,7 @@ def test_lengths_of_vectors_are_nothing_to_a_cluster(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
-def test_each_text_is_in_one_cluster_or_noise_and_the_most_central_comes_first(
-    method: str, seed: int, count: int
-) -> None:
+def test_each_text_is_clustered_once_most_central_first(method: str, seed: int, count: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
     options: dict[str, Any] = {"k": min(count, 7)} if method in WITH_K else {"min_size": 3}
     found = cluster_texts(vectors, method, **options)
@@ -84,7 +82,7 @@ def test_each_text_is_in_one_cluster_or_noise_and_the_most_central_comes_first(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_k_means_is_scikit_learns(seed: int) -> None:
+def test_k_means_equals_scikit_learn(seed: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(80, 5)).astype(np.float32)
     reference = KMeans(6, n_init=4, random_state=seed).fit(text_vectors(vectors).astype(np.float64))
     assert same(cluster_texts(vectors, k=6, seed=seed).labels, reference.labels_)
@@ -101,7 +99,7 @@ def test_many_texts_are_clustered_by_mini_batches(monkeypatch: pytest.MonkeyPatc
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 50), st.integers(1, 50))
-def test_agglomerative_is_scikit_learns_at_each_k(seed: int, count: int, k: int) -> None:
+def test_agglomerative_equals_scikit_learn_for_each_k(seed: int, count: int, k: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
     reference = AgglomerativeClustering(min(k, count), linkage="ward").fit(text_vectors(vectors).astype(np.float64))
     assert same(cluster_texts(vectors, "agglomerative", k=min(k, count)).labels, reference.labels_)
@@ -109,7 +107,7 @@ def test_agglomerative_is_scikit_learns_at_each_k(seed: int, count: int, k: int)
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.integers(10, 80), st.integers(2, 10))
-def test_hdbscan_is_scikit_learns(seed: int, count: int, min_size: int) -> None:
+def test_hdbscan_equals_scikit_learn(seed: int, count: int, min_size: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32)
     reference = HDBSCAN(min_cluster_size=min_size, copy=True).fit(text_vectors(vectors))
     found = cluster_texts(vectors, "hdbscan", min_size=min_size)
@@ -125,7 +123,7 @@ def test_hdbscan_is_scikit_learns(seed: int, count: int, min_size: int) -> None:
     st.integers(2, 12),
     st.sampled_from([1, 7, 256]),
 )
-def test_communities_are_those_of_sentence_transformers(
+def test_communities_equal_sentence_transformers(
     seed: int, count: int, threshold: float, min_size: int, rows: int
 ) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
@@ -139,7 +137,7 @@ def test_communities_are_those_of_sentence_transformers(
     assert all(cosine >= threshold for cluster in found.clusters for cosine in cluster.cosines)
 
 
-def test_the_center_of_a_community_comes_first() -> None:
+def test_community_center_comes_first() -> None:
     angles = np.radians([0, 20, 40, 60, 200])
     vectors = np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
     found = cluster_texts(vectors, "communities", min_cosine=0.9, min_size=3)
@@ -147,7 +145,7 @@ def test_the_center_of_a_community_comes_first() -> None:
     assert found.noise == (3, 4)
 
 
-def test_a_cosine_equal_to_the_threshold_belongs_to_the_community() -> None:
+def test_cosine_equal_to_threshold_joins_the_community() -> None:
     vectors = np.array([[1, 0], [0.6, 0.8]], np.float32)
     assert members(cluster_texts(vectors, "communities", min_cosine=0.6, min_size=2)) == [(0, 1)]
     assert members(cluster_texts(vectors, "communities", min_cosine=0.60001, min_size=2)) == []
@@ -155,7 +153,7 @@ def test_a_cosine_equal_to_the_threshold_belongs_to_the_community() -> None:
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(3, 60), st.integers(2, 8), st.sampled_from([4, 2048]))
-def test_the_silhouette_is_scikit_learns_without_noise(seed: int, count: int, k: int, block: int) -> None:
+def test_silhouette_without_noise_equals_scikit_learn(seed: int, count: int, k: int, block: int) -> None:
     random = np.random.default_rng(seed)
     vectors = text_vectors(random.normal(size=(count, 4)).astype(np.float32))
     labels = random.integers(-1, k, count)
@@ -172,13 +170,13 @@ def test_the_silhouette_is_scikit_learns_without_noise(seed: int, count: int, k:
         assert found == pytest.approx(reference, abs=2e-5)
 
 
-def test_identical_texts_in_each_cluster_have_the_best_silhouette() -> None:
+def test_identical_texts_per_cluster_have_silhouette_1() -> None:
     vectors = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
     assert cluster_texts(vectors, k=3).silhouette == 1
 
 
 @pytest.mark.parametrize("method", WITH_K)
-def test_auto_takes_the_candidate_with_the_greatest_silhouette(method: str) -> None:
+def test_auto_k_maximizes_the_silhouette(method: str) -> None:
     vectors = np.random.default_rng(3).normal(size=(150, 6)).astype(np.float32)
     found = cluster_texts(vectors, method, k="auto")
     each = {k: cluster_texts(vectors, method, k=k).silhouette for k in AUTO_CANDIDATES if k <= 12}
@@ -189,12 +187,12 @@ def test_auto_takes_the_candidate_with_the_greatest_silhouette(method: str) -> N
 
 
 @pytest.mark.parametrize("method", WITH_K)
-def test_auto_of_fewer_than_three_texts_is_one_cluster(method: str) -> None:
+def test_auto_k_below_three_texts_is_one_cluster(method: str) -> None:
     assert members(cluster_texts(np.eye(2, dtype=np.float32), method)) == [(0, 1)]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_texts_have_no_clusters(method: str) -> None:
+def test_empty_input_has_no_clusters(method: str) -> None:
     found = cluster_texts(np.empty((0, 3), np.float32), method)
     assert (found.clusters, found.noise, found.silhouette, found.labels.tolist()) == ((), (), None, [])
 
@@ -216,7 +214,7 @@ def test_identical_texts_are_one_cluster(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_texts_that_occur_several_times_do_no_harm(method: str, seed: int, different: int) -> None:
+def test_duplicate_texts_share_a_cluster(method: str, seed: int, different: int) -> None:
     random = np.random.default_rng(seed)
     chosen = np.append(np.arange(different), random.integers(0, different, 40))
     vectors = random.normal(size=(different, 4)).astype(np.float32)[chosen]
@@ -228,7 +226,7 @@ def test_texts_that_occur_several_times_do_no_harm(method: str, seed: int, diffe
 
 
 @pytest.mark.parametrize("method", WITH_K)
-def test_more_clusters_than_different_texts_are_refused(method: str) -> None:
+def test_k_above_the_number_of_distinct_texts_is_rejected(method: str) -> None:
     with pytest.raises(UsageError, match="4 clusters of 3 texts\n  Ask for fewer"):
         cluster_texts(np.eye(3, dtype=np.float32), method, k=4)
     twice = np.tile(np.eye(2, dtype=np.float32), (5, 1))
@@ -239,12 +237,12 @@ def test_more_clusters_than_different_texts_are_refused(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", WITH_NOISE)
-def test_fewer_texts_than_the_least_size_are_noise(method: str) -> None:
+def test_fewer_texts_than_min_size_are_noise(method: str) -> None:
     vectors, _ = blobs(8)
     assert cluster_texts(vectors, method, min_size=9).noise == tuple(range(8))
 
 
-def test_a_text_with_several_vectors_counts_once_by_their_mean_direction() -> None:
+def test_chunks_of_a_text_are_averaged_by_direction() -> None:
     vectors = np.array([[9, 0], [0, 1], [1, 1], [-1, 0.1], [-5, 0]], np.float32)
     starts = np.array([0, 2, 3, 4])
     means = text_vectors(vectors, starts)
@@ -254,18 +252,18 @@ def test_a_text_with_several_vectors_counts_once_by_their_mean_direction() -> No
     assert found.clusters[0].cosines == (1.0, 1.0)
 
 
-def test_one_vector_a_text_is_the_same_with_and_without_starts() -> None:
+def test_one_chunk_per_text_equals_no_starts() -> None:
     vectors, _ = blobs(20)
     assert cluster_texts(vectors, k=3, starts=np.arange(20)) == cluster_texts(vectors, k=3)
 
 
-def test_vectors_that_cancel_out_have_no_center_and_do_no_harm() -> None:
+def test_opposite_vectors_have_no_center() -> None:
     found = cluster_texts(np.array([[1, 0], [-1, 0]], np.float32), k=1)
     assert found.clusters == (module.TextCluster((0, 1), (0.0, 0.0)),)
 
 
 @pytest.mark.parametrize(("method", "limit"), [("agglomerative", "AGGLOMERATIVE_TEXTS"), ("hdbscan", "HDBSCAN_TEXTS")])
-def test_more_texts_than_a_method_holds_are_refused(method: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_texts_for_a_method_are_rejected(method: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, limit, 9)
     with pytest.raises(UsageError, match=f"{method} holds .* 10 texts are more than 9\n  Use kmeans or communities"):
         cluster_texts(np.ones((10, 2), np.float32), method)
@@ -292,20 +290,18 @@ def test_more_texts_than_a_method_holds_are_refused(method: str, limit: str, mon
         ("kmeans", {"starts": np.array([1])}, "starts do not ascend"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_with_a_remedy(
-    method: str, options: dict[str, Any], message: str
-) -> None:
+def test_invalid_options_are_rejected(method: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         cluster_texts(np.ones((4, 2), np.float32), method, **options)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_vectors_without_a_direction_are_refused(method: str) -> None:
+def test_zero_and_non_finite_vectors_are_rejected(method: str) -> None:
     with pytest.raises(UsageError, match="vector 1 is zero"):
         cluster_texts(np.array([[1, 0], [0, 0]], np.float32), method)
     with pytest.raises(UsageError, match="vector 0 is zero or holds a value that is not finite"):
         cluster_texts(np.array([[np.nan, 0], [0, 1]], np.float32), method)
 
 
-def test_methods_are_named_as_on_the_command_line() -> None:
+def test_methods_match_the_command_line() -> None:
     assert list(ClusterMethod) == METHODS

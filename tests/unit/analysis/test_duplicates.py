@@ -22,7 +22,7 @@ from es_sbert.errors import UsageError
     st.sampled_from([3, 2048]),
     st.sampled_from([5, 4 << 20]),
 )
-def test_groups_are_those_of_single_linkage(seed: int, count: int, threshold: float, block: int, held: int) -> None:
+def test_groups_equal_single_linkage(seed: int, count: int, threshold: float, block: int, held: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MAX_PENDING_PAIRS", held)
@@ -38,7 +38,7 @@ def test_groups_are_those_of_single_linkage(seed: int, count: int, threshold: fl
         assert group.cosines == pytest.approx([cosines[group.kept, member] for member in group.members], abs=1e-9)
 
 
-def test_a_chain_is_one_group_and_tells_how_far_its_ends_are_apart() -> None:
+def test_chain_is_one_group_with_cosines_to_the_kept_text() -> None:
     angles = np.radians([0, 10, 20, 90])
     vectors = np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
     [group] = duplicate_groups(vectors, 0.98)
@@ -46,14 +46,14 @@ def test_a_chain_is_one_group_and_tells_how_far_its_ends_are_apart() -> None:
     assert group.cosines == (1.0, 0.98481, 0.93969)
 
 
-def test_the_text_of_the_highest_priority_is_kept_and_of_several_the_first() -> None:
+def test_highest_priority_is_kept_then_the_first() -> None:
     vectors = np.ones((4, 2), np.float32)
     assert duplicate_groups(vectors, 0.9, priority=[1, 5, 2, 5])[0].kept == 1
     with pytest.raises(UsageError, match="2 priorities are given for 4 texts"):
         duplicate_groups(vectors, 0.9, priority=[1, 2])
 
 
-def test_texts_with_chunks_are_duplicates_by_their_most_similar_chunks() -> None:
+def test_chunked_texts_are_compared_by_their_nearest_chunks() -> None:
     vectors = np.array([[1, 0], [0, 1], [0.6, 0.8], [-1, 0], [0, 2]], np.float32)
     [group] = duplicate_groups(vectors, 0.99, starts=np.array([0, 2, 3]))
     assert (group.members, group.cosines) == ((0, 2), (1.0, 1.0))
@@ -75,7 +75,7 @@ def test_a_threshold_out_of_range_is_refused() -> None:
         duplicate_groups(np.ones((2, 2), np.float32), 1.5)
 
 
-def test_all_pairs_above_a_threshold_come_block_by_block() -> None:
+def test_pairs_above_threshold_are_found_across_blocks() -> None:
     vectors = np.random.default_rng(1).normal(size=(50, 5)).astype(np.float32)
     found = {
         (int(i), int(j)): float(cosine)

@@ -85,7 +85,7 @@ def points_of(data: dict[str, Any]) -> Any:
 TWO = [ReportGroup("1", (0, 1), (0.9, 0.9))]
 
 
-def test_page_names_no_other_file() -> None:
+def test_page_references_no_other_file() -> None:
     page = report_bytes(report(["a", "b"], TWO))
     for _, attributes, _ in _Elements(page).found:
         assert not attributes.keys() & {"src", "srcset", "action", "style", "onclick", "onload"}
@@ -93,7 +93,7 @@ def test_page_names_no_other_file() -> None:
     assert not re.search(rb"https?:|@import|url\(|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(", page)
 
 
-def test_policy_allows_the_pages_own_script_and_style_only() -> None:
+def test_csp_allows_only_the_page_script_and_style() -> None:
     elements = _Elements(report_bytes(report(["a", "b"], TWO))).found
     [policy] = [attributes["content"] or "" for _, attributes, _ in elements if "http-equiv" in attributes]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
@@ -114,7 +114,7 @@ HOSTILE = st.text(st.characters() | st.sampled_from("</scripttitle><!--\u2028\x0
 
 
 @given(st.lists(HOSTILE, min_size=2))
-def test_no_text_id_or_name_changes_the_markup(texts: list[str]) -> None:
+def test_texts_ids_and_names_cannot_change_the_markup(texts: list[str]) -> None:
     group = ReportGroup(texts[0], (0, 1), (0.5, 0.5))
     facts = [(texts[0], texts[1])]
     page = report_bytes(report(texts, [group], ids=texts, title=texts[0], facts=facts, projection=texts[1]))
@@ -126,7 +126,7 @@ def test_no_text_id_or_name_changes_the_markup(texts: list[str]) -> None:
     assert data["groups"][0]["name"] == texts[0]
 
 
-def test_data_cannot_end_its_element() -> None:
+def test_data_cannot_close_its_script_element() -> None:
     hostile = "</script><!-- <script> & \u2028\u2029 {{script}} {{data}}"
     page = report_bytes(report([hostile, "b"], TWO, title=hostile))
     raw = page.split(b'<script id="data" type="application/json">')[1].split(b"</script>")[0].decode()
@@ -139,13 +139,13 @@ def test_lone_surrogates_are_replaced_and_pairs_are_joined() -> None:
     assert data["texts"] == ["\ufffd a", "😀"]
 
 
-def test_points_fill_a_square_without_distortion() -> None:
+def test_points_are_scaled_without_distortion() -> None:
     points = np.array([[-3, 1], [5, 1], [1, 3]], np.float32)
     shown = points_of(page_data(report_bytes(report(["a", "b", "c"], TWO, points=points))))
     np.testing.assert_allclose(shown, [[0, 0.375], [1, 0.375], [0.5, 0.625]], atol=1e-4)
 
 
-def test_points_at_one_place_are_in_the_middle() -> None:
+def test_identical_points_are_centered() -> None:
     shown = points_of(page_data(report_bytes(report(["a", "b"], TWO, points=np.ones((2, 2), np.float32)))))
     np.testing.assert_allclose(shown, 0.5, atol=1e-4)
 
@@ -164,7 +164,7 @@ def test_points_at_one_place_are_in_the_middle() -> None:
         ({"groups": [ReportGroup("x", (0,), (1,))], "kind": ReportKind.PAIRS}, "the pair 'x' has 1 members"),
     ],
 )
-def test_parts_that_do_not_fit_together_are_refused(parts: dict[str, Any], words: str) -> None:
+def test_mismatched_parts_are_rejected(parts: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         report(**{"texts": ["a", "b"], "groups": TWO} | parts)
 
@@ -178,14 +178,14 @@ def test_long_texts_are_shortened_and_counted() -> None:
     assert [len(text) for text in data["texts"]] == [2000, 2000]
 
 
-def test_limit_of_characters_falls_with_the_length_of_all_texts() -> None:
+def test_character_limit_decreases_with_total_length() -> None:
     assert character_limit(["a" * 5000] * 100) == 2000
     assert character_limit(["a" * 5000] * 15_000) == 1000
     assert character_limit(["a" * 150] * 50_000) == 2000
     assert character_limit(["a" * 5000] * 1_000_000) == 200
 
 
-def test_page_of_clusters_holds_their_first_members_and_a_random_sample() -> None:
+def test_cluster_page_has_top_members_and_a_random_sample() -> None:
     groups = [ReportGroup(str(g), range(g * 100, g * 100 + 100), np.linspace(1, 0, 100).tolist()) for g in range(5)]
     whole = report([f"text {n}" for n in range(600)], groups)
     positions, shown_groups = sample_page(whole, max_texts=300)
@@ -202,7 +202,7 @@ def test_page_of_clusters_holds_their_first_members_and_a_random_sample() -> Non
 
 
 @pytest.mark.parametrize("room", [20, 21])
-def test_page_of_pairs_holds_whole_pairs_in_their_order(room: int) -> None:
+def test_pair_page_has_whole_pairs_in_order(room: int) -> None:
     groups = [ReportGroup(str(n), (2 * n, 2 * n + 1), (0.9, 0.9)) for n in range(50)]
     whole = report([f"text {n}" for n in range(100)], groups, ReportKind.PAIRS)
     data = page_data(report_bytes(whole, max_texts=room))
@@ -220,14 +220,14 @@ def test_kept_text_is_on_the_page_with_its_group() -> None:
     assert (len(shown["members"]), shown["size"]) == (10, 50)
 
 
-def test_first_groups_are_on_the_page() -> None:
+def test_page_has_the_first_groups() -> None:
     groups = [ReportGroup(str(n), (n, n + 1), (0.9, 0.9)) for n in range(50)]
     data = page_data(report_bytes(report(["a"] * 51, groups, ReportKind.PAIRS), max_groups=7))
     assert [group["name"] for group in data["groups"]] == list("0123456")
     assert data["total"] == {"texts": 51, "groups": 50, "grouped": 51}
 
 
-def test_marks_say_where_texts_differ() -> None:
+def test_marks_show_where_texts_differ() -> None:
     texts = ["The 😀 red car", "The 😀 blue car", "The 😀 red car", "", "x" * 3000, "x" * 2999 + " y"]
     group = ReportGroup("1", (0, 1, 2, 3), (1, 0.9, 1, 0.9), kept=0)
     long = ReportGroup("2", (4, 5), (1, 0.9), kept=4)
@@ -291,7 +291,7 @@ def normal(count: int, dimensions: int = 8, seed: int = 0) -> Any:
 
 
 @pytest.mark.usefixtures("no_umap")
-def test_map_shows_the_directions_in_which_texts_differ_most() -> None:
+def test_map_projects_onto_the_directions_of_greatest_variance() -> None:
     angles = np.linspace(0, 2 * np.pi, 40, endpoint=False)
     vectors = np.zeros((40, 8), np.float32)
     vectors[:, 3], vectors[:, 5] = 3 * np.cos(angles), 3 * np.sin(angles)
@@ -303,7 +303,7 @@ def test_map_shows_the_directions_in_which_texts_differ_most() -> None:
 
 @pytest.mark.usefixtures("no_umap")
 @pytest.mark.parametrize(("count", "dimensions"), [(0, 8), (1, 8), (2, 8), (3, 1), (40, 2)])
-def test_map_of_few_texts_or_dimensions(count: int, dimensions: int) -> None:
+def test_map_of_few_texts_is_finite(count: int, dimensions: int) -> None:
     points, _ = map_points(normal(count, dimensions))
     assert points.shape == (count, 2)
     assert np.isfinite(points).all()
@@ -311,14 +311,14 @@ def test_map_of_few_texts_or_dimensions(count: int, dimensions: int) -> None:
         assert np.abs(points[0] - points[1]).max() > 0.1
 
 
-def test_identical_texts_are_at_one_place() -> None:
+def test_identical_texts_map_to_one_point() -> None:
     points, name = map_points(np.repeat(normal(1), 40, axis=0) * np.linspace(1, 9, 40, dtype=np.float32)[:, None])
     assert name == "PCA"
     assert not points.any()
 
 
 @pytest.mark.usefixtures("no_umap")
-def test_text_with_chunks_is_placed_by_the_mean_of_its_unit_vectors() -> None:
+def test_chunked_text_is_mapped_by_its_mean_unit_vector() -> None:
     vectors = normal(60)
     starts = np.array([0, *range(3, 60)])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -328,7 +328,7 @@ def test_text_with_chunks_is_placed_by_the_mean_of_its_unit_vectors() -> None:
 
 
 @pytest.mark.usefixtures("no_umap")
-def test_map_of_many_texts_is_found_in_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_of_many_texts_is_fitted_on_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_map_module, "_PCA_SAMPLE", 200)
     monkeypatch.setattr(text_map_module, "_ROWS", 128)
     vectors = normal(1000)
@@ -340,18 +340,18 @@ def test_map_of_many_texts_is_found_in_a_sample(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("starts", [[1, 2], [0, 0], [0, 5]])
-def test_starts_that_are_no_rows_are_refused(starts: list[int]) -> None:
+def test_invalid_starts_are_rejected(starts: list[int]) -> None:
     with pytest.raises(UsageError, match="starts"):
         map_points(normal(5), np.array(starts))
 
 
-def test_vectors_without_direction_are_refused() -> None:
+def test_zero_vectors_are_rejected() -> None:
     with pytest.raises(UsageError, match="zero or holds"):
         map_points(np.zeros((3, 4), np.float32))
 
 
 @pytest.mark.parametrize(("count", "name"), [(31, "PCA"), (32, "UMAP"), (50, "UMAP"), (51, "PCA")])
-def test_umap_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, count: int, name: str) -> None:
+def test_umap_is_used_if_installed(monkeypatch: pytest.MonkeyPatch, count: int, name: str) -> None:
     given: dict[str, Any] = {}
 
     class UMAP:

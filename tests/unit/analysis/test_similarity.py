@@ -49,7 +49,7 @@ def starts_of(texts: list[int]) -> NDArray[np.int64]:
 
 
 @given(collections(), st.integers(1, 80), st.integers(1, 7), st.sampled_from([-1.0, 0.0, 0.5, 1.0]))
-def test_pairs_of_one_collection_are_those_of_brute_force(
+def test_pairs_in_one_collection_equal_brute_force(
     collection: tuple[Floats, list[int]], k: int, block: int, min_cosine: float
 ) -> None:
     vectors, texts = collection
@@ -59,7 +59,7 @@ def test_pairs_of_one_collection_are_those_of_brute_force(
 
 
 @given(collections(), collections(), st.integers(1, 80), st.integers(1, 7))
-def test_pairs_between_two_collections_are_those_of_brute_force(
+def test_pairs_between_collections_equal_brute_force(
     one: tuple[Floats, list[int]], two: tuple[Floats, list[int]], k: int, block: int
 ) -> None:
     found = most_similar_between(
@@ -70,7 +70,7 @@ def test_pairs_between_two_collections_are_those_of_brute_force(
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 10, 1000, 20_000]), st.sampled_from([7, 64, 2048]))
-def test_dense_vectors_of_a_real_size_too(seed: int, k: int, block: int) -> None:
+def test_pairs_of_dense_vectors_equal_brute_force(seed: int, k: int, block: int) -> None:
     random = np.random.default_rng(seed)
     vectors = random.normal(size=(150, 384)).astype(np.float32)
     vectors[100:120] = vectors[:20] * 3  # texts that occur twice in the collection
@@ -90,9 +90,7 @@ def test_dense_vectors_of_a_real_size_too(seed: int, k: int, block: int) -> None
     st.sampled_from([-1.0, 0.5, 0.9, 0.99999, 1.0]),
     st.booleans(),
 )
-def test_bounds_leave_out_no_pair(
-    seed: int, dimensions: int, rank: int, k: int, min_cosine: float, chunks: bool
-) -> None:
+def test_bounds_skip_no_pair(seed: int, dimensions: int, rank: int, k: int, min_cosine: float, chunks: bool) -> None:
     random = np.random.default_rng(seed)
     wide = random.normal(size=(90, rank)) @ random.normal(size=(rank, dimensions))
     wide[60:] = wide[:30] * 3 + random.normal(scale=10.0 ** random.integers(-7, 0), size=(30, dimensions))
@@ -115,7 +113,7 @@ def test_bounds_leave_out_no_pair(
     assert sorted(above) == sorted(pair for pair in expected if pair.cosine >= 0.8)
 
 
-def test_bounds_spare_the_products_of_most_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_skip_most_block_products(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(5)
     vectors = (random.normal(size=(2048, 16)) @ random.normal(size=(16, 128))).astype(np.float32)
     blocks = []
@@ -133,7 +131,7 @@ def test_bounds_spare_the_products_of_most_blocks(monkeypatch: pytest.MonkeyPatc
     assert len(blocks) == 36
 
 
-def test_a_block_full_of_ties_gives_the_first_pairs() -> None:
+def test_ties_are_broken_by_position() -> None:
     vectors = np.ones((300, 4), np.float32)
     assert most_similar_pairs(vectors, 400, block=128) == [SimilarPair(0, second, 1.0) for second in range(1, 300)] + [
         SimilarPair(1, second, 1.0) for second in range(2, 103)
@@ -161,12 +159,12 @@ def test_fewer_than_two_texts_have_no_pair(count: int) -> None:
         ({"vectors": np.ones(3, np.float32)}, "the shape \\(3,\\)"),
     ],
 )
-def test_what_has_no_pairs_is_refused(change: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(change: dict[str, Any], message: str) -> None:
     arguments = {"vectors": np.ones((3, 2), np.float32)} | change
     with pytest.raises(UsageError, match=message):
         most_similar_pairs(**arguments)
 
 
-def test_collections_of_two_models_are_refused() -> None:
+def test_collections_with_different_dimensions_are_rejected() -> None:
     with pytest.raises(UsageError, match="have 2 and 3 dimensions"):
         most_similar_between(np.ones((1, 2), np.float32), np.ones((1, 3), np.float32))

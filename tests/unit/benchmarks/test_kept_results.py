@@ -27,7 +27,7 @@ _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("place", _SECTIONS, ids=lambda place: place[2])
-def test_page_shows_kept_results(place: tuple[Path, str, str]) -> None:
+def test_pages_match_kept_results(place: tuple[Path, str, str]) -> None:
     """After an edit by hand, run the benchmark with --write."""
     path, name, maker = place
     page = path.read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def test_page_shows_kept_results(place: tuple[Path, str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", list(TABLES))
-def test_results_page_shows_kept_tables(name: str, tmp_path: Path) -> None:
+def test_results_page_matches_kept_tables(name: str, tmp_path: Path) -> None:
     """After an edit by hand: python -m benchmarks.tables --data DATA --kept --write."""
     page = document.RESULTS.read_text(encoding="utf-8")
     lab = Lab(tmp_path / "data", tmp_path / "work", PROFILES["cpu"], run=False)

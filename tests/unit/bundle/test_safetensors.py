@@ -18,7 +18,7 @@ def _save(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] |
     return path
 
 
-def test_header(tmp_path: Path) -> None:
+def test_read_header(tmp_path: Path) -> None:
     header = read_header(_save(tmp_path / "model.safetensors", TENSORS, {"format": "pt"}))
     assert {name: (entry["dtype"], entry["shape"]) for name, entry in header.items()} == {
         "a": ("F32", [2, 3]),
@@ -26,14 +26,14 @@ def test_header(tmp_path: Path) -> None:
     }
 
 
-def test_shards_and_metadata_do_not_change_the_hash(tmp_path: Path) -> None:
+def test_hash_ignores_shards_and_metadata(tmp_path: Path) -> None:
     whole = _save(tmp_path / "whole", TENSORS, {"format": "pt"})
     shards = [_save(tmp_path / name, {name: tensor}) for name, tensor in TENSORS.items()]
     assert hash_tensors([whole]) == hash_tensors(shards) == hash_tensors(shards[::-1])
 
 
 @pytest.mark.parametrize("change", ["value", "shape", "name", "type"])
-def test_any_change_of_a_tensor_changes_the_hash(tmp_path: Path, change: str) -> None:
+def test_hash_changes_with_any_tensor_change(tmp_path: Path, change: str) -> None:
     a = TENSORS["a"].copy()
     if change == "value":
         a[0, 0] += 1e-6
@@ -43,7 +43,7 @@ def test_any_change_of_a_tensor_changes_the_hash(tmp_path: Path, change: str) ->
     assert hash_tensors([_save(tmp_path / "x", {"a": TENSORS["a"]})]) != hash_tensors([_save(tmp_path / "y", changed)])
 
 
-def test_broken_files(tmp_path: Path) -> None:
+def test_broken_files_are_rejected(tmp_path: Path) -> None:
     whole = _save(tmp_path / "model.safetensors", TENSORS).read_bytes()
     for content in (b"", b"abc", whole[:20], whole[:-1], whole + b"x", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"):
         broken = tmp_path / "broken"
@@ -61,6 +61,6 @@ def test_a_pickle_is_refused(tmp_path: Path) -> None:
     assert find_weight_files(_save(tmp_path / "model.safetensors", TENSORS).parent) == [tmp_path / "model.safetensors"]
 
 
-def test_no_weights(tmp_path: Path) -> None:
+def test_missing_weights_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="no model.safetensors"):
         find_weight_files(tmp_path)

@@ -28,7 +28,7 @@ def _edit(path: Path, change: Callable[[Any], Any]) -> None:
     path.write_text(json.dumps(value))
 
 
-def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_raises_model_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model cannot be had here: for a caller of the gateway that is no mistake of its request."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "file"))
@@ -38,7 +38,7 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
     assert "ES_SBERT_CACHE" in caught.value.remedy
 
 
-def test_opens(bundle: Path) -> None:
+def test_open_bundle(bundle: Path) -> None:
     assert is_encoder_bundle(bundle)
     opened = open_encoder_bundle(bundle)
     assert opened.model.name == "acme/tiny"
@@ -64,14 +64,14 @@ def test_opens(bundle: Path) -> None:
         ("sentence_bert_config.json", lambda c: c.update(max_seq_length=10), "max_tokens no longer agree"),
     ],
 )
-def test_edits_by_hand_are_refused(bundle: Path, file: str, change: Callable[[Any], Any], message: str) -> None:
+def test_edited_bundle_is_rejected(bundle: Path, file: str, change: Callable[[Any], Any], message: str) -> None:
     _edit(bundle / file, change)
     with pytest.raises(BundleInvalid, match=message) as error:
         Encoder(str(bundle), device="cpu", precision="fp32")
     assert error.value.remedy
 
 
-def test_manifest_that_is_no_json(bundle: Path) -> None:
+def test_invalid_manifest_json_is_rejected(bundle: Path) -> None:
     (bundle / EncoderManifest.FILE_NAME).write_text("{")
     with pytest.raises(BundleInvalid, match="cannot be read"):
         open_encoder_bundle(bundle)
@@ -88,7 +88,7 @@ def test_changed_graph_is_refused(bundle: Path) -> None:
         Encoder(str(bundle), device="cpu", precision="fp32")
 
 
-def test_a_variant_that_is_not_there(bundle: Path) -> None:
+def test_missing_variant_error_names_the_export_option(bundle: Path) -> None:
     with pytest.raises(ModelError, match="has no int8 variant") as error:
         Encoder(str(bundle), device="cpu", precision="int8")
     assert "--precision int8" in error.value.remedy

@@ -48,11 +48,11 @@ def _request(api: str, **arguments: Any) -> Request:
     return build_request(_apis()[api], arguments, _first)
 
 
-def test_the_common_parameters_are_no_api() -> None:
+def test_common_parameters_are_not_an_api() -> None:
     assert sorted(_apis()) == ["bulk", "get", "search"]
 
 
-def test_the_path_with_most_of_the_arguments_is_taken() -> None:
+def test_path_using_most_arguments_is_chosen() -> None:
     assert _request("search").target == "/_search"
     assert _request("search", index="docs").target == "/docs/_search"
 
@@ -62,15 +62,15 @@ def test_lists_and_booleans_in_path_and_query() -> None:
     assert request.target == "/a,b*/_search?size=3&pretty=true"
 
 
-def test_an_empty_list_leaves_its_part_empty() -> None:
+def test_empty_list_is_an_empty_path_part() -> None:
     assert _request("search", index=[]).path == "//_search"
 
 
-def test_parts_of_the_path_are_escaped() -> None:
+def test_path_parts_are_escaped() -> None:
     assert _request("get", index="中文", id="a/b c").path == "/%E4%B8%AD%E6%96%87/_doc/a%2Fb%20c"
 
 
-def test_the_choice_decides_between_methods() -> None:
+def test_chooser_selects_the_method() -> None:
     api = _apis()["search"]
     assert build_request(api, {}, lambda choices: choices[-1]).method == "POST"
     assert build_request(api, {}, _first).method == "GET"
@@ -81,16 +81,16 @@ def test_the_choice_decides_between_methods() -> None:
     [("search", {"sise": 3}), ("get", {"index": "docs"}), ("get", {"index": "docs", "id": 1, "body": {}})],
     ids=["unknown parameter", "part missing", "no body allowed"],
 )
-def test_what_the_api_does_not_allow_is_refused(api: str, arguments: dict[str, Any]) -> None:
+def test_invalid_call_is_rejected(api: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidCall):
         _request(api, **arguments)
 
 
-def test_ignored_statuses_are_not_sent() -> None:
+def test_ignore_is_not_sent() -> None:
     assert _request("search", ignore=404).target == "/_search"
 
 
-def test_a_body_of_one_object_is_json() -> None:
+def test_object_body_is_json() -> None:
     request = _request("search", body={"query": {"match": {"text": "Ä"}}})
     assert (request.content_type, json.loads(request.body or b"")) == (
         "application/json",
@@ -113,17 +113,17 @@ def test_no_body_has_no_content_type() -> None:
     ],
     ids=["objects", "texts", "both", "one text"],
 )
-def test_a_bulk_body_is_one_line_for_each_value(body: Any) -> None:
+def test_bulk_body_has_one_line_per_value(body: Any) -> None:
     request = _request("bulk", body=body)
     assert request.content_type == "application/x-ndjson"
     assert request.body == b'{"index": {"_id": 1}}\n{"a": 1}\n'
 
 
-def test_a_text_that_is_no_json_is_sent_as_it_is() -> None:
+def test_non_json_text_is_sent_unchanged() -> None:
     assert _request("search", body="{broken").body == b"{broken"
     assert _request("bulk", body=["{broken\n", "also broken\n"]).body == b"{broken\nalso broken\n"
 
 
-def test_a_yaml_body_has_the_type_of_yaml() -> None:
+def test_yaml_body_has_yaml_content_type() -> None:
     request = build_request(_apis()["search"], {"body": {"size": 1}}, _first, yaml=True)
     assert request.content_type == "application/yaml"

@@ -59,7 +59,7 @@ def _stash() -> Stash:
         ("match", {"hits._arbitrary_key_": "total"}),
     ],
 )
-def test_holds(operator: str, argument: Any) -> None:
+def test_check_passes(operator: str, argument: Any) -> None:
     check(operator, argument, _stash())
 
 
@@ -87,17 +87,17 @@ def test_holds(operator: str, argument: Any) -> None:
         ("close_to", {"hits.total": {"value": 2.5, "error": 0.2}}),
     ],
 )
-def test_does_not_hold(operator: str, argument: Any) -> None:
+def test_check_raises_assertion_failed(operator: str, argument: Any) -> None:
     with pytest.raises(AssertionFailed):
         check(operator, argument, _stash())
 
 
-def test_an_unknown_operator_is_an_error() -> None:
+def test_unknown_operator_raises_key_error() -> None:
     with pytest.raises(KeyError):
         check("resembles", {"hits": 1}, _stash())
 
 
-def test_stashed_values_keep_their_type_and_stand_inside_texts() -> None:
+def test_stashed_values_keep_their_type() -> None:
     stash = Stash()
     stash.set("size", 3)
     stash.set("key", "a")
@@ -105,12 +105,12 @@ def test_stashed_values_keep_their_type_and_stand_inside_texts() -> None:
     assert stash.replace(given) == {"a": [3, "Basic 3", "$unknown", "costs $5"], "plain": {"x": "ab"}}
 
 
-def test_the_body_can_be_put_into_a_step() -> None:
+def test_stash_replaces_body() -> None:
     stash = _stash()
     assert stash.replace("$body") == _ANSWER
     assert stash.replace("$body.hits.total") == 2
 
 
-def test_errors_are_shown_as_java_shows_them() -> None:
+def test_errors_are_formatted_like_java() -> None:
     error = {"type": "x", "root_cause": [{"reason": None}], "ok": True}
     assert java_text(error) == "{type=x, root_cause=[{reason=null}], ok=true}"

@@ -28,7 +28,7 @@ def test_outcomes_agree_by_status_step_and_answers() -> None:
     assert not _PASSED.agrees_with(_FAILED)
 
 
-def test_tests_that_end_alike_are_run_once_and_counted() -> None:
+def test_equal_outcomes_are_counted() -> None:
     skipped = Outcome("skipped", reason="feature yaml")
     result = _result({"a": [(_PASSED, _PASSED)], "b": [(_FAILED, _FAILED)], "c": [(skipped, skipped)]})
     assert (result.tests, result.passed, result.failed, dict(result.skipped)) == (3, 1, 1, {"feature yaml": 1})
@@ -36,7 +36,7 @@ def test_tests_that_end_alike_are_run_once_and_counted() -> None:
     assert not result.flaky
 
 
-def test_a_difference_that_is_not_seen_again_is_flaky() -> None:
+def test_difference_not_reproduced_is_flaky() -> None:
     result = _result({"a": [(_PASSED, _FAILED), (_PASSED, _PASSED)]})
     assert (result.passed, result.differences) == (1, [])
     [flaky] = result.flaky
@@ -44,7 +44,7 @@ def test_a_difference_that_is_not_seen_again_is_flaky() -> None:
     assert flaky.gateway.startswith("failed: step 2")
 
 
-def test_a_difference_that_is_seen_twice_is_told_with_both_outcomes() -> None:
+def test_reproduced_difference_reports_both_outcomes() -> None:
     other = Outcome("passed", answers=("200 application/json", "404 text/plain"))
     result = _result({"a": [(_PASSED, _FAILED)] * 2, "b": [(_PASSED, other)] * 2})
     first, second = result.differences
@@ -54,6 +54,6 @@ def test_a_difference_that_is_seen_twice_is_told_with_both_outcomes() -> None:
     assert second.gateway == "passed (answer 2: 404 text/plain)"
 
 
-def test_a_result_is_kept_whole() -> None:
+def test_suite_result_json_round_trip() -> None:
     result = _result({"a": [(_PASSED, _FAILED)] * 2, "b": [(Outcome("skipped", reason="x"),) * 2]})
     assert SuiteResult.from_json(json.loads(json.dumps(result.as_json()))) == result

@@ -7,7 +7,7 @@ import json
 from benchmarks.compat.package_suites import read_go_events, read_junit
 
 
-def test_a_report_of_pytest() -> None:
+def test_read_junit() -> None:
     report = """<testsuites><testsuite name="pytest">
         <testcase classname="tests.test_a.TestStore" name="test_write[1]" />
         <testcase classname="tests.test_a" name="test_read"><failure message="assert 1 == 2">…</failure></testcase>
@@ -25,7 +25,7 @@ def test_a_report_of_pytest() -> None:
     assert outcomes["test_a::test_cloud"].reason == "no key"
 
 
-def test_events_of_go_count_subtests_in_the_place_of_their_test() -> None:
+def test_read_go_events_counts_subtests_instead_of_tests() -> None:
     events = [
         ("run", "TestBulk", ""), ("output", "TestBulk/one", "want 1\n"), ("fail", "TestBulk/one", ""),
         ("pass", "TestBulk/two", ""), ("fail", "TestBulk", ""), ("pass", "TestInfo", ""), ("skip", "TestOld", ""),

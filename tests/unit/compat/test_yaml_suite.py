@@ -40,7 +40,7 @@ def test_tests_have_the_setup_of_their_file() -> None:
     assert first.skip == ({"features": "allowed_warnings"},)
 
 
-def test_a_test_is_skipped_for_its_version_or_a_feature() -> None:
+def test_skip_reason_for_version_or_feature() -> None:
     first, second = read_tests("search/10.yml", _FILE)
     assert skip_reason(first, "OpenSearch", "3.6.0") is None
     assert skip_reason(second, "OpenSearch", "2.19.0") == "not for this version"
@@ -61,11 +61,11 @@ def test_a_test_is_skipped_for_its_version_or_a_feature() -> None:
         ("9.5.0", "8.0.0 - 9.5.0", "Elasticsearch", True),
     ],
 )
-def test_ranges_of_versions(version: str, ranges: str, product: str, expected: bool) -> None:
+def test_in_range(version: str, ranges: str, product: str, expected: bool) -> None:
     assert in_range(version, ranges, product) is expected
 
 
-def test_scalars_are_read_as_jackson_reads_them() -> None:
+def test_yaml_scalars_are_read_like_jackson() -> None:
     text = "{date: 2017-01-01, yes: no, time: 10:30, number: 1, real: 1.5, none: ~, empty: , flag: true, 0: zero}"
     assert load_yaml(text) == {
         "date": "2017-01-01",

@@ -51,7 +51,7 @@ def url(api: ImportApi) -> Iterator[str]:
         yield url
 
 
-def test_objects_arrive_and_a_second_install_replaces_them(api: ImportApi, url: str) -> None:
+def test_import_creates_objects_and_reinstall_replaces_them(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
     first = import_saved_objects(_place(url), api.product, objects)
     assert first.objects == len(objects)
@@ -63,7 +63,7 @@ def test_objects_arrive_and_a_second_install_replaces_them(api: ImportApi, url: 
     assert api.requests[:2] == ["GET /api/status", "POST /api/saved_objects/_import?overwrite=true"]
 
 
-def test_where_nothing_may_be_replaced_conflicts_are_told(api: ImportApi, url: str) -> None:
+def test_if_exists_fail_reports_conflicts(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
     import_saved_objects(_place(url), api.product, objects, IfExists.FAIL)
     with pytest.raises(RequestFailed, match=f"imported 0 of {len(objects)} objects") as caught:
@@ -73,7 +73,7 @@ def test_where_nothing_may_be_replaced_conflicts_are_told(api: ImportApi, url: s
     assert "--if-exists replace" in caught.value.remedy
 
 
-def test_copies_have_ids_of_their_own(api: ImportApi, url: str) -> None:
+def test_copies_have_new_ids(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
     original = import_saved_objects(_place(url), api.product, objects)
     copy = import_saved_objects(_place(url), api.product, objects, IfExists.COPY)
@@ -83,14 +83,14 @@ def test_copies_have_ids_of_their_own(api: ImportApi, url: str) -> None:
     assert ("dashboard", copy.dashboards["Searches"].rpartition("/")[2]) in stored
 
 
-def test_what_is_needed_and_not_sent_is_named(api: ImportApi, url: str) -> None:
+def test_missing_references_are_reported(api: ImportApi, url: str) -> None:
     objects = _objects(api.product)
     with pytest.raises(RequestFailed, match=f"needs index-pattern {objects[0].id}") as caught:
         import_saved_objects(_place(url), api.product, objects[1:])
     assert "missing" in caught.value.remedy
 
 
-def test_spaces_and_tenants() -> None:
+def test_import_into_spaces_and_tenants() -> None:
     kibana, other = ImportApi(DashboardProduct.KIBANA), ImportApi(DashboardProduct.DASHBOARDS)
     with serving(kibana) as url:
         done = import_saved_objects(
@@ -115,7 +115,7 @@ def test_spaces_and_tenants() -> None:
             import_saved_objects(_place(url, space="search"), DashboardProduct.DASHBOARDS, [])
 
 
-def test_a_base_path(api: ImportApi) -> None:
+def test_import_under_a_base_path(api: ImportApi) -> None:
     api.base_path = "/kibana"
     with serving(api) as url:
         done = import_saved_objects(_place(url), api.product, _objects(api.product))
@@ -124,7 +124,7 @@ def test_a_base_path(api: ImportApi) -> None:
             import_saved_objects(_place(url.removesuffix("/kibana")), api.product, _objects(api.product))
 
 
-def test_credentials(api: ImportApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_raise_access_denied(api: ImportApi, monkeypatch: pytest.MonkeyPatch) -> None:
     api.password = "secret"
     with serving(api) as url:
         for wrong in ({}, {"username": "user", "password": "wrong"}):
@@ -145,14 +145,14 @@ def test_credentials(api: ImportApi, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "Give the user" in caught.value.remedy
 
 
-def test_a_file_that_is_too_large(api: ImportApi, url: str) -> None:
+def test_payload_too_large_error_has_remedy(api: ImportApi, url: str) -> None:
     api.largest = 100
     with pytest.raises(RequestFailed, match="413.*maximum allowed: 100") as caught:
         import_saved_objects(_place(url), api.product, _objects(api.product))
     assert "maxImportPayloadBytes" in caught.value.remedy
 
 
-def test_the_other_product_is_refused_before_anything_is_sent(api: ImportApi, url: str) -> None:
+def test_wrong_dashboard_product_is_rejected_before_import(api: ImportApi, url: str) -> None:
     [other] = set(DashboardProduct) - {api.product}
     with pytest.raises(UnsupportedEngine, match=f"is {api.product.label}"):
         import_saved_objects(_place(url), other, _objects(other))
@@ -185,19 +185,21 @@ class _Other(BaseHTTPRequestHandler):
         (403, AccessDenied, "hello"),
     ],
 )
-def test_what_is_no_kibana(status: int, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_kibana_server_is_rejected(
+    status: int, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_Other, "status", status)
     monkeypatch.setattr(import_api, "_Handler", _Other)
     with serving(ImportApi(DashboardProduct.KIBANA)) as url, pytest.raises(kind, match=words):
         import_saved_objects(_place(url), DashboardProduct.KIBANA, _objects(DashboardProduct.KIBANA))
 
 
-def test_nothing_there(silent_port: int) -> None:
+def test_unreachable_kibana_names_the_url_option(silent_port: int) -> None:
     with pytest.raises(EngineUnreachable, match="nothing listens.*\n.*--kibana-url"):
         import_saved_objects(_place(f"http://127.0.0.1:{silent_port}"), DashboardProduct.KIBANA, [])
 
 
-def test_tls(api: ImportApi, tmp_path: Path) -> None:
+def test_import_over_tls_requires_the_ca(api: ImportApi, tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -219,7 +221,7 @@ def test_tls(api: ImportApi, tmp_path: Path) -> None:
         ({"attributes": {"title": "x", "new": 1}}, "is not valid|unexpected"),
     ],
 )
-def test_single_objects_that_are_refused_are_named(
+def test_rejected_objects_are_named(
     change: dict[str, Any], words: str, api: ImportApi, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = saved_objects._KIBANA_TYPE_VERSIONS, saved_objects._DASHBOARDS_TYPE_VERSIONS

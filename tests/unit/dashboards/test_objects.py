@@ -34,18 +34,18 @@ def _lines(objects: list[SavedObject], product: DashboardProduct) -> list[dict[s
 
 
 @pytest.mark.parametrize("product", DashboardProduct)
-def test_objects_are_as_they_were(product: DashboardProduct) -> None:
+def test_objects_match_golden_files(product: DashboardProduct) -> None:
     assert to_ndjson(_everything(product), product) == (GOLDEN / f"{product}.ndjson").read_bytes()
 
 
 @pytest.mark.parametrize("product", DashboardProduct)
-def test_objects_follow_the_schemas_and_all_references_resolve(product: DashboardProduct) -> None:
+def test_objects_match_schemas_and_references_resolve(product: DashboardProduct) -> None:
     check_objects(product, _lines(_everything(product), product))
     check_objects(product, _lines(_everything(product, title_vector=MODEL, body_vector=PASSAGES), product))
 
 
 @pytest.mark.parametrize("product", DashboardProduct)
-def test_without_reports_nothing_needs_their_view(product: DashboardProduct) -> None:
+def test_without_reports_no_object_needs_the_loads_view(product: DashboardProduct) -> None:
     lines = _lines(load_dashboard_objects(product, "docs", {"embedding": MODEL}, None), product)
     check_objects(product, lines)
     assert not any("loads" in line["attributes"]["title"] for line in lines)
@@ -55,7 +55,7 @@ _NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-_äß“{}&", min_size=1
 
 
 @given(_NAMES, _NAMES)
-def test_ids_belong_to_an_index_and_never_change(one: str, other: str) -> None:
+def test_object_ids_are_stable_per_index(one: str, other: str) -> None:
     ids = [
         {saved.id for saved in load_dashboard_objects(DashboardProduct.KIBANA, name, {"embedding": MODEL}, None)}
         for name in (one, other)
@@ -69,12 +69,12 @@ def test_ids_belong_to_an_index_and_never_change(one: str, other: str) -> None:
 
 @settings(max_examples=20)
 @given(_NAMES)
-def test_any_name_gives_objects_that_can_be_read(index: str) -> None:
+def test_any_index_name_gives_valid_objects(index: str) -> None:
     for product in DashboardProduct:
         check_objects(product, _lines(_everything(product, index), product))
 
 
-def test_vectors_are_hidden_and_models_have_names() -> None:
+def test_views_hide_vectors_and_label_models() -> None:
     views = [
         saved
         for saved in _everything(DashboardProduct.KIBANA, one=MODEL, parts=PASSAGES)
@@ -92,7 +92,7 @@ def test_vectors_are_hidden_and_models_have_names() -> None:
     assert timed == {"one_meta.embedded_at", "parts_meta.embedded_at", "@timestamp"}
 
 
-def test_the_saved_search_shows_texts_first_and_never_a_vector() -> None:
+def test_saved_search_shows_texts_first_and_no_vector() -> None:
     [search] = [saved for saved in _everything(DashboardProduct.KIBANA) if saved.type == "search"]
     assert search.attributes["columns"] == [
         "title",
@@ -117,7 +117,7 @@ def test_the_saved_search_shows_texts_first_and_never_a_vector() -> None:
         ),
     ],
 )
-def test_the_checks_find_what_is_wrong(spoil: Any) -> None:
+def test_check_objects_detects_errors(spoil: Any) -> None:
     lines = _lines(_everything(DashboardProduct.KIBANA), DashboardProduct.KIBANA)
     spoil(next(line for line in lines if line["type"] == "visualization"))
     with pytest.raises((AssertionError, jsonschema.ValidationError)):

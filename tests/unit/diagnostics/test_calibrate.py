@@ -47,7 +47,7 @@ def share(cosines: Sequence[float], value: float) -> float:
 
 
 @given(QUERIES, st.sampled_from([0.5, 0.8, 0.95]))
-def test_the_largest_value_that_keeps_enough_is_recommended(
+def test_recommends_the_largest_value_with_enough_recall(
     queries: list[tuple[list[float], list[float], list[float]]], keep: float
 ) -> None:
     recommended = calibrate(sample_of(queries), keep).recommended
@@ -62,7 +62,7 @@ def test_the_largest_value_that_keeps_enough_is_recommended(
 
 @settings(max_examples=30)
 @given(QUERIES)
-def test_rows_say_what_loops_over_all_cosines_say(queries: list[tuple[list[float], list[float], list[float]]]) -> None:
+def test_rows_equal_brute_force(queries: list[tuple[list[float], list[float], list[float]]]) -> None:
     sample = sample_of(queries)
     found = calibrate(sample, 0.8)
     values = [row.min_cosine for row in found.rows]
@@ -81,9 +81,7 @@ def test_rows_say_what_loops_over_all_cosines_say(queries: list[tuple[list[float
 
 @settings(max_examples=30)
 @given(st.integers(1, 6), st.integers(2, 12), st.integers(1, 3), st.integers(0, 9))
-def test_unrelated_documents_are_counted_as_loops_count_them(
-    queries: int, documents: int, most_vectors: int, seed: int
-) -> None:
+def test_unrelated_counts_equal_brute_force(queries: int, documents: int, most_vectors: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     counts = random.integers(1, most_vectors + 1, size=documents)
     starts = np.cumsum([0, *counts[:-1]])
@@ -105,20 +103,20 @@ def test_unrelated_documents_are_counted_as_loops_count_them(
             )
 
 
-def test_a_document_is_as_near_as_its_nearest_passage_and_no_cosine_exceeds_one() -> None:
+def test_document_cosine_is_that_of_the_nearest_chunk() -> None:
     query = np.array([[3.0, 0.0]], dtype=np.float32)
     vectors = np.array([[0, 1], [5, 0], [-1, 0], [1, 1]], dtype=np.float32)
     found = document_cosines(query, vectors, np.array([0, 2, 3]))
     assert found[0].tolist() == [1.0, -1.0, pytest.approx(0.5**0.5)]
 
 
-def test_the_cosines_of_some_queries_are_those_of_these_queries_alone() -> None:
+def test_subset_of_queries_equals_calibrating_them_alone() -> None:
     queries = [([0.9], [0.1, 0.2], [0.9, 0.2]), ([0.4], [0.3], []), ([0.6, 0.1], [0.5], [0.6])]
     chosen = sample_of(queries).of([2, 0])
     assert calibrate(chosen, 0.9) == calibrate(sample_of([queries[2], queries[0]]), 0.9)
 
 
-def test_few_queries_give_no_lower_end_and_many_a_narrow_interval() -> None:
+def test_interval_narrows_with_more_queries() -> None:
     random = np.random.default_rng(0)
 
     def found(count: int) -> Calibration:
@@ -147,7 +145,7 @@ def report_of(calibration: Calibration, *, labelled: bool) -> CalibrationReport:
     )
 
 
-def test_the_report_ends_with_what_to_type() -> None:
+def test_report_ends_with_the_command_to_run() -> None:
     queries = [([0.5], [0.1] * 99 + [0.45], [0.5, 0.45, 0.1])] * 4
     lines = calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labelled=True))
     assert lines[-1] == (
@@ -163,7 +161,7 @@ def test_the_report_ends_with_what_to_type() -> None:
     assert "no value tells them" not in "".join(lines)
 
 
-def test_the_report_says_what_pseudo_queries_and_overlaps_mean() -> None:
+def test_report_explains_pseudo_queries_and_overlaps() -> None:
     queries = [([0.5], [0.6] * 50 + [0.1] * 50, [0.6, 0.5])] * 4
     text = "\n".join(calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labelled=False)))
     assert "4 queries made of documents (first sentence: 4)" in text

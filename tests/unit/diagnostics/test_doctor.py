@@ -58,7 +58,7 @@ def disk(free: float, total: float = 100.0) -> NodeDisk:
         (50, {f"{MARK}.high": "not a number"}, Severity.OK, "free"),
     ],
 )
-def test_disks_are_judged_by_the_engines_own_watermarks(
+def test_disk_findings_follow_the_engine_watermarks(
     free: float, settings: dict[str, Any], level: Severity, words: str
 ) -> None:
     [finding] = disk_findings([disk(99), disk(free)], settings)
@@ -66,14 +66,14 @@ def test_disks_are_judged_by_the_engines_own_watermarks(
     assert bool(finding.remedy) is (level is not Severity.OK)
 
 
-def test_watermarks_that_are_off_and_nodes_that_do_not_tell() -> None:
+def test_disabled_watermarks_and_nodes_without_disk_stats() -> None:
     [off] = disk_findings([disk(1)], {"cluster.routing.allocation.disk.threshold_enabled": "false"})
     assert (off.level, "switched off" in off.message) == (Severity.OK, True)
     [silent] = disk_findings([], {})
     assert silent.level is Severity.WARNING
 
 
-def test_blocks_and_settings_left_behind() -> None:
+def test_index_blocks_and_leftover_load_settings_are_reported() -> None:
     meta = {"es_sbert": {"load": {"before": {"index.refresh_interval": None, "index.number_of_replicas": "1"}}}}
     state = IndexState("docs", {"_meta": meta}, {"index.blocks.write": "true", "index.blocks.read": "false"})
     blocked, left = settings_findings(state)
@@ -94,7 +94,7 @@ def levels(findings: Any) -> list[Severity]:
     return [finding.level for finding in findings]
 
 
-def test_vector_fields() -> None:
+def test_vector_field_findings() -> None:
     assert levels(field_findings("docs", field(), 10, INFO)) == [Severity.OK]
     assert levels(field_findings("docs", field(), 12, INFO)) == [Severity.WARNING]
     assert levels(field_findings("docs", field(truncated=3), 10, None)) == [Severity.OK, Severity.WARNING]
@@ -106,7 +106,7 @@ def test_vector_fields() -> None:
     assert levels(field_findings("docs", field(), 10, changed)) == [Severity.ERROR, Severity.OK]
 
 
-def test_an_error_is_a_finding() -> None:
+def test_finding_from_error() -> None:
     finding = Finding.of("engine", UsageError("broken", "Mend it."))
     assert finding.as_json() == {"level": "error", "about": "engine", "message": "broken", "remedy": "Mend it."}
 
@@ -121,14 +121,14 @@ def libraries(*missing: str) -> CudaLibraryStatus:
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_without_a_card_one_line_suffices(device: str) -> None:
+def test_no_gpu_is_one_finding(device: str) -> None:
     for driver in (None, NvidiaDriver(())):
         [finding] = cuda_findings(replace(GPU_WHEEL, driver=driver), CudaLibraryStatus(), device)
         assert (finding.level, finding.about) == (Severity.OK, "cuda")
         assert finding.message == "no NVIDIA GPU; onnxruntime-gpu 1.31.1, built for CUDA 13, runs on the CPU"
 
 
-def test_a_complete_installation_lists_every_library() -> None:
+def test_complete_cuda_installation_lists_every_library() -> None:
     findings = list(cuda_findings(GPU_WHEEL, libraries(), "auto"))
     assert {finding.level for finding in findings} == {Severity.OK}
     assert [finding.message for finding in findings][:3] == [
@@ -142,7 +142,7 @@ def test_a_complete_installation_lists_every_library() -> None:
 @pytest.mark.parametrize(
     ("device", "level"), [("auto", Severity.WARNING), ("cuda", Severity.ERROR), ("cuda:1", Severity.ERROR)]
 )
-def test_a_missing_library_comes_with_its_package(device: str, level: Severity) -> None:
+def test_missing_cuda_library_names_its_package(device: str, level: Severity) -> None:
     said = cuda_findings(GPU_WHEEL, libraries("libcurand.so.10", "libcudnn.so.9"), device)
     curand, cudnn = (finding for finding in said if finding.level is not Severity.OK)
     assert (curand.level, curand.message) == (level, "libcurand.so.10: not found")
@@ -179,7 +179,7 @@ def test_a_missing_library_comes_with_its_package(device: str, level: Severity) 
         ),
     ],
 )
-def test_what_keeps_a_gpu_from_being_used(state: CudaState, device: str, level: Severity, words: str) -> None:
+def test_unusable_gpu_is_reported_with_remedy(state: CudaState, device: str, level: Severity, words: str) -> None:
     [finding] = [finding for finding in cuda_findings(state, libraries(), device) if finding.level is not Severity.OK]
     assert (finding.level, words in finding.message) == (level, True)
     assert finding.remedy

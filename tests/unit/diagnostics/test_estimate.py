@@ -28,7 +28,7 @@ OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://opensearch")
         (OPENSEARCH, "flat", 0, 0, 4416, 1536),
     ],
 )
-def test_a_million_vectors_of_384_dimensions(
+def test_size_of_a_million_vectors_of_384_dimensions(
     info: EngineInfo, index_type: str, quantised: int, graph: int, source: int, memory: int
 ) -> None:
     size = estimate_size(info, IndexType(index_type), 1_000_000, 384)
@@ -38,7 +38,7 @@ def test_a_million_vectors_of_384_dimensions(
 
 
 @given(st.sampled_from(list(IndexType)), st.integers(1, 10**9), st.integers(64, 4096), st.integers(4, 64))
-def test_sizes_grow_in_proportion(index_type: IndexType, count: int, dimensions: int, m: int) -> None:
+def test_size_grows_proportionally(index_type: IndexType, count: int, dimensions: int, m: int) -> None:
     one, two = (estimate_size(ES8, index_type, times * count, dimensions, m) for times in (1, 2))
     assert two.disk == pytest.approx(2 * one.disk, abs=2)
     assert estimate_size(ES8, index_type, count, dimensions, 2 * m).graph == pytest.approx(2 * one.graph, abs=2)
@@ -47,5 +47,5 @@ def test_sizes_grow_in_proportion(index_type: IndexType, count: int, dimensions:
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (62_000_000, "62.0 MB"), (10**12, "1000.0 GB")]
 )
-def test_bytes_as_people_read_them(count: int, text: str) -> None:
+def test_size_text(count: int, text: str) -> None:
     assert size_text(count) == text

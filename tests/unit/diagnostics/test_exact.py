@@ -12,7 +12,7 @@ from tests.engine.vectors import cosines, random_vectors
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 17), st.integers(0, 9))
-def test_pages_of_any_size_give_what_numpy_gives(count: int, k: int, page: int, seed: int) -> None:
+def test_exact_neighbors_equal_numpy_for_any_page_size(count: int, k: int, page: int, seed: int) -> None:
     vectors = random_vectors(count, 8, seed)  # (count, 8)
     queries = np.concatenate([random_vectors(2, 8, seed + 100), vectors[:1]])  # (3, 8)
     own = [None, None, "0"]
@@ -38,7 +38,7 @@ def test_pages_of_any_size_give_what_numpy_gives(count: int, k: int, page: int, 
             assert abs(truth.cosines[number][str(row)] - expected[row]) < 1e-12
 
 
-def test_any_of_tied_documents_counts_but_no_more_than_k() -> None:
+def test_hits_count_tied_documents_up_to_k() -> None:
     vectors = np.array([[1, 0], [2, 0], [3, 0], [0, 1]], dtype=np.float32)
     ids = ["a", "b", "c", "d"]
     truth = find_exact_neighbors(vectors[:1], [None], [set(ids)], 2, [(ids, range(4), vectors)])
@@ -48,7 +48,7 @@ def test_any_of_tied_documents_counts_but_no_more_than_k() -> None:
     assert truth.hits(0, ["gone"]) == 0
 
 
-def test_a_document_of_several_passages_is_as_near_as_the_nearest() -> None:
+def test_document_cosine_is_that_of_the_nearest_chunk() -> None:
     vectors = np.array([[0, 1], [1, 0], [1, 1], [-1, 0]], dtype=np.float32)
     query = np.array([[1, 0]], dtype=np.float32)
     truth = find_exact_neighbors(query, [None], [{"a", "b", "c"}], 1, [(["a", "b", "c"], [0, 2, 3], vectors)])

@@ -37,14 +37,14 @@ def test_queries_are_read_and_other_keys_ignored(tmp_path: Path) -> None:
         ('["a"]', "line 2: the line is a JSON array"),
     ],
 )
-def test_bad_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
+def test_invalid_lines_are_reported(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "queries.jsonl"
     path.write_text('{"query": "x", "ids": ["a"]}\n' + line + "\n")
     with pytest.raises(SourceError, match=message):
         read_labelled_queries(path)
 
 
-def test_files_that_are_none_are_named(tmp_path: Path) -> None:
+def test_invalid_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="does not exist or is no file"):
         read_labelled_queries(tmp_path / "none.jsonl")
     with pytest.raises(SourceError, match="does not exist or is no file"):

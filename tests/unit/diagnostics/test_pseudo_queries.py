@@ -25,7 +25,7 @@ TITLED = TextTemplate.parse("{title}. {text}")
         ("昨日は嵐が来ました。木が倒れました。", "昨日は嵐が来ました。", "木が倒れました。"),
     ],
 )
-def test_the_first_sentence_is_searched_for_in_the_rest(text: str, query: str, rest: str) -> None:
+def test_first_sentence_becomes_the_query(text: str, query: str, rest: str) -> None:
     made = make_pseudo_query(TEXT, {"text": text}, text)
     assert made is not None
     assert (made.text, made.kind, made.rest) == (query, QueryKind.SENTENCE, rest)
@@ -41,11 +41,11 @@ def test_the_first_sentence_is_searched_for_in_the_rest(text: str, query: str, r
         ("昨日は嵐が来ました", "昨日は嵐"),
     ],
 )
-def test_one_sentence_gives_the_first_half_of_its_words(text: str, query: str) -> None:
+def test_single_sentence_yields_the_first_half_of_its_words(text: str, query: str) -> None:
     assert make_pseudo_query(TEXT, {"text": text}, text) == PseudoQuery(query, QueryKind.HALF, len(query), None)
 
 
-def test_one_sentence_of_several_fields_gives_the_first_of_them() -> None:
+def test_single_sentence_over_fields_yields_the_first_field() -> None:
     document = {"title": "Storm", "text": "trees fell"}
     made = make_pseudo_query(TITLED, document, "Storm. trees fell")
     assert made == PseudoQuery("Storm", QueryKind.FIELD, 0, ". trees fell")
@@ -55,12 +55,12 @@ def test_one_sentence_of_several_fields_gives_the_first_of_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["guitar", "guitar.", " x ", "…"])
-def test_a_text_of_one_word_gives_none(text: str) -> None:
+def test_single_word_text_yields_no_query(text: str) -> None:
     assert make_pseudo_query(TEXT, {"text": text}, text) is None
 
 
 @given(st.text(alphabet="ab c.。!\n ", max_size=40), st.text(alphabet="xy z.\n", max_size=10))
-def test_no_query_is_the_whole_text_and_none_is_empty(text: str, title: str) -> None:
+def test_query_is_never_empty_or_the_whole_text(text: str, title: str) -> None:
     document = {"title": title, "text": text}
     for template in (TEXT, TITLED):
         whole = template.text_of(document) or ""

@@ -27,7 +27,7 @@ def row(candidates: int, low: float, oversample: float | None = None) -> RecallM
     )
 
 
-def test_settings_come_in_the_order_of_effort_and_make_sense() -> None:
+def test_settings_are_ordered_by_effort() -> None:
     assert [s.num_candidates for s in recall_settings(IndexType.HNSW, 30, (), ())] == [30, 50, 100, 200, 500, 1000]
     quantised = recall_settings(IndexType.BBQ_HNSW, 100, (), ())
     assert all(s.oversample is not None and s.num_candidates >= 100 * s.oversample for s in quantised)
@@ -49,21 +49,21 @@ def test_settings_come_in_the_order_of_effort_and_make_sense() -> None:
         (IndexType.INT8_HNSW, (), (0.5,), "between 1 and 10"),
     ],
 )
-def test_values_that_make_no_sense(
+def test_invalid_values_are_rejected(
     index_type: IndexType, candidates: tuple[int, ...], oversamples: tuple[float, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         recall_settings(index_type, 10, candidates, oversamples)
 
 
-def test_the_least_effort_that_is_surely_enough_is_recommended() -> None:
+def test_recommends_the_least_effort_that_is_surely_enough() -> None:
     rows = [row(10, 0.80), row(50, 0.94), row(100, 0.951), row(200, 0.97)]
     assert recommend_setting(rows, 0.95) == SearchSetting(100, None)
     assert recommend_setting(rows, 0.99) is None
 
 
 @pytest.mark.parametrize(("target", "said"), [(0.9, "num_candidates 50 and oversample 2"), (0.99, "No setting")])
-def test_the_report_says_it(target: float, said: str) -> None:
+def test_report_states_the_recommendation(target: float, said: str) -> None:
     rows = (row(10, 0.80, 1.5), row(50, 0.94, 2.0))
     report = RecallReport(
         "docs", "embedding", "int8_hnsw", 10, 200, 5000, target, rows, recommend_setting(rows, target)
@@ -74,7 +74,7 @@ def test_the_report_says_it(target: float, said: str) -> None:
     assert "ef_search" in recall_lines(report, EngineType.OPENSEARCH)[1]
 
 
-def test_queries_are_lines_and_bad_files_are_named(tmp_path: Path) -> None:
+def test_read_queries_rejects_invalid_files(tmp_path: Path) -> None:
     file = tmp_path / "queries.txt"
     file.write_text("one\n\n  two words \n", encoding="utf-8")
     assert read_queries(file) == ["one", "two words"]

@@ -10,7 +10,7 @@ LENGTHS = st.lists(st.integers(1, 300), max_size=200)
 
 
 @given(LENGTHS, st.integers(1, 2000))
-def test_every_text_runs_exactly_once(lengths: list[int], budget: int) -> None:
+def test_every_text_is_batched_once(lengths: list[int], budget: int) -> None:
     batches = plan_batches(np.array(lengths, dtype=np.int64), budget)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
 
@@ -34,7 +34,7 @@ def test_batches_are_filled() -> None:
 
 
 @given(LENGTHS, st.integers(1, 2000), st.integers(1, 2000))
-def test_true_tokens_stay_within_their_own_budget(lengths: list[int], padded: int, tokens: int) -> None:
+def test_unpadded_tokens_stay_within_their_own_budget(lengths: list[int], padded: int, tokens: int) -> None:
     array = np.array(lengths, dtype=np.int64)
     batches = plan_batches(array, BatchLimits(padded, tokens))
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
@@ -42,14 +42,14 @@ def test_true_tokens_stay_within_their_own_budget(lengths: list[int], padded: in
         assert len(batch) == 1 or (array[batch].max() * len(batch) <= padded and array[batch].sum() <= tokens)
 
 
-def test_a_budget_of_true_tokens_fills_batches_whatever_is_padded() -> None:
+def test_unpadded_budget_ignores_padding() -> None:
     lengths = np.array([20, 4, 4, 4, 4, 4], dtype=np.int64)
     assert [len(batch) for batch in plan_batches(lengths, BatchLimits(1000, 32))] == [4, 2]
     assert [len(batch) for batch in plan_batches(lengths, BatchLimits(40, 32))] == [2, 4]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=50))
-def test_distinct_rows_give_back_the_rows(rows: list[list[int]]) -> None:
+def test_unique_rows_round_trip(rows: list[list[int]]) -> None:
     arrays = [np.array(row, dtype=np.int64) for row in rows]
     firsts, where = unique_rows(arrays)
     assert [rows[firsts[position]] for position in where] == rows

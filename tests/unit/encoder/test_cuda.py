@@ -23,7 +23,7 @@ RAND, DNN = (
 )
 
 
-def test_libraries_of_cuda_13() -> None:
+def test_cuda_13_libraries() -> None:
     needed = needed_libraries(13, "linux")
     assert {library.name: library.package for library in needed} == {
         "libcudart.so.13": "nvidia-cuda-runtime",
@@ -37,17 +37,17 @@ def test_libraries_of_cuda_13() -> None:
     assert [library.name for library in needed if not library.required] == ["libcudnn.so.9"]
 
 
-def test_packages_of_cuda_12_carry_its_number() -> None:
+def test_cuda_12_package_names() -> None:
     packages = {library.package for library in needed_libraries(12, "linux")}
     assert packages == {f"nvidia-{name}-cu12" for name in ("cuda-runtime", "cublas", "curand", "cudnn", "cufft")}
 
 
-def test_names_on_windows() -> None:
+def test_windows_library_names() -> None:
     names = {library.name for library in needed_libraries(13, "win32")}
     assert {"cudart64_13.dll", "cublasLt64_13.dll", "curand64_10.dll", "cudnn64_9.dll"} <= names
 
 
-def test_folders_of_packages_old_and_new(tmp_path: Path) -> None:
+def test_nvidia_package_folders_old_and_new(tmp_path: Path) -> None:
     for folder in ("curand/lib", "cu13/lib", "cudnn/lib", "cu13/bin/x86_64", "cu13/include"):
         (tmp_path / folder).mkdir(parents=True)
     found = [folder.relative_to(tmp_path).as_posix() for folder in nvidia_package_folders([tmp_path], 13)]
@@ -76,20 +76,20 @@ def loader(*there: str) -> tuple[Callable[[str], str], list[str]]:
     return load, asked
 
 
-def test_the_system_comes_before_packages(packaged: Path) -> None:
+def test_system_library_precedes_packages(packaged: Path) -> None:
     load, asked = loader(RAND.name, str(packaged / RAND.name))
     assert find_libraries([RAND], [packaged], load) == CudaLibraryStatus(((RAND, f"/system/{RAND.name}"),))
     assert asked == [RAND.name]
 
 
-def test_a_package_brings_what_the_system_lacks(packaged: Path) -> None:
+def test_package_provides_missing_system_library(packaged: Path) -> None:
     load, asked = loader(str(packaged / RAND.name))
     found = find_libraries([RAND, DNN], [packaged], load)
     assert found == CudaLibraryStatus(((RAND, str(packaged / RAND.name)),), (DNN,))
     assert asked == [RAND.name, str(packaged / RAND.name), DNN.name]
 
 
-def test_a_file_that_does_not_load_is_missing(packaged: Path) -> None:
+def test_library_that_fails_to_load_is_missing(packaged: Path) -> None:
     load, _ = loader()
     assert find_libraries([RAND], [packaged], load) == CudaLibraryStatus((), (RAND,))
 
@@ -102,11 +102,11 @@ def test_a_file_that_does_not_load_is_missing(packaged: Path) -> None:
         ("undefined symbol: cublasLtMatmul", ["libcurand.so.10"]),
     ],
 )
-def test_names_of_what_the_provider_lacks(problem: str, names: list[str]) -> None:
+def test_missing_library_names(problem: str, names: list[str]) -> None:
     assert missing_library_names(CudaLibraryStatus((), (RAND, DNN)), problem) == names
 
 
-def test_the_command_that_installs() -> None:
+def test_install_remedy() -> None:
     twice = [CudaLibrary("libcublasLt.so.13", "nvidia-cublas"), CudaLibrary("libcublas.so.13", "nvidia-cublas"), RAND]
     assert install_remedy(twice, 13) == (
         "Install what is missing: pip install nvidia-cublas nvidia-curand; "

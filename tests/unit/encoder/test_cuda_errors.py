@@ -70,7 +70,7 @@ def _built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "does not run on cuda:1: no reason given", "doctor"),
     ],
 )
-def test_an_exception_becomes_an_error_with_a_remedy(text: str, message: str, remedy: str) -> None:
+def test_onnxruntime_exception_becomes_error_with_remedy(text: str, message: str, remedy: str) -> None:
     error = device_error(CARD, RuntimeError(text))
     assert message in error.message
     assert remedy in error.remedy
@@ -79,7 +79,7 @@ def test_an_exception_becomes_an_error_with_a_remedy(text: str, message: str, re
     assert "\n" not in error.message
 
 
-def test_old_cards_are_pointed_to_the_release_that_has_code_for_them() -> None:
+def test_old_gpu_error_names_the_release_that_supports_it() -> None:
     text = "CUDA error cudaErrorNoKernelImageForDevice:no kernel image is available for execution on the device"
     old = device_error(CARD, RuntimeError(text), (7, 0))
     assert "cuda:1 (compute capability 7.0)" in old.message
@@ -87,11 +87,11 @@ def test_old_cards_are_pointed_to_the_release_that_has_code_for_them() -> None:
     assert "--upgrade" in device_error(CARD, RuntimeError(text), (12, 1)).remedy
 
 
-def test_a_long_cause_is_cut() -> None:
+def test_long_error_cause_is_truncated() -> None:
     assert len(error_cause("x" * 1000)) <= 301
 
 
-def test_libraries_that_are_not_found_are_listed() -> None:
+def test_missing_libraries_are_listed() -> None:
     missing = (CudaLibrary("libcublas.so.13", "nvidia-cublas"), CudaLibrary("libcurand.so.10", "nvidia-curand"))
     error = missing_libraries_error(
         CARD, CudaLibraryStatus((), missing), "libcublas.so.13: cannot open shared object file"
@@ -102,13 +102,13 @@ def test_libraries_that_are_not_found_are_listed() -> None:
     assert "pip install nvidia-cublas nvidia-curand" in error.remedy
 
 
-def test_a_provider_that_does_not_load_for_another_reason_says_it() -> None:
+def test_other_provider_load_failure_is_quoted() -> None:
     error = missing_libraries_error(CARD, CudaLibraryStatus(), "undefined symbol: cublasLtMatmul")
     assert error.message.endswith("does not load: undefined symbol: cublasLtMatmul")
     assert "--device cpu" in error.remedy
 
 
-def test_a_missing_driver_is_no_missing_package() -> None:
+def test_missing_driver_is_not_a_missing_package() -> None:
     error = missing_libraries_error(CARD, CudaLibraryStatus(), "libcuda.so.1: cannot open shared object file")
     assert "there is no NVIDIA driver" in error.message
     assert "pip" not in error.remedy

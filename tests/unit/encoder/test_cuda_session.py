@@ -12,7 +12,7 @@ from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
 
 
-def test_the_trial_of_a_padded_graph_is_one_text(tmp_path: Path) -> None:
+def test_padded_graph_warmup_input_is_one_text(tmp_path: Path) -> None:
     export_bundle(read_sentence_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle", [Precision.FP32])
     session = open_session(tmp_path / "bundle/onnx/model_fp32.onnx", Device("cpu"))
     feed = warmup_inputs(session)
@@ -23,12 +23,12 @@ def test_the_trial_of_a_padded_graph_is_one_text(tmp_path: Path) -> None:
     assert session.run(None, feed)[0].shape[0] == 1
 
 
-def test_operators_that_compute_more_than_shapes() -> None:
+def test_non_shape_operators() -> None:
     assert non_shape_operators(["Concat", "Shape", "Gather", "Squeeze"]) == []
     assert non_shape_operators(["MatMul", "Concat", "Tan", "MatMul"]) == ["MatMul", "Tan"]
 
 
-def test_options_of_the_provider() -> None:
+def test_cuda_provider_options() -> None:
     options = cuda_provider_options(Device("cuda", 3))
     assert options == {"device_id": 3, "enable_skip_layer_norm_strict_mode": "1", "use_tf32": "0", "sdpa_kernel": "7"}
     assert cuda_provider_options(Device("cuda"), short=True)["sdpa_kernel"] == "2"

@@ -28,17 +28,17 @@ CPU, BOTH = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionPro
         ("cuda:3", BOTH, 4, Device("cuda", 3)),
     ],
 )
-def test_device(asked: str, providers: list[str], cards: int, device: Device) -> None:
+def test_choose_device(asked: str, providers: list[str], cards: int, device: Device) -> None:
     assert choose_device(asked, providers, cards) == device
 
 
 @pytest.mark.parametrize("asked", ["gpu", "cuda:", "cuda:x", "", "cpu:1", "CUDA"])
-def test_words_that_are_no_device(asked: str) -> None:
+def test_unknown_device_names_are_rejected(asked: str) -> None:
     with pytest.raises(UsageError, match="none of auto, cpu, cuda"):
         choose_device(asked, BOTH, 1)
 
 
-def test_cuda_without_the_provider_says_which_package() -> None:
+def test_cuda_without_provider_names_the_package() -> None:
     with pytest.raises(DeviceError, match="onnxruntime-gpu in place of onnxruntime"):
         choose_device("cuda", CPU, 1)
 
@@ -47,7 +47,7 @@ def test_cuda_without_the_provider_says_which_package() -> None:
     ("asked", "cards", "message"),
     [("cuda", 0, "no NVIDIA driver offers a GPU"), ("cuda:1", 1, "offers 1 device here"), ("cuda:2", 2, "2 devices")],
 )
-def test_a_card_that_is_not_there(asked: str, cards: int, message: str) -> None:
+def test_absent_gpu_raises_device_error(asked: str, cards: int, message: str) -> None:
     with pytest.raises(DeviceError, match=message) as error:
         choose_device(asked, BOTH, cards)
     assert "--device cpu" in error.value.remedy
@@ -64,7 +64,9 @@ def test_a_card_that_is_not_there(asked: str, cards: int, message: str) -> None:
         ("cpu", BOTH, 0, False, False),
     ],
 )
-def test_what_auto_says_of_the_cpu(asked: str, providers: list[str], cards: int, unused: bool, missing: bool) -> None:
+def test_unused_gpu_warning_and_no_gpu_notice(
+    asked: str, providers: list[str], cards: int, unused: bool, missing: bool
+) -> None:
     warning, note = unused_gpu_warning(asked, providers, cards), no_gpu_notice(asked, providers, cards)
     assert (warning is not None, note is not None) == (unused, missing)
     assert warning is None or "pip install 'es-sbert[cuda]'" in warning
@@ -79,17 +81,17 @@ def test_what_auto_says_of_the_cpu(asked: str, providers: list[str], cards: int,
         ("cpu", False, ("fp32", "int8")),
     ],
 )
-def test_automatic_precision(device: str, vnni: bool, precisions: tuple[str, ...]) -> None:
+def test_automatic_precision_order(device: str, vnni: bool, precisions: tuple[str, ...]) -> None:
     assert precision_order("auto", Device(device), vnni) == precisions
 
 
 @pytest.mark.parametrize(("device", "precision"), [("cpu", "fp16"), ("cuda", "int8")])
-def test_precisions_without_kernels(device: str, precision: str) -> None:
+def test_unsupported_precision_is_rejected(device: str, precision: str) -> None:
     with pytest.raises(UsageError, match="does not run on"):
         precision_order(precision, Device(device), True)
 
 
-def test_bundles_of_earlier_versions_keep_their_packed_variant() -> None:
+def test_older_bundles_use_their_packed_variant() -> None:
     assert choose_variant(Device("cuda"), Precision.FP16, ["fp16", "fp16-packed"]) == "fp16"
     assert choose_variant(Device("cuda"), Precision.FP16, ["fp16-fused", "fp16-packed"]) == "fp16-packed"
     assert choose_variant(Device("cuda"), Precision.FP16, ["fp16-fused", "fp32"]) is None

@@ -37,14 +37,14 @@ def test_documents_and_queries_get_their_prompts(encoder: Encoder) -> None:
     assert encoder.embed_documents([]) == []
 
 
-def test_numbers_are_plain_floats(encoder: Encoder) -> None:
+def test_embeddings_are_plain_floats(encoder: Encoder) -> None:
     """What json and the engines' clients take; numpy's own numbers they refuse."""
     for vector in (encoder.embed_query("a"), *encoder.embed_documents(["a", "man"])):
         assert len(vector) == HIDDEN
         assert {type(number) for number in vector} == {float}
 
 
-def test_asynchronous_twins_leave_the_loop_free(encoder: Encoder) -> None:
+def test_async_methods_do_not_block_the_loop(encoder: Encoder) -> None:
     async def together() -> tuple[list[list[float]], list[float], list[list[float]], list[float]]:
         service = AsyncEmbeddingService(encoder)
         return await asyncio.gather(
@@ -60,14 +60,14 @@ def test_asynchronous_twins_leave_the_loop_free(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize(("interface", "ours"), [(TheirService, Encoder), (TheirAsyncService, AsyncEmbeddingService)])
-def test_nothing_of_elasticsearchs_interface_is_missing(interface: type, ours: type) -> None:
+def test_implements_the_elasticsearch_embedding_interface(interface: type, ours: type) -> None:
     names = interface.__abstractmethods__
     assert names == {"embed_documents", "embed_query"}
     for name in names:
         assert asyncio.iscoroutinefunction(getattr(ours, name)) is (interface is TheirAsyncService)
 
 
-def test_input_that_is_none(encoder: Encoder) -> None:
+def test_invalid_input_raises_usage_error(encoder: Encoder) -> None:
     with pytest.raises(UsageError, match="not one string"):
         encoder.embed_documents("a man")
     with pytest.raises(UsageError, match="the query is a list, not a string"):
@@ -78,7 +78,7 @@ def test_input_that_is_none(encoder: Encoder) -> None:
         encoder.embed_documents([None])  # type: ignore[list-item]
 
 
-def test_haystack_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_haystack_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "haystack", None)  # as where it is not installed
     monkeypatch.delitem(sys.modules, "es_sbert.integrations.haystack", raising=False)
     with pytest.raises(UsageError, match="needs haystack") as caught:

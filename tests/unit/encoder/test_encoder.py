@@ -44,18 +44,18 @@ def encoder(folder: Path) -> object:
         yield encoder
 
 
-def test_a_copy_of_a_cached_model_bears_its_own_name(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
+def test_copy_of_a_cached_model_has_its_own_name(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     with Encoder(str(copy), device="cpu", precision="fp32") as again:
         assert (again.info.fingerprint, again.info.model) == (encoder.info.fingerprint, str(copy))
 
 
-def test_an_empty_name_is_no_default() -> None:
+def test_empty_model_name_is_rejected() -> None:
     with pytest.raises(ModelNotFound, match="no folder ''"):
         Encoder("")
 
 
-def test_equal_to_sentence_transformers(encoder: Encoder, folder: Path) -> None:
+def test_equals_sentence_transformers(encoder: Encoder, folder: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     reference = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     ours = encoder.encode(TEXTS)
@@ -69,7 +69,7 @@ def test_equal_to_sentence_transformers(encoder: Encoder, folder: Path) -> None:
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=40))
 @settings(deadline=None)
-def test_order_and_neighbours_do_not_matter(encoder: Encoder, texts: list[str]) -> None:
+def test_vectors_are_independent_of_order_and_batch(encoder: Encoder, texts: list[str]) -> None:
     alone = {text: encoder.encode([text])[0] for text in set(texts)}
     together = encoder.encode(texts)
     assert together.shape == (len(texts), HIDDEN)
@@ -77,7 +77,7 @@ def test_order_and_neighbours_do_not_matter(encoder: Encoder, texts: list[str]) 
         np.testing.assert_allclose(vector, alone[text], atol=2e-6)
 
 
-def test_stream_is_cut_into_windows(encoder: Encoder) -> None:
+def test_encode_stream_yields_windows(encoder: Encoder) -> None:
     parts = list(encoder.encode_stream(iter(TEXTS), window=7))
     assert [len(part.vectors) for part in parts[:-1]] == [7] * (len(parts) - 1)
     np.testing.assert_allclose(np.concatenate([part.vectors for part in parts]), encoder.encode(TEXTS), atol=2e-6)
@@ -89,7 +89,7 @@ def test_truncation_is_counted(encoder: Encoder) -> None:
     assert encoded.truncated.tolist() == [False, True, False]
 
 
-def test_nothing_gives_nothing(encoder: Encoder) -> None:
+def test_empty_input_gives_no_vectors(encoder: Encoder) -> None:
     assert encoder.encode([]).shape == (0, HIDDEN)
 
 
@@ -103,12 +103,12 @@ def test_any_iterable_of_texts_is_encoded(encoder: Encoder) -> None:
     np.testing.assert_array_equal(encoder.encode(text for text in TEXTS[:5]), encoder.encode(TEXTS[:5]))
 
 
-def test_details_of_a_single_string_are_a_mistake(encoder: Encoder) -> None:
+def test_encode_details_rejects_a_single_string(encoder: Encoder) -> None:
     with pytest.raises(UsageError, match="not one string"):
         encoder.encode_details("a man")
 
 
-def test_a_path_is_always_a_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_object_is_always_a_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Encoder(folder, device="cpu", precision="fp32", threads=1) as encoder:
         assert encoder.info.model == str(folder)
     monkeypatch.chdir(tmp_path)
@@ -116,9 +116,7 @@ def test_a_path_is_always_a_folder(folder: Path, tmp_path: Path, monkeypatch: py
         Encoder(Path("all-MiniLM-L6-v2"))
 
 
-def test_auto_falls_back_to_the_cpu_with_the_cause_and_its_remedy(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_falls_back_to_cpu_with_cause_and_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def open_pool(path: Path, device: Device, threads: int) -> InferencePool:
         if device.kind == "cuda":
             raise DeviceError("no cuBLAS", "Install it.")
@@ -133,7 +131,7 @@ def test_auto_falls_back_to_the_cpu_with_the_cause_and_its_remedy(
         Encoder(folder, device="cuda", precision="fp32")
 
 
-def test_info_says_what_runs(encoder: Encoder, folder: Path) -> None:
+def test_info_reports_device_variant_and_threads(encoder: Encoder, folder: Path) -> None:
     assert (encoder.info.provider, encoder.info.device) == ("CPUExecutionProvider", "cpu")
     assert (encoder.info.variant, encoder.info.threads, encoder.info.warnings) == ("fp32", 2, ())
 
@@ -144,7 +142,7 @@ def test_second_load_uses_the_cache(encoder: Encoder, folder: Path) -> None:
     assert messages == []
 
 
-def test_cuda_fails_where_there_is_none(folder: Path) -> None:
+def test_cuda_without_a_device_raises_device_error(folder: Path) -> None:
     from es_sbert.encoder.device import cuda_devices
 
     if cuda_devices():
@@ -154,7 +152,7 @@ def test_cuda_fails_where_there_is_none(folder: Path) -> None:
     assert "--device cpu" in error.value.remedy or "onnxruntime-gpu" in error.value.remedy
 
 
-def test_a_closed_encoder_says_so(folder: Path) -> None:
+def test_closed_encoder_raises_usage_error(folder: Path) -> None:
     with Encoder(str(folder), device="cpu", precision="fp32", threads=1) as closed:
         closed.encode(["a man"])
     with pytest.raises(UsageError, match="the model is closed") as caught:
@@ -162,9 +160,7 @@ def test_a_closed_encoder_says_so(folder: Path) -> None:
     assert "with block" in caught.value.remedy
 
 
-def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_embedding_ends_between_batches_and_is_reusable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, begun = threading.Event(), []
     with Encoder(str(folder), device="cpu", precision="fp32", threads=1, budget=64) as encoder:
         tokenized = encoder.tokenize(TEXTS)
@@ -192,9 +188,7 @@ def test_embedding_ends_between_two_batches_and_the_encoder_stays_usable(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_vector_that_is_not_finite_is_an_error(
-    encoder: Encoder, value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_non_finite_vector_raises_model_error(encoder: Encoder, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def overflowing(session: onnxruntime.InferenceSession, feed: ModelInputs, into: Vectors) -> None:
         run_session(session, feed, into)
         into[-1, 3] = value
@@ -205,7 +199,7 @@ def test_a_vector_that_is_not_finite_is_an_error(
     assert "--precision fp32" in caught.value.remedy
 
 
-def test_the_next_window_is_tokenised_while_one_is_embedded(encoder: Encoder) -> None:
+def test_encode_stream_tokenizes_the_next_window_ahead(encoder: Encoder) -> None:
     read: list[int] = []
 
     def texts() -> Iterator[str]:
@@ -223,7 +217,7 @@ def test_the_next_window_is_tokenised_while_one_is_embedded(encoder: Encoder) ->
         assert len(read) == 5 * (window + 1)
 
 
-def test_an_error_in_a_stream_of_texts_reaches_the_caller(encoder: Encoder) -> None:
+def test_error_in_text_iterator_reaches_the_caller(encoder: Encoder) -> None:
     def texts() -> Iterator[str]:
         yield from ["a"] * 5
         raise OSError("the disk is gone")

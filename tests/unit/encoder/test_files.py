@@ -36,13 +36,13 @@ def _expected(encoder: Encoder) -> np.ndarray:
     return encoder.encode(["a man", "plays guitar", "", "the cat sleeps"])
 
 
-def test_npy(encoder: Encoder, tmp_path: Path) -> None:
+def test_writes_npy(encoder: Encoder, tmp_path: Path) -> None:
     summary = encode_file(encoder, io.BytesIO(LINES.encode()), tmp_path / "v.npy")
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), _expected(encoder), atol=2e-6)
     assert summary.texts == 4
 
 
-def test_no_lines(encoder: Encoder, tmp_path: Path) -> None:
+def test_empty_input_writes_an_empty_array(encoder: Encoder, tmp_path: Path) -> None:
     encode_file(encoder, io.BytesIO(b""), tmp_path / "v.npy")
     assert np.load(tmp_path / "v.npy").shape == (0, HIDDEN)
 
@@ -75,12 +75,12 @@ def test_a_bad_line_is_named_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unwritable_output(encoder: Encoder, tmp_path: Path) -> None:
+def test_unwritable_output_raises_output_error(encoder: Encoder, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         encode_file(encoder, io.BytesIO(b"a"), tmp_path / "missing" / "v.npy")
 
 
-def test_a_full_disk_is_an_error_of_ours(encoder: Encoder) -> None:
+def test_full_disk_raises_output_error(encoder: Encoder) -> None:
     with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OutputError, match="No space left"):
         encode_file(encoder, io.BytesIO(b"a"), full)
 
@@ -100,31 +100,31 @@ def test_a_pipe_is_written_to_and_not_replaced(encoder: Encoder, tmp_path: Path)
         encode_file(encoder, io.BytesIO(b"a man"), tmp_path / "pipe.npy")
 
 
-def test_what_stands_beside_the_text_is_not_rewritten(encoder: Encoder) -> None:
+def test_other_jsonl_fields_keep_their_bytes(encoder: Encoder) -> None:
     line = '{"id": 12345678901234567890123, "price": 1.10, "text": "a man" }'
     out = io.BytesIO()
     encode_file(encoder, io.BytesIO(line.encode()), out, form="jsonl")
     assert out.getvalue().decode().startswith(line[:-1] + ',"embedding":[')
 
 
-def test_an_old_vector_is_replaced(encoder: Encoder) -> None:
+def test_existing_vector_is_replaced(encoder: Encoder) -> None:
     out = io.BytesIO()
     encode_file(encoder, io.BytesIO(b'{"embedding": [1], "text": "a man"}'), out, form="jsonl")
     assert out.getvalue().count(b"embedding") == 1
     assert len(orjson.loads(out.getvalue())["embedding"]) == HIDDEN
 
 
-def test_a_text_where_the_vector_goes(encoder: Encoder) -> None:
+def test_text_field_equal_to_vector_field_is_rejected(encoder: Encoder) -> None:
     with pytest.raises(UsageError, match="'embedding'"):
         encode_file(encoder, io.BytesIO(b'{"embedding": "a"}'), io.BytesIO(), form="jsonl", text_field="embedding")
 
 
 @given(st.integers(0, 10**18), st.integers(1, 10_000))
-def test_header_keeps_its_length(rows: int, dimensions: int) -> None:
+def test_npy_header_has_constant_length(rows: int, dimensions: int) -> None:
     assert len(npy_header(rows, dimensions)) == len(npy_header(0, dimensions))
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encode_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     folder = write_tiny_bert(tmp_path / "tiny", max_tokens=8)
     command = ["encode", "--model", str(folder), "--precision", "fp32", "--device", "cpu"]
@@ -135,7 +135,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1 texts were longer than 8 tokens and were cut (14 tokens lost)" in result.stderr
 
 
-def test_a_dash_is_stdout_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dash_writes_to_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     folder = write_tiny_bert(tmp_path / "tiny", max_tokens=8)
     monkeypatch.chdir(tmp_path)
@@ -145,7 +145,7 @@ def test_a_dash_is_stdout_and_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "-").exists()
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "tiny")
     (tmp_path / "texts").write_text("a man\n" * 20_000)
     command = f"{sys.executable} -m es_sbert.cli.main encode --model {folder} --device cpu {tmp_path / 'texts'}"

@@ -9,17 +9,17 @@ def _processor(number: int, socket: int, core: int) -> str:
     return f"processor\t: {number}\nphysical id\t: {socket}\ncore id\t\t: {core}\nmodel name\t: some CPU"
 
 
-def test_two_threads_of_a_core_count_once() -> None:
+def test_hyperthreads_of_a_core_count_once() -> None:
     hyperthreads = [_processor(0, 0, 0), _processor(1, 0, 0), _processor(2, 0, 1), _processor(3, 0, 1), ""]
     assert count_cores(hyperthreads, {0, 1, 2, 3}) == 2
     assert count_cores(hyperthreads, {0, 1}) == 1
 
 
-def test_equal_core_numbers_on_two_sockets_are_two_cores() -> None:
+def test_equal_core_ids_on_two_sockets_are_two_cores() -> None:
     assert count_cores([_processor(0, 0, 0), _processor(1, 1, 0)], {0, 1}) == 2
 
 
-def test_systems_that_do_not_tell_cores_apart() -> None:
+def test_unknown_core_topology_counts_zero() -> None:
     assert count_cores(["processor\t: 0\nBogoMIPS\t: 50.00"], {0}) == 0
 
 
@@ -27,7 +27,7 @@ def test_systems_that_do_not_tell_cores_apart() -> None:
     ("text", "cores"),
     [("max 100000", None), ("200000 100000\n", 2), ("150000 100000", 1), ("50000 100000", 1), ("", None)],
 )
-def test_container_quota(text: str, cores: int | None) -> None:
+def test_quota_cores(text: str, cores: int | None) -> None:
     assert quota_cores(text) == cores
 
 
@@ -42,7 +42,7 @@ def test_container_quota(text: str, cores: int | None) -> None:
         ("", "x86_64", False),
     ],
 )
-def test_int8_instructions(flags: str, machine: str, expected: bool) -> None:
+def test_has_int8_products(flags: str, machine: str, expected: bool) -> None:
     assert has_int8_products(flags, machine) is expected
 
 
@@ -59,5 +59,5 @@ def test_this_machine_has_a_core() -> None:
         (Gpu("", None), "a card"),
     ],
 )
-def test_cards_are_shown_as_far_as_the_driver_tells(card: Gpu, shown: str) -> None:
+def test_gpu_is_described_as_far_as_the_driver_reports(card: Gpu, shown: str) -> None:
     assert str(card) == shown

@@ -28,7 +28,7 @@ def test_padding_is_on_the_right_and_masked(rows: list[list[int]]) -> None:
 
 
 @given(ROWS)
-def test_packed_tokens_are_those_of_the_texts_in_order(rows: list[list[int]]) -> None:
+def test_packed_tokens_keep_text_order(rows: list[list[int]]) -> None:
     batch = pack(arrays(rows))
     texts = np.split(batch.input_ids, batch.cumulated_lengths[1:-1])
     assert [text.tolist() for text in texts] == rows
@@ -39,7 +39,7 @@ def test_packed_tokens_are_those_of_the_texts_in_order(rows: list[list[int]]) ->
 
 
 @given(ROWS)
-def test_padded_rows_lead_back_to_the_padded_batch(rows: list[list[int]]) -> None:
+def test_padded_rows_restore_the_padded_batch(rows: list[list[int]]) -> None:
     batch = pack(arrays(rows))
     ids, mask = pad(arrays(rows))
     longest = batch.padded_rows.shape[1]
@@ -52,7 +52,7 @@ def test_padded_rows_lead_back_to_the_padded_batch(rows: list[list[int]]) -> Non
 
 
 @given(ROWS)
-def test_token_offset_names_the_places_of_tokens_then_those_of_padding(rows: list[list[int]]) -> None:
+def test_token_offset_lists_tokens_then_padding(rows: list[list[int]]) -> None:
     batch = pack(arrays(rows))
     texts, longest = batch.token_offset.shape
     offsets = batch.token_offset.ravel()
@@ -68,7 +68,7 @@ def test_positions_count_from_zero_in_each_text(rows: list[list[int]]) -> None:
 
 
 @given(ROWS)
-def test_positions_with_a_padding_id_are_those_of_roberta(rows: list[list[int]]) -> None:
+def test_positions_with_padding_id_equal_roberta(rows: list[list[int]]) -> None:
     torch = pytest.importorskip("torch")
     roberta = pytest.importorskip("transformers.models.roberta.modeling_roberta")
     expected = [
@@ -80,5 +80,5 @@ def test_positions_with_a_padding_id_are_those_of_roberta(rows: list[list[int]])
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1, 8), (8, 8), (9, 16), (510, 512)])
-def test_lengths_are_rounded_up_to_the_alignment_of_attention(length: int, expected: int) -> None:
+def test_lengths_are_rounded_up_to_the_attention_alignment(length: int, expected: int) -> None:
     assert round_up(length) == expected

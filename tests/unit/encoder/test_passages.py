@@ -25,7 +25,7 @@ def passages(tokenizer: SentenceTokenizer, text: str, tokens: int = 24, overlap:
     return [text[start:end] for start, end in spans]
 
 
-def test_cuts_stand_at_ends_of_sentences(tokenizer: SentenceTokenizer) -> None:
+def test_chunks_end_at_sentences(tokenizer: SentenceTokenizer) -> None:
     text = "The cat sleeps on the mat. A man plays the guitar. The cat plays.\n\nA man sleeps."
     assert passages(tokenizer, text, 9) == [
         "The cat sleeps on the mat.",
@@ -39,13 +39,13 @@ def test_cuts_stand_at_ends_of_sentences(tokenizer: SentenceTokenizer) -> None:
     assert passages(tokenizer, " \n ") == []
 
 
-def test_a_sentence_that_is_too_long_is_cut_between_words(tokenizer: SentenceTokenizer) -> None:
+def test_long_sentence_is_split_between_words(tokenizer: SentenceTokenizer) -> None:
     found = passages(tokenizer, "cat " * 30, 10)
     assert " ".join(found).split() == ["cat"] * 30
     assert [len(passage.split()) for passage in found] == [8, 8, 8, 6]
 
 
-def test_neighbours_share_at_most_the_overlap(tokenizer: SentenceTokenizer) -> None:
+def test_chunks_overlap_by_at_most_the_given_tokens(tokenizer: SentenceTokenizer) -> None:
     text = "The cat sleeps. A man plays. The cat plays. A man sleeps. The mat sleeps."
     [spans] = tokenizer.splitter(14, 4)([text])
     shared = [text[second[0] : first[1]] for first, second in pairwise(spans)]
@@ -53,7 +53,7 @@ def test_neighbours_share_at_most_the_overlap(tokenizer: SentenceTokenizer) -> N
     assert any(shared)
 
 
-def test_the_prompt_takes_its_share(tokenizer: SentenceTokenizer) -> None:
+def test_prompt_reduces_chunk_size(tokenizer: SentenceTokenizer) -> None:
     text = "cat " * 40
     [spans] = tokenizer.splitter(10, 0, "document")([text])
     read = tokenizer([text[start:end] for start, end in spans], "document")
@@ -67,7 +67,7 @@ def test_the_prompt_takes_its_share(tokenizer: SentenceTokenizer) -> None:
     st.integers(0, 3),
     st.sampled_from(["", " "]),
 )
-def test_nothing_is_lost_and_nothing_is_cut_off(
+def test_chunks_cover_the_text_within_the_token_limit(
     tokenizer: SentenceTokenizer, words: list[str], tokens: int, overlap: int, between: str
 ) -> None:
     text = between.join(words)
@@ -83,6 +83,8 @@ def test_nothing_is_lost_and_nothing_is_cut_off(
     ("tokens", "overlap", "message"),
     [(25, 0, "reads 24 tokens, not 25"), (2, 0, "hold no text"), (10, 8, "cannot share 8")],
 )
-def test_rules_that_make_no_sense(tokenizer: SentenceTokenizer, tokens: int, overlap: int, message: str) -> None:
+def test_invalid_chunk_rules_are_rejected(
+    tokenizer: SentenceTokenizer, tokens: int, overlap: int, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         tokenizer.splitter(tokens, overlap)

@@ -72,7 +72,7 @@ def scores(folder: Path, first: list[str], second: list[str], precision: str = "
         return reranker.score(first, second)
 
 
-def test_equal_to_sentence_transformers(folder: Path, exported: Path) -> None:
+def test_equals_sentence_transformers(folder: Path, exported: Path) -> None:
     reference = CrossEncoder(str(folder), device="cpu")
     theirs = reference.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
     ours = scores(exported, FIRST, SECOND)
@@ -82,13 +82,13 @@ def test_equal_to_sentence_transformers(folder: Path, exported: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_score_does_not_depend_on_the_pairs_beside_it(exported: Path, precision: str) -> None:
+def test_score_is_independent_of_the_batch(exported: Path, precision: str) -> None:
     with Reranker(exported, device="cpu", precision=precision, threads=1) as reranker:
         alone = [reranker.score([a], [b])[0] for a, b in zip(FIRST, SECOND, strict=True)]
         np.testing.assert_allclose(reranker.score(FIRST, SECOND), alone, atol=2e-5)
 
 
-def test_int8_is_another_graph_with_nearly_the_same_scores(exported: Path) -> None:
+def test_int8_scores_are_close_to_fp32(exported: Path) -> None:
     difference = np.abs(scores(exported, FIRST, SECOND, "int8") - scores(exported, FIRST, SECOND))
     assert 0 < difference.mean() < 0.05
 
@@ -101,7 +101,7 @@ def test_the_exported_folder_opens_in_sentence_transformers(folder: Path, export
     np.testing.assert_array_equal(before, after)
 
 
-def test_a_folder_that_sentence_transformers_wrote(tmp_path: Path) -> None:
+def test_exports_a_folder_saved_by_sentence_transformers(tmp_path: Path) -> None:
     """With modules.json and an activation of its own."""
     import torch
 
@@ -116,7 +116,7 @@ def test_a_folder_that_sentence_transformers_wrote(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores(tmp_path / "out", FIRST, SECOND), theirs, atol=2e-5)
 
 
-def test_texts_of_a_query_are_scored_and_ranked(bert: Path) -> None:
+def test_predict_and_rank(bert: Path) -> None:
     reference = CrossEncoder(str(bert), device="cpu")
     with Reranker(str(bert), device="cpu", precision="fp32") as reranker:
         scores = reranker.predict(TEXTS[0], TEXTS)
@@ -130,7 +130,7 @@ def test_texts_of_a_query_are_scored_and_ranked(bert: Path) -> None:
         assert reranker.rank(TEXTS[0], []) == []
 
 
-def test_several_labels(tmp_path: Path) -> None:
+def test_several_labels_give_outputs_but_no_score(tmp_path: Path) -> None:
     labels = {0: "contradiction", 1: "entailment", 2: "neutral"}
     folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1, config={"id2label": labels})
     export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
@@ -144,7 +144,7 @@ def test_several_labels(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from(TEXTS)), max_size=30))
 @settings(deadline=None, max_examples=20)
-def test_order(bert: Path, known: np.ndarray, pairs: list[tuple[str, str]]) -> None:
+def test_scores_keep_pair_order(bert: Path, known: np.ndarray, pairs: list[tuple[str, str]]) -> None:
     by_pair = dict(zip(zip(FIRST, SECOND, strict=True), known, strict=True))
     with Reranker(bert, device="cpu", threads=2) as reranker:
         result = reranker.score([a for a, _ in pairs], [b for _, b in pairs])
@@ -156,14 +156,14 @@ def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch:
     np.testing.assert_allclose(scores(bert, FIRST, SECOND), known, atol=2e-6)
 
 
-def test_it_is_a_pair_scorer(bert: Path) -> None:
+def test_is_a_pair_scorer(bert: Path) -> None:
     with Reranker(bert, device="cpu") as reranker:
         assert isinstance(reranker, PairScorer)
         assert reranker.name == "bert (fp32)"
         assert reranker.warnings == ()
 
 
-def test_tokens_are_those_of_transformers(folder: Path, exported: Path) -> None:
+def test_tokens_equal_transformers(folder: Path, exported: Path) -> None:
     """Cut pairs too: the longer text loses its end, both keep their special tokens."""
     tokenizer = CrossEncoder(str(folder), device="cpu").tokenizer
     opened = open_reranker_bundle(exported)
@@ -190,7 +190,7 @@ def test_torch_is_not_imported(bert: Path) -> None:
     assert done.stdout.split("\n")[:2] == ["1", "[]"]
 
 
-def test_no_pairs(bert: Path) -> None:
+def test_no_pairs_have_no_scores(bert: Path) -> None:
     assert scores(bert, [], []).shape == (0,)
 
 
@@ -202,12 +202,12 @@ def test_no_pairs(bert: Path) -> None:
         (["a"], ["\ud800"], "be tokenised"),
     ],
 )
-def test_pairs_that_are_none(bert: Path, first: list[str], second: list[str], message: str) -> None:
+def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str], message: str) -> None:
     with Reranker(bert, device="cpu") as reranker, pytest.raises(UsageError, match=message):
         reranker.score(first, second)
 
 
-def test_a_precision_that_is_not_there(bert: Path) -> None:
+def test_missing_precision_raises_model_error(bert: Path) -> None:
     with pytest.raises(ModelError, match="has no int8 variant for cpu, only fp32") as raised:
         Reranker(bert, device="cpu", precision="int8")
     assert "--precision int8" in raised.value.remedy
@@ -234,7 +234,7 @@ def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
         (True, ["fp32", "fp16"], "cpu", "fp32"),
     ],
 )
-def test_auto_takes_what_runs_best(
+def test_auto_selects_the_best_variant(
     native: bool, present: list[str], kind: str, chosen: str, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_loading, "has_int8_products", lambda: native)
@@ -244,7 +244,7 @@ def test_auto_takes_what_runs_best(
     assert selected.warnings == (("the reranker has no fp16 variant: fp32 runs instead",) if slower else ())
 
 
-def test_fp16_that_is_asked_for_and_not_there(bert: Path) -> None:
+def test_requested_fp16_must_exist(bert: Path) -> None:
     """As for sentence encoders: a precision that is named is an error where it is missing, `auto` is not."""
     with pytest.raises(ModelError, match="has no fp16 variant for cuda, only fp32") as raised:
         choose_reranker_variant(with_variants(bert, ["fp32"]), Device("cuda"), "fp16")
@@ -255,7 +255,7 @@ def test_fp16_that_is_asked_for_and_not_there(bert: Path) -> None:
         choose_reranker_variant(with_variants(bert, ["int8"]), Device("cuda"), "int8")
 
 
-def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_failure_falls_back_only_for_auto(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` takes the CPU and says so, `cuda` fails."""
     monkeypatch.setattr(model_loading, "choose_device", lambda asked, providers, cards: Device("cuda"))
 
@@ -272,7 +272,7 @@ def test_cuda_that_does_not_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
         Reranker(bert, device="cuda")
 
 
-def test_forced_variants_say_so(bert: Path, tmp_path: Path) -> None:
+def test_forced_variant_warns(bert: Path, tmp_path: Path) -> None:
     opened = open_reranker_bundle(bert)
     forced = {name: variant.model_copy(update={"forced": True}) for name, variant in opened.manifest.variants.items()}
     bundle = type(opened)(opened.folder, opened.model, opened.manifest.model_copy(update={"variants": forced}))
@@ -287,7 +287,7 @@ def copy(folder: Path, target: Path) -> Path:
     return target
 
 
-def test_folders_that_are_no_reranker(bert: Path, tmp_path: Path) -> None:
+def test_non_reranker_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="is no reranker"):
         Reranker(tmp_path / "nowhere")
     with pytest.raises(BundleInvalid, match="is no reranker"):
@@ -299,7 +299,7 @@ def test_folders_that_are_no_reranker(bert: Path, tmp_path: Path) -> None:
     assert f"es-sbert export {plain}" in raised.value.remedy
 
 
-def test_edited_folders(bert: Path, tmp_path: Path) -> None:
+def test_edited_folders_are_rejected(bert: Path, tmp_path: Path) -> None:
     edited = copy(bert, tmp_path / "tokenizer")
     tokenizer = json.loads((edited / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
@@ -324,7 +324,7 @@ def test_edited_folders(bert: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_score_that_is_not_finite_is_an_error(bert: Path, tmp_path: Path, value: float) -> None:
+def test_non_finite_score_raises_model_error(bert: Path, tmp_path: Path, value: float) -> None:
     broken = copy(bert, tmp_path / "broken")
     path = broken / "onnx/model_fp32.onnx"
     graph = onnx.load(str(path))
@@ -339,19 +339,19 @@ def test_a_score_that_is_not_finite_is_an_error(bert: Path, tmp_path: Path, valu
     assert "--precision fp32" in raised.value.remedy
 
 
-def test_no_room_for_text(tmp_path: Path, bert: Path) -> None:
+def test_max_tokens_without_room_for_text_is_rejected(tmp_path: Path, bert: Path) -> None:
     opened = open_reranker_bundle(bert)
     with pytest.raises(BundleInvalid, match="already fill"):
         PairTokenizer(opened.model.model_copy(update={"max_tokens": 3}), opened.manifest.pairs)
 
 
-def test_token_types_reach_the_networks_that_know_them(folder: Path, exported: Path) -> None:
+def test_token_types_are_fed_only_to_models_that_use_them(folder: Path, exported: Path) -> None:
     pairs = open_reranker_bundle(exported).manifest.pairs
     assert ("token_type_ids" in pairs.inputs) == (folder.name in ("bert", "xlnet"))
     assert pairs.padding_side == ("left" if folder.name == "xlnet" else "right")
 
 
-def test_pairs_that_are_cut_are_told(folder: Path, exported: Path) -> None:
+def test_truncated_pairs_are_reported(folder: Path, exported: Path) -> None:
     tokenizer = CrossEncoder(str(folder), device="cpu").tokenizer
     lengths = np.array(
         [len(tokenizer(a, b, truncation=False)["input_ids"]) for a, b in zip(FIRST, SECOND, strict=True)]

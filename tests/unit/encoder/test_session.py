@@ -24,14 +24,14 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.integers(0, 10**11), st.integers(1, 256))
-def test_sessions_within_memory(size: int, threads: int) -> None:
+def test_session_count_stays_within_memory(size: int, threads: int) -> None:
     held = session_count(size, threads)
     assert 1 <= held <= threads
     assert held == 1 or held * size <= 2_000_000_000
 
 
 @pytest.mark.parametrize(("threads", "memory", "expected"), [(3, 10**9, 3), (3, 0, 1)])
-def test_every_thread_gets_a_session(
+def test_each_thread_gets_a_session_if_memory_allows(
     graph: Path, threads: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "_MAX_WEIGHT_BYTES", memory)
@@ -53,7 +53,7 @@ def test_every_thread_gets_a_session(
     assert len(set(lent)) == expected
 
 
-def test_a_single_text_opens_one_session(graph: Path) -> None:
+def test_sequential_use_opens_one_session(graph: Path) -> None:
     pool = InferencePool(graph, Device("cpu"), 8)
     with pool.session() as first:
         pass
@@ -62,15 +62,13 @@ def test_a_single_text_opens_one_session(graph: Path) -> None:
     assert first is second
 
 
-def test_a_file_that_is_no_graph(tmp_path: Path) -> None:
+def test_invalid_graph_raises_bundle_invalid(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(BundleInvalid, match="does not take"):
         open_session(tmp_path / "model.onnx", Device("cpu"))
 
 
-def test_a_file_that_is_no_graph_is_refused_without_a_word_on_stdout(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_graph_prints_nothing_to_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(BundleInvalid, match="does not take"):
         open_session(tmp_path / "model.onnx", Device("cpu"))

@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_bert(tmp_path_factory.mktemp("m") / "tiny", max_tokens=8, prompts={"query": "query: "})
 
 
-def test_equal_to_the_library_with_its_own_truncation(folder: Path) -> None:
+def test_truncation_equals_the_tokenizers_library(folder: Path) -> None:
     texts = ["", "a", "A man plays the guitar.", " ".join(WORDS), "unknown words", "a " * 100]
     reference = Tokenizer.from_file(str(folder / "tokenizer.json"))
     reference.enable_truncation(8)
@@ -29,20 +29,20 @@ def test_equal_to_the_library_with_its_own_truncation(folder: Path) -> None:
     assert [row.tolist() for row in ours.ids] == [encoding.ids for encoding in reference.encode_batch(texts)]
 
 
-def test_counts_before_the_cut(folder: Path) -> None:
+def test_token_counts_exclude_truncation(folder: Path) -> None:
     tokenized = SentenceTokenizer(read_sentence_model(folder))(["a " * 6, "a " * 7, "a " * 1000])
     assert tokenized.tokens.tolist() == [8, 9, 1002]
     assert tokenized.truncated.tolist() == [False, True, True]
     assert {len(row) for row in tokenized.ids} == {8}
 
 
-def test_prompt_is_put_in_front(folder: Path) -> None:
+def test_prompt_is_prepended(folder: Path) -> None:
     tokenizer = SentenceTokenizer(read_sentence_model(folder))
     assert tokenizer(["a cat"], "query").ids[0].tolist() == tokenizer(["query: a cat"]).ids[0].tolist()
     assert tokenizer(["a cat"], "document").ids[0].tolist() == tokenizer(["a cat"]).ids[0].tolist()
 
 
-def test_lower_case_is_a_step_of_the_tokenizer(folder: Path) -> None:
+def test_lowercase_applies_to_prompts_but_not_special_tokens(folder: Path) -> None:
     """As in sentence-transformers: prompts are lower-cased too, and special tokens in a text stay special."""
     model = read_sentence_model(folder)
     plain = SentenceTokenizer(model)
@@ -51,12 +51,12 @@ def test_lower_case_is_a_step_of_the_tokenizer(folder: Path) -> None:
     assert lowered(["A CAT"], "query").ids[0].tolist() == plain(["query: a cat"]).ids[0].tolist()
 
 
-def test_lone_surrogates(folder: Path) -> None:
+def test_lone_surrogates_are_rejected(folder: Path) -> None:
     with pytest.raises(UsageError, match="cannot be tokenised"):
         SentenceTokenizer(read_sentence_model(folder))(["\ud800"])
 
 
-def test_broken_tokenizer(tmp_path: Path) -> None:
+def test_broken_tokenizer_is_rejected(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "m")
     model = read_sentence_model(folder)
     (folder / "tokenizer.json").write_text("{}")
@@ -64,13 +64,13 @@ def test_broken_tokenizer(tmp_path: Path) -> None:
         SentenceTokenizer(model)
 
 
-def test_no_room_for_text(tmp_path: Path) -> None:
+def test_max_tokens_without_room_for_text_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match="already fill"):
         SentenceTokenizer(read_sentence_model(write_tiny_bert(tmp_path / "m", max_tokens=2)))
 
 
 @given(st.integers(1, 60), st.integers(3, 40), st.integers(0, 2))
-def test_cut_keeps_head_and_special_end(length: int, maximum: int, suffix: int) -> None:
+def test_truncate_ids_keeps_head_and_special_suffix(length: int, maximum: int, suffix: int) -> None:
     row = np.arange(length)
     result = truncate_ids(row, maximum, suffix)
     assert len(result) == min(length, maximum)
@@ -142,7 +142,7 @@ def any_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     st.lists(st.sampled_from(_FRAGMENTS), max_size=200), st.sampled_from(["", " "]), st.sampled_from([None, "query"])
 )
 @settings(deadline=None, max_examples=300)
-def test_the_beginning_of_a_long_text_gives_the_ids_of_the_whole_text(
+def test_prefix_of_a_long_text_gives_the_ids_of_the_whole(
     any_tokenizer: SentenceTokenizer, fragments: list[str], between: str, kind: PromptKind | None
 ) -> None:
     text = between.join(fragments)
@@ -163,7 +163,7 @@ def test_the_beginning_of_a_long_text_gives_the_ids_of_the_whole_text(
     assert begun.tokens.tolist()[::2] == any_tokenizer(["a cat", "a"], kind).tokens.tolist()
 
 
-def test_a_text_of_megabytes_is_not_tokenised_to_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_long_text_is_not_tokenized_to_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = SentenceTokenizer(read_sentence_model(folder))
     text = "the cat sleeps on the mat . " * 100_000
     seen: list[int] = []

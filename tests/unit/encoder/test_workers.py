@@ -23,7 +23,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bundle/onnx/model_fp32.onnx"
 
 
-def test_several_batches_run_at_the_same_time_in_threads_and_a_single_one_in_the_callers(graph: Path) -> None:
+def test_batches_run_in_threads_and_a_single_one_in_the_caller(graph: Path) -> None:
     workers = InferencePool(graph, Device("cpu"), 2)
     together = threading.Barrier(2, timeout=60)
     ran: list[threading.Thread] = []
@@ -45,7 +45,7 @@ def test_several_batches_run_at_the_same_time_in_threads_and_a_single_one_in_the
         workers.run([np.array([0])], run_one)
 
 
-def test_no_batch_is_begun_once_the_stop_is_set(graph: Path) -> None:
+def test_no_batch_starts_after_stop(graph: Path) -> None:
     workers = InferencePool(graph, Device("cpu"), 2)
     stop, ran = threading.Event(), []
     stop.set()

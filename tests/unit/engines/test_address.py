@@ -37,12 +37,12 @@ def test_url_is_read_and_printed_without_credentials(url: str, printed: str) -> 
     assert parse_address(settings(url=url)).url == printed
 
 
-def test_credentials_in_the_url_sign_in() -> None:
+def test_url_credentials_become_basic_auth() -> None:
     address = parse_address(settings(url="http://elastic:p%40ss@localhost:9200"))
     assert address.headers == {"authorization": "Basic " + base64.b64encode(b"elastic:p@ss").decode()}
 
 
-def test_api_key_and_basic_authentication() -> None:
+def test_api_key_bearer_and_basic_auth_headers() -> None:
     assert parse_address(settings(api_key="abc")).headers == {"authorization": "ApiKey abc"}
     assert parse_address(settings(token="abc")).headers == {"authorization": "Bearer abc"}
     basic = parse_address(settings(username="ü", password="p")).headers["authorization"]
@@ -50,11 +50,11 @@ def test_api_key_and_basic_authentication() -> None:
     assert parse_address(settings()).headers == {}
 
 
-def test_secrets_do_not_show_in_the_representation() -> None:
+def test_secrets_are_not_in_the_repr() -> None:
     assert "c2VjcmV0" not in repr(parse_address(settings(api_key="c2VjcmV0")))
 
 
-def test_a_fingerprint_takes_the_place_of_authority_and_host_name() -> None:
+def test_fingerprint_replaces_ca_and_host_name_checks() -> None:
     digits = "AB" * 32
     for written in (digits, ":".join(["AB"] * 32)):
         address = parse_address(settings(url="https://localhost:9200", fingerprint=written))
@@ -70,20 +70,20 @@ def test_a_fingerprint_takes_the_place_of_authority_and_host_name() -> None:
         settings(fingerprint=digits, ca_certs="ca.pem")
 
 
-def test_two_ways_to_sign_in_are_refused() -> None:
+def test_two_authentication_methods_are_rejected() -> None:
     with pytest.raises(UsageError, match="the URL holds a user name"):
         parse_address(settings(url="http://a:b@localhost:9200", api_key="k"))
 
 
 @pytest.mark.parametrize("secret", ["", "hunter2\n", "two words", "schlüssel", "k\x00"])
 @pytest.mark.parametrize("kind", ["api_key", "token"])
-def test_secrets_that_no_header_takes_are_refused_and_not_repeated(kind: str, secret: str) -> None:
+def test_secrets_invalid_in_headers_are_rejected_without_echo(kind: str, secret: str) -> None:
     with pytest.raises(UsageError, match="not allowed in an HTTP header") as caught:
         parse_address(settings(**{kind: secret}))
     assert "hunter2" not in str(caught.value)
 
 
-def test_scheme_and_port_are_taken_as_written() -> None:
+def test_scheme_and_port_are_parsed() -> None:
     address = parse_address(settings(url="HTTPS://localhost:0"))
     assert (address.scheme, address.port) == ("https", 0)
 
@@ -93,25 +93,25 @@ def test_scheme_and_port_are_taken_as_written() -> None:
     ["http://", "http://localhost:port", "http://localhost:99999", "http://[::1", "http://h/?q", "http://a..b:9200",
      "http://two words:9200", "http://h\x00:9200", f"http://{'x' * 64}:9200"],
 )  # fmt: skip
-def test_impossible_addresses_are_refused(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(UsageError, match="not a URL"):
         parse_address(settings(url=url))
 
 
-def test_password_of_an_impossible_address_is_not_repeated() -> None:
+def test_password_of_an_invalid_url_is_not_echoed() -> None:
     with pytest.raises(UsageError) as caught:
         parse_address(settings(url="http://elastic:hunter2@localhost:port"))
     assert "hunter2" not in str(caught.value)
 
 
-def test_certificates_are_checked(tmp_path: Path) -> None:
+def test_certificates_are_verified(tmp_path: Path) -> None:
     context = parse_address(settings(url="https://localhost:9200")).ssl_context
     assert context is not None
     assert context.check_hostname
     assert parse_address(settings()).ssl_context is None
 
 
-def test_missing_and_broken_ca_files(tmp_path: Path) -> None:
+def test_missing_and_broken_ca_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         parse_address(settings(url="https://localhost:9200", ca_certs=tmp_path / "none.pem"))
     broken = tmp_path / "broken.pem"

@@ -64,7 +64,7 @@ ELASTIC = {"x-elastic-product": "Elasticsearch"}
         (302, b""),
     ],
 )
-def test_another_web_server_is_named_as_such(status: int, body: bytes) -> None:
+def test_other_web_server_raises_unsupported_engine(status: int, body: bytes) -> None:
     error = error_of(status, body)
     assert isinstance(error, UnsupportedEngine)
     assert "neither Elasticsearch nor OpenSearch" in error.message
@@ -72,7 +72,7 @@ def test_another_web_server_is_named_as_such(status: int, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(502, b"Bad Gateway"), (503, b"OpenSearch Security not initialized.")])
-def test_what_is_not_ready_yet_may_pass(status: int, body: bytes) -> None:
+def test_not_ready_engine_raises_request_failed(status: int, body: bytes) -> None:
     error = error_of(status, body)
     assert isinstance(error, RequestFailed)
     assert error.status == status
@@ -87,21 +87,21 @@ def test_what_is_not_ready_yet_may_pass(status: int, body: bytes) -> None:
         ({"version": {"number": "2.19.1", "distribution": "opensearch"}}, {}, "OpenSearch 2.19.1"),
     ],
 )
-def test_versions_that_are_too_old_are_refused(body: Any, headers: dict[str, str], label: str) -> None:
+def test_unsupported_versions_are_rejected(body: Any, headers: dict[str, str], label: str) -> None:
     error = error_of(200, body, headers)
     assert isinstance(error, UnsupportedEngine)
     assert error.message.startswith(f"{label} at http://127.0.0.1")
     assert "or newer" in error.remedy
 
 
-def test_refused_credentials_and_missing_rights() -> None:
+def test_rejected_credentials_raise_access_denied() -> None:
     assert isinstance(error_of(401, {"error": "missing authentication"}), AccessDenied)
     forbidden = error_of(403, {"error": {"type": "security_exception", "reason": "no monitor"}})
     assert isinstance(forbidden, AccessDenied)
     assert "no monitor" in forbidden.message
 
 
-def test_an_engine_that_does_not_tell_its_version_is_not_guessed() -> None:
+def test_unavailable_engine_without_version_is_request_failed() -> None:
     error = error_of(503, {"error": {"type": "x", "reason": "not ready"}}, ELASTIC)
     assert isinstance(error, RequestFailed)
     assert error.status == 503
@@ -111,5 +111,5 @@ def test_an_engine_that_does_not_tell_its_version_is_not_guessed() -> None:
     ("text", "version"),
     [("9.5.0", (9, 5, 0)), ("9.0.0-SNAPSHOT", (9, 0, 0)), ("8.19", None), ("a.b.c", None), (None, None)],
 )
-def test_versions_are_read(text: Any, version: tuple[int, int, int] | None) -> None:
+def test_parse_version(text: Any, version: tuple[int, int, int] | None) -> None:
     assert _parse_version(text) == version

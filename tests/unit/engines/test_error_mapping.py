@@ -17,7 +17,7 @@ def failed(status: int, body: Any) -> EsSbertError:
     return response_error(status, body, label="Elasticsearch 9.5.0", action="PUT /docs")
 
 
-def test_root_cause_joins_the_chain_of_causes_once() -> None:
+def test_root_cause_joins_the_cause_chain_once() -> None:
     body = {
         "error": {
             "root_cause": [{"type": "mapper_parsing_exception", "reason": "failed to parse"}],
@@ -54,7 +54,7 @@ def test_root_cause_of_a_failed_shard() -> None:
         ("", "no reason given"),
     ],
 )
-def test_root_cause_of_odd_answers(body: Any, reason: str) -> None:
+def test_root_cause_of_unexpected_bodies(body: Any, reason: str) -> None:
     assert root_cause(body)[1] == reason
 
 
@@ -71,7 +71,7 @@ def test_root_cause_of_odd_answers(body: Any, reason: str) -> None:
         (503, "", RequestFailed),
     ],
 )
-def test_status_becomes_an_error_of_the_tree(status: int, kind: str, expected: type[EsSbertError]) -> None:
+def test_status_maps_to_error_class(status: int, kind: str, expected: type[EsSbertError]) -> None:
     error = failed(status, {"error": {"type": kind, "reason": "because"}})
     assert type(error) is expected
     assert error.remedy
@@ -79,13 +79,13 @@ def test_status_becomes_an_error_of_the_tree(status: int, kind: str, expected: t
         assert error.status == status
 
 
-def test_a_query_of_too_many_words_is_told_how_it_may_hold_them() -> None:
+def test_max_clause_count_error_names_the_setting() -> None:
     error = failed(400, {"error": {"type": "x", "reason": "maxClauseCount is set to 1024"}})
     assert "indices.query.bool.max_clause_count" in error.remedy
 
 
 @pytest.mark.parametrize("kind", ["cluster_block_exception", "index_create_block_exception"])
-def test_a_blocked_index_is_no_question_of_rights(kind: str) -> None:
+def test_index_block_is_not_access_denied(kind: str) -> None:
     error = failed(403, {"error": {"type": kind, "reason": "index read-only"}})
     assert type(error) is RequestFailed
     assert "disk" in error.remedy
@@ -103,7 +103,7 @@ def test_a_blocked_index_is_no_question_of_rights(kind: str) -> None:
         (ConnectionResetError(104, "Connection reset by peer"), "broke", "https://"),
     ],
 )
-def test_broken_connections_say_what_to_check(cause: Exception, message: str, remedy: str) -> None:
+def test_connection_errors_have_specific_remedies(cause: Exception, message: str, remedy: str) -> None:
     wrapper = OSError("outer")
     wrapper.__cause__ = cause
     error = connection_error(URL, wrapper, 60)
@@ -137,7 +137,7 @@ def test_broken_connections_say_what_to_check(cause: Exception, message: str, re
                "docs/operations.md lists them."),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_named_where_the_engine_says_so(reason: str, remedy: str) -> None:
+def test_missing_privilege_is_named(reason: str, remedy: str) -> None:
     error = failed(403, {"error": {"type": "security_exception", "reason": reason}})
     assert isinstance(error, AccessDenied)
     assert error.remedy == remedy
@@ -165,7 +165,7 @@ def test_what_is_missing_is_named_where_the_engine_says_so(reason: str, remedy: 
         (400, "POST /docs/_search/template", "no handler found for uri [/docs/_search/template]", "lang-mustache"),
     ],
 )  # fmt: skip
-def test_a_module_that_the_build_lacks_is_named(status: int, action: str, reason: str, module: str) -> None:
+def test_missing_module_is_named(status: int, action: str, reason: str, module: str) -> None:
     error = response_error(status, {"error": reason}, label="Elasticsearch 9.5.0", action=action)
     assert isinstance(error, FeatureMissing)
     assert (error.module, error.status) == (module, status)
@@ -189,12 +189,12 @@ def test_a_module_that_the_build_lacks_is_named(status: int, action: str, reason
         (500, "POST /docs/_search", "script_lang not supported [painless]"),
     ],
 )
-def test_other_failures_are_no_missing_modules(status: int, action: str, reason: str) -> None:
+def test_other_failures_are_not_missing_modules(status: int, action: str, reason: str) -> None:
     error = response_error(status, {"error": reason}, label="Elasticsearch 9.5.0", action=action)
     assert type(error) is RequestFailed
 
 
-def test_the_remedy_names_only_servers_that_have_the_module() -> None:
+def test_remedy_lists_only_servers_with_the_module() -> None:
     [scripts] = [module for module in MODULES if module.name == "lang-painless"]
     assert servers_with_module(scripts) == (
         "Use a server that has it: `es-sbert engine up es9`, `es-sbert engine up opensearch`, or the complete "

@@ -20,7 +20,7 @@ from es_sbert.errors import UsageError
         (None, "http://localhost:9200"),
     ],
 )
-def test_the_address_of_a_client_holds_no_credentials(hosts: Any, url: str) -> None:
+def test_client_url_has_no_credentials(hosts: Any, url: str) -> None:
     client = OpenSearch(hosts)
     assert _opensearch_url(client.transport.hosts[0]) == url
     assert is_engine_client(client)
@@ -28,7 +28,7 @@ def test_the_address_of_a_client_holds_no_credentials(hosts: Any, url: str) -> N
     client.close()
 
 
-def test_a_subclass_of_a_client_is_one() -> None:
+def test_client_subclass_is_a_client() -> None:
     class Ours(OpenSearch):
         pass
 
@@ -38,7 +38,7 @@ def test_a_subclass_of_a_client_is_one() -> None:
 
 
 @pytest.mark.parametrize("given", [5, object(), {"hosts": ["localhost"]}])
-def test_what_is_no_engine_is_told_what_would_be(given: Any) -> None:
+def test_non_client_is_rejected(given: Any) -> None:
     with pytest.raises(UsageError, match="is no client of an engine") as caught:
         open_engine(given)
     assert "Give an address" in caught.value.remedy

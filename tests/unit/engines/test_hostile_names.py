@@ -46,19 +46,19 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_that_would_be_something_else_in_a_path(name: str) -> None:
+def test_path_like_index_names_are_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="not the name of one index"):
         quote_index_name(name)
 
 
 @pytest.mark.parametrize("name", ["a%2Fb", "日本", "a;b", "a&b=c", "%2e%2e"])
-def test_names_that_are_escaped(name: str) -> None:
+def test_special_index_names_are_escaped(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", quote_index_name(name))
     assert unquote(quote_index_name(name)) == name
 
 
 @given(st.text(max_size=30))
-def test_a_name_is_one_segment_of_a_path_or_refused(name: str) -> None:
+def test_index_name_is_one_path_segment_or_rejected(name: str) -> None:
     try:
         segment = quote_index_name(name)
     except UsageError:
@@ -69,7 +69,7 @@ def test_a_name_is_one_segment_of_a_path_or_refused(name: str) -> None:
 
 
 @given(st.text(max_size=30))
-def test_a_file_named_after_an_index_stays_in_its_folder(name: str) -> None:
+def test_safe_file_name_stays_in_its_folder(name: str) -> None:
     made = safe_file_name(name)
     assert made
     assert not set(made) & set("/\\\0\n")
@@ -78,13 +78,13 @@ def test_a_file_named_after_an_index_stays_in_its_folder(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.b", "it's", 'a"b', "_id", "a\\", "a b", "a\nb", "a*", "{a}", ""])
-def test_vector_fields_of_such_names_are_not_made(name: str) -> None:
+def test_unsafe_vector_field_names_are_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="no name for a vector field"):
         check_field_name(name)
 
 
 @given(st.text(min_size=1, max_size=20))
-def test_no_field_name_ends_the_string_of_a_script(name: str) -> None:
+def test_field_name_cannot_end_the_script_string(name: str) -> None:
     body = search_body(EngineType.ELASTICSEARCH, SearchMethod.EXACT, VectorQuery(name, np.ones(2, dtype=np.float32)))
     source = body["query"]["script_score"]["script"]["source"]
     # One painless string: no bare quote inside, and every backslash has its partner.

@@ -29,13 +29,13 @@ def covers(splits: list[FoldSplit], count: int) -> bool:
     return apart and whole and sorted(np.concatenate([test for _, test in splits]).tolist()) == list(range(count))
 
 
-def test_grades() -> None:
+def test_labels_become_grades() -> None:
     assert grades(["HS", "NS", "DTORCD", "SS"]).tolist() == [2, 0, 0, 1]
     with pytest.raises(SourceError, match="unknown label 'hs'"):
         grades(["HS", "hs"])
 
 
-def test_random_folds_have_the_same_share_of_every_label() -> None:
+def test_random_folds_are_stratified() -> None:
     splits = random_splits(LABELS)
     assert len(splits) == 10
     assert covers(splits, 100)
@@ -43,7 +43,7 @@ def test_random_folds_have_the_same_share_of_every_label() -> None:
         assert Counter(LABELS[row] for row in test) == {"NS": 4, "SS": 3, "HS": 2, "DTORCD": 1}
 
 
-def test_the_seed_shuffles() -> None:
+def test_seed_changes_the_folds() -> None:
     first = [test.tolist() for _, test in random_splits(LABELS, seed=1)]
     assert first == [test.tolist() for _, test in random_splits(LABELS, seed=1)]
     assert first != [test.tolist() for _, test in random_splits(LABELS, seed=2)]
@@ -70,7 +70,7 @@ def test_cross_validation_averages_over_folds() -> None:
     assert result.mean.pearson == pytest.approx((100 + result.folds[1].pearson) / 2)
 
 
-def test_the_regression_learns_and_sees_no_test_row() -> None:
+def test_regression_is_not_fitted_on_test_rows() -> None:
     random = np.random.default_rng(0)
     gold = np.array([0.0, 1.0, 2.0] * 30)
     features = random.normal(size=(90, 4)).astype(np.float32)
@@ -88,12 +88,12 @@ def test_the_regression_learns_and_sees_no_test_row() -> None:
 
 
 @pytest.mark.parametrize("labels", [[], ["NS"] * 20 + ["HS"] * 9])
-def test_too_few_pairs_of_a_label(labels: list[str]) -> None:
+def test_too_few_pairs_of_a_label_are_rejected(labels: list[str]) -> None:
     with pytest.raises(SourceError, match="10 folds need 10 pairs of every label"):
         random_splits(labels)
 
 
 @pytest.mark.parametrize(("topics", "folds"), [(["a", "b", "c"], 4), (["a", "a"], 2), ([], 2)])
-def test_too_few_topics(topics: list[str], folds: int) -> None:
+def test_too_few_topics_are_rejected(topics: list[str], folds: int) -> None:
     with pytest.raises(SourceError, match="topics cannot be split"):
         topic_splits(topics, folds=folds)

@@ -51,7 +51,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return ended.value.code, captured.out, captured.err
 
 
-def test_tables_on_stdout_and_progress_on_stderr(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_go_to_stdout_and_progress_to_stderr(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(
         capsys, tiny, "--task", "sts", "--task", "triplet", "--data", data, "--precision", "fp32", "--device", "cpu"
     )
@@ -90,7 +90,7 @@ def test_onnx_and_torch_give_the_same_figures(tiny: Path, data: Path, capsys: py
     assert values[0] == pytest.approx(values[1], abs=0.01)
 
 
-def test_a_card(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_card_option_writes_a_model_card(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = data / "README.md"
     (tiny / "training.json").write_text('{"recipe": {"name": "tiny", "description": "Trained for a test."}}')
     try:
@@ -106,7 +106,7 @@ def test_a_card(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "| small-test | all | 5 |" in text
 
 
-def test_a_limit(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limit_option(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(
         capsys, tiny, "--task", "triplet", "--data", data, "--limit", 3, "--backend", "torch", "--device", "cpu"
     )
@@ -127,7 +127,7 @@ def test_a_limit(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["--data", "."], "Missing option '--task'"),
     ],
 )
-def test_bad_options(
+def test_invalid_options_exit_with_code_2(
     arguments: list[str],
     message: str,
     tiny: Path,
@@ -141,7 +141,7 @@ def test_bad_options(
     assert message in err
 
 
-def test_a_broken_file_is_named_before_the_model_is_loaded(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_file_is_reported_before_the_model_loads(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = data / "sts/small-test.tsv"
     path.write_text(path.read_text().replace("1.5", "much"))
     code, _, err = run(capsys, "no/such-model-at-all", "--task", "sts", "--data", data)
@@ -149,7 +149,9 @@ def test_a_broken_file_is_named_before_the_model_is_loaded(data: Path, capsys: p
     assert "small-test.tsv, line 4: score is not a finite number: 'much'" in err
 
 
-def test_an_index_holds_one_collection(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_evaluation_accepts_one_collection(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("one", "two"):
         folder = tmp_path / "retrieval" / name
         (folder / "qrels").mkdir(parents=True)
@@ -168,7 +170,7 @@ def test_an_index_holds_one_collection(tiny: Path, tmp_path: Path, capsys: pytes
     assert [line.split()[-4:] for line in out.splitlines()[2:]] == [["100.00"] * 4] * 2
 
 
-def test_columns_of_a_file_are_mapped(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_option_maps_columns(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("a,b,similarity\n" + "".join(f"{first},{second},{score}\n" for first, second, score in PAIRS))
     code, _, err = run(capsys, tiny, "--task", "sts", "--file", path)
@@ -190,7 +192,7 @@ def test_columns_of_a_file_are_mapped(tiny: Path, tmp_path: Path, capsys: pytest
         (["score=a", "score=b"], "--columns names a and b for score"),
     ],
 )
-def test_columns_that_cannot_be_mapped(
+def test_invalid_columns_option_is_rejected(
     tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], columns: list[str], message: str
 ) -> None:
     options = [part for one in columns for part in ("--columns", one)]
@@ -199,7 +201,7 @@ def test_columns_that_cannot_be_mapped(
     assert message in err
 
 
-def test_documents_without_text_are_told(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documents_without_text_are_reported(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "small"
     (folder / "qrels").mkdir(parents=True)
     corpus = [{"_id": str(number), "text": "" if number < 6 else "a cat sleeps"} for number in range(8)]
@@ -213,7 +215,7 @@ def test_documents_without_text_are_told(tiny: Path, tmp_path: Path, capsys: pyt
     assert row["figures"]["recall@100"] == 50.0
 
 
-def test_evaluate_as_a_function(tiny: Path, data: Path) -> None:
+def test_evaluate_function(tiny: Path, data: Path) -> None:
     messages: list[str] = []
     report = evaluate(tiny, "sts", data, backend="torch", device="cpu", report=messages.append)
     assert (report.task, report.model, [row.data for row in report.rows]) == ("sts", str(tiny), ["small-test"])

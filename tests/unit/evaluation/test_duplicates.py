@@ -16,7 +16,7 @@ pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=2, ma
 )
 
 
-def test_hand_worked() -> None:
+def test_duplicates_by_hand() -> None:
     result = duplicates(np.array([0.9, 0.8, 0.7, 0.2]), np.array([1, 0, 1, 0]))
     # Precision 1 at recall 1/2, 2/3 at recall 1: AP = 1/2 · 1 + 1/2 · 2/3.
     assert result.average_precision == pytest.approx(100 * (0.5 + 1 / 3))
@@ -29,7 +29,7 @@ def test_hand_worked() -> None:
 
 @settings(deadline=None)
 @given(pairs)
-def test_no_threshold_does_better(found: list[tuple[int, int]]) -> None:
+def test_thresholds_are_optimal(found: list[tuple[int, int]]) -> None:
     scores = np.array([score for score, _ in found], dtype=np.float64)
     labels = np.array([label for _, label in found], dtype=np.int64)
     result = duplicates(scores, labels)
@@ -49,7 +49,7 @@ def test_no_threshold_does_better(found: list[tuple[int, int]]) -> None:
 
 @settings(deadline=None)
 @given(pairs)
-def test_only_the_order_counts(found: list[tuple[int, int]]) -> None:
+def test_figures_depend_only_on_the_order(found: list[tuple[int, int]]) -> None:
     scores = np.array([score for score, _ in found], dtype=np.float64)
     labels = np.array([label for _, label in found], dtype=np.int64)
     one, other = duplicates(scores, labels), duplicates(np.exp(scores) - 100, labels)
@@ -57,14 +57,14 @@ def test_only_the_order_counts(found: list[tuple[int, int]]) -> None:
         assert getattr(one, name) == pytest.approx(getattr(other, name))
 
 
-def test_neighbouring_floats_are_told_apart() -> None:
+def test_adjacent_floats_are_distinguished() -> None:
     low = np.float64(0.5)
     result = duplicates(np.array([np.nextafter(low, 1), low]), np.array([1, 0]))
     assert result.f1 == result.accuracy == 100.0
     assert result.f1_threshold > low
 
 
-def test_equal_to_sentence_transformers() -> None:
+def test_equals_sentence_transformers() -> None:
     first, second = [f"a{i}" for i in range(70)], [f"b{i}" for i in range(70)]
     labels = np.random.default_rng(2).integers(0, 2, size=70)
     embedder = random_embedder([*first, *second])
@@ -87,16 +87,16 @@ def test_equal_to_sentence_transformers() -> None:
 
 
 @pytest.mark.parametrize("labels", [[0, 0], [1, 1], [0, 2], []])
-def test_labels_that_cannot_be_measured(labels: list[int]) -> None:
+def test_single_class_labels_are_rejected(labels: list[int]) -> None:
     with pytest.raises(SourceError, match="some are duplicates"):
         duplicates(np.zeros(len(labels)), np.array(labels, dtype=np.int64))
 
 
-def test_scores_that_are_not_finite() -> None:
+def test_non_finite_scores_raise_model_error() -> None:
     with pytest.raises(ModelError, match="NaN or infinite"):
         duplicates(np.array([np.nan, 0.0]), np.array([0, 1]))
 
 
-def test_scores_of_other_pairs() -> None:
+def test_scores_of_wrong_length_raise_value_error() -> None:
     with pytest.raises(ValueError, match="do not belong"):
         duplicates(np.zeros(3), np.array([0, 1]))

@@ -34,7 +34,7 @@ def write(path: Path, *rows: tuple[str, ...]) -> Path:
 STS = ("sentence1", "sentence2", "score")
 
 
-def test_sts_takes_dev_and_test_and_leaves_train_alone(tmp_path: Path) -> None:
+def test_sts_reads_dev_and_test_but_not_train(tmp_path: Path) -> None:
     for name in ("b-test", "a-dev", "a-train"):
         write(tmp_path / f"sts/{name}.tsv.gz", STS, ("x", "y", "2.5"), ("v", "w", "0"))
     found = read_folder(EvaluationTask.STS, tmp_path)
@@ -44,20 +44,20 @@ def test_sts_takes_dev_and_test_and_leaves_train_alone(tmp_path: Path) -> None:
     assert found[0].subsets is None
 
 
-def test_the_folder_of_the_task_itself(tmp_path: Path) -> None:
+def test_task_folder_can_be_given_directly(tmp_path: Path) -> None:
     write(tmp_path / "a-test.tsv", STS, ("x", "y", "1"))
     (tmp_path / ".hidden-test.tsv").write_text("broken")
     assert [each.name for each in read_folder(EvaluationTask.STS, tmp_path)] == ["a-test"]
 
 
-def test_subsets(tmp_path: Path) -> None:
+def test_sts_subsets_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "y.tsv", ("subset", *STS), ("one", "x", "y", "1"), ("two", "v", "w", "2"))
     (found,) = read_files(EvaluationTask.STS, [path])
     assert isinstance(found, StsPairs)
     assert found.subsets == ["one", "two"]
 
 
-def test_jsonl(tmp_path: Path) -> None:
+def test_jsonl_is_read(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"sentence1": "x", "sentence2": "y", "score": 3}\n')
     (found,) = read_files(EvaluationTask.STS, [path])
@@ -65,17 +65,17 @@ def test_jsonl(tmp_path: Path) -> None:
     assert found.scores.tolist() == [3.0]
 
 
-def test_triplets(tmp_path: Path) -> None:
+def test_triplets_are_read(tmp_path: Path) -> None:
     write(tmp_path / "triplets/w-dev.tsv", ("section", "anchor", "positive", "negative"), ("s", "a", "p", "n"))
     assert read_folder(EvaluationTask.TRIPLET, tmp_path) == [Triplets("w-dev", ["a"], ["p"], ["n"])]
 
 
-def test_argument(tmp_path: Path) -> None:
+def test_argument_pairs_are_read(tmp_path: Path) -> None:
     write(tmp_path / "argument/ukp.tsv", ("topic", "sentence_1", "sentence_2", "label"), ("t", "x", "y", "HS"))
     assert read_folder(EvaluationTask.ARGUMENT, tmp_path) == [ArgumentPairs("ukp", ["x"], ["y"], ["HS"], ["t"])]
 
 
-def test_duplicates(tmp_path: Path) -> None:
+def test_duplicates_are_read(tmp_path: Path) -> None:
     columns = ("question1", "question2", "is_duplicate")
     write(tmp_path / "duplicates/q-train.tsv", columns, ("x", "y", "1"))
     write(tmp_path / "duplicates/q-test.tsv", columns, ("x", "y", "1"), ("v", "w", "0"))
@@ -107,7 +107,7 @@ def test_transfer_groups_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("splits", [["test"], ["train"], ["train", "dev"], ["", "test"]])
-def test_transfer_with_a_split_missing(splits: list[str], tmp_path: Path) -> None:
+def test_transfer_with_a_missing_split_is_rejected(splits: list[str], tmp_path: Path) -> None:
     files = [
         write(tmp_path / f"{'-'.join(['X', split]).rstrip('-')}.tsv", ("text", "label"), ("t", "0")) for split in splits
     ]
@@ -115,7 +115,7 @@ def test_transfer_with_a_split_missing(splits: list[str], tmp_path: Path) -> Non
         read_files(EvaluationTask.TRANSFER, files)
 
 
-def test_transfer_with_a_split_given_twice(tmp_path: Path) -> None:
+def test_transfer_with_a_duplicate_split_is_rejected(tmp_path: Path) -> None:
     files = [write(tmp_path / name, ("text", "label"), ("t", "0")) for name in ("X-train.tsv", "X-train.csv.tsv")]
     with pytest.raises(UsageError, match="are the same split of X"):
         read_files(EvaluationTask.TRANSFER, files)
@@ -143,7 +143,7 @@ def write_collection(
     return folder
 
 
-def test_a_collection(tmp_path: Path) -> None:
+def test_read_collection(tmp_path: Path) -> None:
     write_collection(tmp_path / "retrieval/small", judgements="1\td1\t2\n1\td9\t1\n2\td2\t1\n")
     (found,) = read_folder(EvaluationTask.RETRIEVAL, tmp_path)
     assert isinstance(found, RetrievalCollection)
@@ -160,13 +160,13 @@ def test_a_collection(tmp_path: Path) -> None:
     assert (found.own("1"), found.own("2")) == ("1", None)
 
 
-def test_queries_without_a_relevant_document_are_left_out(tmp_path: Path) -> None:
+def test_queries_without_relevant_documents_are_skipped(tmp_path: Path) -> None:
     (found,) = read_folder(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small"))
     assert isinstance(found, RetrievalCollection)
     assert list(found.queries) == ["1"]
 
 
-def test_documents_without_text_are_apart(tmp_path: Path) -> None:
+def test_documents_without_text_are_listed_separately(tmp_path: Path) -> None:
     corpus = [{"_id": "d1", "title": " ", "text": ""}, {"_id": "d2", "text": "Dogs bark."}, {"_id": "d3", "text": None}]
     (found,) = read_folder(EvaluationTask.RETRIEVAL, write_collection(tmp_path / "small", corpus=corpus))
     assert isinstance(found, RetrievalCollection)
@@ -190,7 +190,7 @@ def test_documents_without_text_are_apart(tmp_path: Path) -> None:
         ({"judgements": "1\td1\t0\n"}, "marks no document as relevant"),
     ],
 )
-def test_broken_collections(options: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_broken_collections_are_rejected(options: dict[str, object], message: str, tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small", **options)  # type: ignore[arg-type]
     with pytest.raises(SourceError) as caught:
         read_folder(EvaluationTask.RETRIEVAL, folder)
@@ -198,14 +198,14 @@ def test_broken_collections(options: dict[str, object], message: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["queries.jsonl", "qrels/test.tsv"])
-def test_a_collection_without_a_file(name: str, tmp_path: Path) -> None:
+def test_collection_with_a_missing_file_is_rejected(name: str, tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "small")
     (folder / name).unlink()
     with pytest.raises(SourceError, match=f"has no {name}"):
         read_folder(EvaluationTask.RETRIEVAL, folder)
 
 
-def test_retrieval_needs_a_folder(tmp_path: Path) -> None:
+def test_retrieval_requires_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs documents, queries and judgements"):
         read_files(EvaluationTask.RETRIEVAL, [tmp_path / "corpus.jsonl"])
 
@@ -235,7 +235,9 @@ def test_retrieval_needs_a_folder(tmp_path: Path) -> None:
         (EvaluationTask.TRANSFER, [("text", "label"), ("x", "1"), ("y", "")], "line 3: label is empty"),
     ],
 )
-def test_broken_files(task: EvaluationTask, rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
+def test_broken_files_are_rejected(
+    task: EvaluationTask, rows: list[tuple[str, ...]], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(SourceError) as caught:
         read_files(task, [write(tmp_path / "broken.tsv", *rows)])
     assert "broken.tsv" in caught.value.message
@@ -243,17 +245,17 @@ def test_broken_files(task: EvaluationTask, rows: list[tuple[str, ...]], message
 
 
 @pytest.mark.parametrize("task", EvaluationTask)
-def test_a_folder_without_data_of_the_task(task: EvaluationTask, tmp_path: Path) -> None:
+def test_folder_without_task_data_is_rejected(task: EvaluationTask, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"no data for the task {task}"):
         read_folder(task, tmp_path)
 
 
-def test_no_folder(tmp_path: Path) -> None:
+def test_missing_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no folder"):
         read_folder(EvaluationTask.STS, tmp_path / "nowhere")
 
 
-def test_a_limit_draws_from_the_whole_file(tmp_path: Path) -> None:
+def test_limit_samples_the_whole_file(tmp_path: Path) -> None:
     rows = [(f"x{number}", "y", str(number)) for number in range(100)]
     path = write(tmp_path / "a.tsv", STS, *rows)
     (found,), (again,) = (read_files(EvaluationTask.STS, [path], limit=20) for _ in range(2))
@@ -265,14 +267,14 @@ def test_a_limit_draws_from_the_whole_file(tmp_path: Path) -> None:
     assert found.scores.max() > 50
 
 
-def test_sample() -> None:
+def test_sample_rows() -> None:
     assert sample_rows(3, None).tolist() == sample_rows(3, 5).tolist() == [0, 1, 2]
     drawn = sample_rows(1000, 10).tolist()
     assert drawn == sorted(set(drawn))
     assert len(drawn) == 10
 
 
-def test_a_limit_draws_queries_and_keeps_documents(tmp_path: Path) -> None:
+def test_limit_samples_queries_and_keeps_all_documents(tmp_path: Path) -> None:
     write_collection(tmp_path, judgements="1\td1\t1\n2\td2\t1\n3\td2\t1\n")
     (found,) = read_folder(EvaluationTask.RETRIEVAL, tmp_path, limit=2)
     assert isinstance(found, RetrievalCollection)
@@ -280,7 +282,7 @@ def test_a_limit_draws_queries_and_keeps_documents(tmp_path: Path) -> None:
     assert len(found.documents) == 4
 
 
-def test_columns_of_other_names_are_read(tmp_path: Path) -> None:
+def test_renamed_columns_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", ("a", "b", "similarity", "genre"), ("x", "y", "0.5", "news"))
     columns = {"sentence1": "a", "sentence2": "b", "score": "similarity", "subset": "genre"}
     (found,) = read_files(EvaluationTask.STS, [path], columns=columns)
@@ -288,13 +290,13 @@ def test_columns_of_other_names_are_read(tmp_path: Path) -> None:
     assert (found.first, found.second, found.scores.tolist(), found.subsets) == (["x"], ["y"], [0.5], ["news"])
 
 
-def test_an_optional_column_that_was_named_must_be_there(tmp_path: Path) -> None:
+def test_missing_optional_column_is_rejected_if_named(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", STS, ("x", "y", "0.5"))
     with pytest.raises(SourceError, match="has no column gnere"):
         read_files(EvaluationTask.STS, [path], columns={"subset": "gnere"})
 
 
-def test_each_column_of_each_task_may_have_another_name(tmp_path: Path) -> None:
+def test_every_task_column_can_be_renamed(tmp_path: Path) -> None:
     values = {"label": "SS", "score": "1", "is_duplicate": "1"}
     for task, info in TASKS.items():
         if not info.roles:
@@ -308,7 +310,7 @@ def test_each_column_of_each_task_may_have_another_name(tmp_path: Path) -> None:
         assert str(found) == str(expected)
 
 
-def test_a_missing_column_is_named_with_what_there_is(tmp_path: Path) -> None:
+def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "pairs.tsv", ("a", "b", "score"), ("x", "y", "0.5"))
     with pytest.raises(
         SourceError,

@@ -34,7 +34,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def test_onnx_is_the_default_and_torch_gives_the_same_vectors(tiny: Path) -> None:
+def test_backend_defaults_to_onnx_and_torch_gives_equal_vectors(tiny: Path) -> None:
     told: list[str] = []
     onnx = open_model(str(tiny), precision="fp32", device="cpu", report=told.append)
     siamese = open_model(str(tiny), backend="torch", device="cpu")
@@ -53,7 +53,7 @@ def test_onnx_is_the_default_and_torch_gives_the_same_vectors(tiny: Path) -> Non
         onnx.embed(TEXTS)
 
 
-def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
+def test_open_cross_encoder(tmp_path: Path) -> None:
     folder, exported = tmp_path / "cross", tmp_path / "exported"
     write_cross_encoder(folder, layers=1)
     network = open_model(str(folder), device="cpu")
@@ -74,7 +74,7 @@ def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
     assert isinstance(open_model(str(exported), backend="torch", device="cpu"), CrossEncoder)
 
 
-def test_a_poly_encoder_is_measured_in_torch(tiny: Path, tmp_path: Path) -> None:
+def test_poly_encoder_opens_in_torch_only(tiny: Path, tmp_path: Path) -> None:
     encoder = open_siamese_encoder(tiny)
     save_poly_encoder(PolyEncoder(encoder, torch.zeros(3, encoder.dimensions)), tmp_path / "poly")
     model = open_model(str(tmp_path / "poly"), device="cpu")
@@ -84,7 +84,7 @@ def test_a_poly_encoder_is_measured_in_torch(tiny: Path, tmp_path: Path) -> None
         open_model(str(tmp_path / "poly"), backend="onnx")
 
 
-def test_a_bare_transformer_is_averaged_in_torch(tmp_path: Path) -> None:
+def test_bare_transformer_is_mean_pooled_in_torch(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model", layers=1)
     model = open_model(str(tmp_path / "model-transformer"), device="cpu")  # without modules.json
     assert isinstance(model, OnnxEmbedder) is False
@@ -96,36 +96,36 @@ def test_a_bare_transformer_is_averaged_in_torch(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), whole.embed(TEXTS), atol=1e-5)
 
 
-def test_a_baseline_names_the_new_command() -> None:
+def test_baseline_spec_error_names_the_command() -> None:
     for spec in ("glove:words.txt", "tfidf", "average:model"):
         with pytest.raises(ModelNotFound, match="is a baseline") as caught:
             open_model(spec)
         assert f"python -m benchmarks.baselines evaluate {spec}" in caught.value.remedy
 
 
-def test_a_folder_whose_name_looks_like_a_baseline(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_named_like_a_baseline_is_opened(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "glove:tiny").symlink_to(tiny)
     monkeypatch.chdir(tmp_path)
     assert isinstance(open_model("glove:tiny", backend="torch", device="cpu"), SiameseEncoder)
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
-def test_torch_has_no_variants(tiny: Path, precision: str) -> None:
+def test_torch_backend_rejects_other_precisions(tiny: Path, precision: str) -> None:
     with pytest.raises(UsageError, match=f"in fp32, not in {precision}"):
         open_model(str(tiny), backend="torch", precision=precision)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu:1", "cuda:x"])
-def test_unknown_devices(tiny: Path, device: str) -> None:
+def test_unknown_devices_are_rejected(tiny: Path, device: str) -> None:
     with pytest.raises(UsageError, match="there is no device"):
         open_model(str(tiny), backend="torch", device=device)
 
 
-def test_a_device_that_is_not_there(tiny: Path) -> None:
+def test_absent_device_raises_device_error(tiny: Path) -> None:
     with pytest.raises(DeviceError, match="CUDA devices, not cuda:99"):
         open_model(str(tiny), backend="torch", device="cuda:99")
 
 
-def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+def test_non_model_folder_raises_model_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         open_model(str(tmp_path))

@@ -61,7 +61,7 @@ def test_text_table() -> None:
     ]
 
 
-def test_rows_with_other_figures_have_a_table_of_their_own() -> None:
+def test_rows_with_different_figures_get_separate_tables() -> None:
     lines = text_table(TRANSFER).splitlines()
     assert [line.split()[0] for line in lines] == ["transfer:", "data", "MR", "data", "MRPC"]
     assert lines[3].split()[-2:] == ["accuracy", "f1"]
@@ -88,7 +88,7 @@ def test_markdown_escapes_bars() -> None:
     ]
 
 
-def test_json() -> None:
+def test_report_as_json() -> None:
     value = json.loads(STS.as_json())
     assert value["task"] == "sts"
     assert value["rows"][0]["figures"]["spearman_cosine"] == 85.3456
@@ -104,13 +104,13 @@ def test_figures_by_name() -> None:
             STS.figure(data, name, part)
 
 
-def test_versions_are_of_what_is_installed() -> None:
+def test_versions_of_installed_packages() -> None:
     found = versions()
     assert {"python", "es-sbert", "numpy", "scipy"} <= set(found)
     assert all(found.values())
 
 
-def test_card(tmp_path: Path) -> None:
+def test_model_card_has_metadata_and_training(tmp_path: Path) -> None:
     (tmp_path / "training.json").write_text(json.dumps(RECORD))
     card = model_card("tuned", [STS, TRANSFER], read_training_record(tmp_path))
     _, front, body = card.split("---\n", 2)
@@ -139,7 +139,7 @@ def test_card(tmp_path: Path) -> None:
     assert card.endswith("Measured with es-sbert 1.2.\n")
 
 
-def test_a_card_of_a_model_that_was_not_measured_yet_says_how_it_was_trained() -> None:
+def test_card_of_an_unevaluated_model_describes_training() -> None:
     card = model_card("tuned", (), TrainingRecord.model_validate(RECORD))
     _, front, body = card.split("---\n", 2)
     assert "model-index" not in yaml.safe_load(front)
@@ -147,14 +147,14 @@ def test_a_card_of_a_model_that_was_not_measured_yet_says_how_it_was_trained() -
     assert "| stage | 5,749 | 1,440 | 80.50 | 88.12 | 1,080 |" in body
 
 
-def test_card_of_a_model_that_was_not_trained_here(tmp_path: Path) -> None:
+def test_card_without_a_training_record(tmp_path: Path) -> None:
     assert read_training_record(tmp_path) is None
     card = model_card("m", [STS])
     assert "## Training" not in card
     assert "\n\n\n" not in card
 
 
-def test_card_is_what_the_hub_reads(tmp_path: Path) -> None:
+def test_card_is_readable_by_huggingface_hub(tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
     write_card(tmp_path / "README.md", model_card("m", [STS, TRANSFER]))
@@ -167,12 +167,12 @@ def test_card_is_what_the_hub_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"data": {}}', '{"recipe": 1}', '{"recipe": {}, "stages": [{}]}'])
-def test_a_broken_training_record(text: str, tmp_path: Path) -> None:
+def test_broken_training_record_is_rejected(text: str, tmp_path: Path) -> None:
     (tmp_path / "training.json").write_text(text)
     with pytest.raises(BundleInvalid, match=r"training\.json cannot be read"):
         read_training_record(tmp_path)
 
 
-def test_a_card_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_card_raises_output_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         write_card(tmp_path / "nowhere" / "README.md", "card")

@@ -33,7 +33,7 @@ def brute_force(queries: np.ndarray, documents: np.ndarray, k: int, own: np.ndar
     st.integers(1, 11),
     st.booleans(),
 )
-def test_equal_to_brute_force_in_any_blocks(
+def test_exact_search_equals_brute_force_for_any_block_size(
     seed: int, queries: int, documents: int, k: int, query_block: int, document_block: int, excludes: bool
 ) -> None:
     random = np.random.default_rng(seed)
@@ -50,7 +50,7 @@ def test_equal_to_brute_force_in_any_blocks(
     assert (np.diff(cosines, axis=1)[np.isfinite(cosines[:, 1:])] <= 0).all()
 
 
-def test_cosines_of_long_and_short_vectors() -> None:
+def test_cosine_is_independent_of_vector_length() -> None:
     rows, cosines = search_exact(
         np.array([[2.0, 0.0]], np.float32), np.array([[0, 9], [5, 5], [0.1, 0]], np.float32), 3
     )
@@ -58,7 +58,7 @@ def test_cosines_of_long_and_short_vectors() -> None:
     np.testing.assert_allclose(cosines, [[1, np.sqrt(0.5), 0]], atol=1e-6)
 
 
-def test_hand_worked() -> None:
+def test_measures_by_hand() -> None:
     run = {"q": {"a": 0.9, "b": 0.8, "c": 0.7}, "r": {"x": 1.0}}
     result = measure_run(run, {"q": {"b": 1, "z": 1}, "r": {"y": 1}})
     # q: b at rank 2, z never found; r: nothing relevant found.
@@ -69,26 +69,26 @@ def test_hand_worked() -> None:
     assert result["recall@100"] == pytest.approx(100 * 0.5 / 2)
 
 
-def test_grades_count_in_ndcg() -> None:
+def test_ndcg_uses_relevance_grades() -> None:
     result = measure_run({"q": {"a": 2.0, "b": 1.0}}, {"q": {"a": 1, "b": 3}})
     assert result["ndcg@10"] == pytest.approx(100 * (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)))
 
 
 @pytest.mark.parametrize(("relevant", "place"), [("a", 1), ("b", 2), ("c", 3)])
-def test_equal_scores_rank_in_their_order_for_every_figure(relevant: str, place: int) -> None:
+def test_ties_keep_their_order_in_every_measure(relevant: str, place: int) -> None:
     result = measure_run({"q": {"z": 0.1, "a": 0.5, "b": 0.5, "c": 0.5}}, {"q": {relevant: 1}})
     assert result["ndcg@10"] == pytest.approx(100 / np.log2(1 + place))
     assert result["mrr@10"] == pytest.approx(100 / place)
     assert result["map@100"] == pytest.approx(100 / place)
 
 
-def test_mrr_looks_at_ten() -> None:
+def test_mrr_is_cut_off_at_ten() -> None:
     run = {"q": {f"d{place:02}": 1 - place / 100 for place in range(20)}}
     assert measure_run(run, {"q": {"d09": 1}})["mrr@10"] == pytest.approx(10)
     assert measure_run(run, {"q": {"d10": 1}})["mrr@10"] == 0
 
 
-def test_equal_to_sentence_transformers() -> None:
+def test_equals_sentence_transformers() -> None:
     queries, documents = [f"q{i}" for i in range(20)], [f"d{i:03}" for i in range(150)]
     random = np.random.default_rng(3)
     relevant = {query: set(random.choice(documents, size=random.integers(1, 8), replace=False)) for query in queries}
@@ -112,12 +112,12 @@ def test_equal_to_sentence_transformers() -> None:
     assert result["recall@100"] / 100 == pytest.approx(expected["cosine_recall@100"], abs=1e-4)
 
 
-def test_nothing_relevant() -> None:
+def test_judgements_without_a_relevant_document_are_rejected() -> None:
     with pytest.raises(SourceError, match="no query has a relevant document"):
         measure_run({"q": {"a": 1.0}}, {"q": {"a": 0}})
 
 
-def test_vectors_that_are_not_finite() -> None:
+def test_non_finite_vectors_raise_model_error() -> None:
     good = np.ones((2, 2), dtype=np.float32)
     with pytest.raises(ModelError, match="NaN or infinite"):
         search_exact(good * np.float32(np.nan), good, 1)

@@ -25,7 +25,7 @@ vectors = arrays(np.float32, (4, 3), elements=st.floats(-10, 10, width=32))
         (Similarity.DOT, [24.0, 0.0, 0.0]),
     ],
 )
-def test_hand_worked(similarity: Similarity, expected: list[float]) -> None:
+def test_similarities_by_hand(similarity: Similarity, expected: list[float]) -> None:
     result = paired_similarity(similarity, U, V)
     assert result.dtype == np.float64
     np.testing.assert_allclose(result, expected, atol=1e-12)
@@ -42,7 +42,7 @@ def test_symmetric(u: NDArray[np.float32], v: NDArray[np.float32]) -> None:
 
 @settings(deadline=None)
 @given(vectors, vectors, st.sampled_from([2.0**-100, 0.5, 4.0, 2.0**100]))
-def test_cosine_is_bounded_and_does_not_mind_length(
+def test_cosine_is_bounded_and_independent_of_length(
     u: NDArray[np.float32], v: NDArray[np.float32], factor: float
 ) -> None:
     u, v = (np.where(np.abs(each) < 1e-3, 0, each).astype(np.float32) for each in (u, v))
@@ -61,13 +61,13 @@ def test_a_vector_is_nearest_to_itself(u: NDArray[np.float32]) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("similarity", Similarity)
-def test_values_that_are_not_finite(similarity: Similarity, bad: float) -> None:
+def test_non_finite_values_raise_model_error(similarity: Similarity, bad: float) -> None:
     broken = U.copy()
     broken[1, 1] = bad
     with pytest.raises(ModelError, match="NaN or infinite"):
         paired_similarity(similarity, broken, V)
 
 
-def test_rows_that_make_no_pairs() -> None:
+def test_mismatched_row_counts_raise_value_error() -> None:
     with pytest.raises(ValueError, match="make no pairs"):
         paired_similarity(Similarity.DOT, U, V[:2])

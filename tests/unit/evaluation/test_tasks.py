@@ -37,7 +37,7 @@ def only(rows: tuple[ReportRow, ...]) -> ReportRow:
     return rows[0]
 
 
-def test_sts_of_vectors() -> None:
+def test_sts_with_an_embedder() -> None:
     embedder = FixedEmbedder(PLANE)
     report = run_task(embedder, EvaluationTask.STS, [STS], settings={"limit": None})
     assert [(row.data, row.part, row.size, row.unit) for row in report.rows] == [
@@ -56,7 +56,7 @@ def test_sts_of_vectors() -> None:
     assert embedder.texts == 4  # each text once, however often it stands in the data
 
 
-def test_sts_of_scores() -> None:
+def test_sts_with_a_pair_scorer() -> None:
     scorer = FixedScorer({("a", "b"): 0.1, ("a", "c"): 0.2, ("a", "d"): 0.3})
     row = run_task(scorer, EvaluationTask.STS, [STS]).rows[0]
     assert list(row.figures) == ["spearman", "pearson"]
@@ -69,7 +69,7 @@ def test_triplets() -> None:
     assert (row.size, row.unit) == (2, "triplets")
 
 
-def test_duplicates_of_vectors_and_of_scores() -> None:
+def test_duplicates_with_embedder_and_pair_scorer() -> None:
     by_cosine = only(run_task(FixedEmbedder(PLANE), EvaluationTask.DUPLICATES, [DUPLICATES]).rows)
     assert (by_cosine.figures["average_precision"], by_cosine.figures["f1"]) == (100.0, 100.0)
     assert by_cosine.figures["f1_threshold"] == pytest.approx(np.sqrt(0.5) / 2)
@@ -85,7 +85,7 @@ def argument_pairs() -> ArgumentPairs:
     return ArgumentPairs("ukp", [f"x{i}" for i in range(count)], [f"y{i}" for i in range(count)], labels, topics)
 
 
-def test_argument_of_vectors() -> None:
+def test_argument_with_an_embedder() -> None:
     data = argument_pairs()
     random = np.random.default_rng(0)
     # The higher the grade, the smaller the angle.
@@ -103,7 +103,7 @@ def test_argument_of_vectors() -> None:
         assert row.figures["spearman"] > 90
 
 
-def test_argument_of_scores() -> None:
+def test_argument_with_a_pair_scorer() -> None:
     data = argument_pairs()
     pairs = zip(data.first, data.second, data.labels, strict=True)
     scorer = FixedScorer({(first, second): GRADES[label] for first, second, label in pairs})
@@ -133,7 +133,7 @@ def test_transfer_of_pairs_in_given_splits() -> None:
     assert row.figures == {"accuracy": 100.0, "dev_accuracy": 100.0, "f1": 100.0}
 
 
-def test_retrieval_leaves_the_query_itself_out_and_uses_prompts() -> None:
+def test_retrieval_excludes_the_query_and_uses_prompts() -> None:
     embedder = FixedEmbedder(PLANE)
     row = only(run_task(embedder, EvaluationTask.RETRIEVAL, [COLLECTION]).rows)
     assert (row.part, row.size, row.unit) == ("in memory", 1, "queries")
@@ -149,7 +149,7 @@ def test_retrieval_leaves_the_query_itself_out_and_uses_prompts() -> None:
         (EvaluationTask.RETRIEVAL, COLLECTION),
     ],
 )
-def test_tasks_that_need_vectors(task: EvaluationTask, data: TaskData) -> None:
+def test_tasks_that_need_vectors_reject_a_pair_scorer(task: EvaluationTask, data: TaskData) -> None:
     with pytest.raises(UsageError, match=f"the task {task} needs sentence vectors, and scorer only scores pairs"):
         run_task(FixedScorer({}), task, [data])
 
@@ -160,13 +160,13 @@ def test_errors_name_the_data_set() -> None:
         run_task(FixedEmbedder(PLANE), EvaluationTask.STS, [data])
 
 
-def test_progress_names_what_is_measured() -> None:
+def test_progress_names_the_data_set() -> None:
     told: list[str] = []
     run_task(FixedEmbedder(PLANE), EvaluationTask.STS, [STS], progress=told.append)
     assert told == ["sts: s"]
 
 
-def test_columns_keep_their_order() -> None:
+def test_embed_columns_keeps_order() -> None:
     first, second = embed_columns(FixedEmbedder(PLANE), ["b", "a", "b"], ["a", "d"])
     np.testing.assert_array_equal(first, np.float32([[1, 0.2], [1, 0], [1, 0.2]]))
     np.testing.assert_array_equal(second, np.float32([[1, 0], [0, 1]]))

@@ -29,7 +29,7 @@ def by_hand(train: LabelledFeatures, dev: LabelledFeatures, test: LabelledFeatur
     return best.score(*scaled[2]), f1_score(test.classes, predicted, pos_label="1"), best.score(*scaled[1])
 
 
-def test_given_splits_are_worked_as_by_hand() -> None:
+def test_given_splits_by_hand() -> None:
     train, dev, test = examples(60, 1), examples(30, 2), examples(40, 3)
     result = evaluate_split(train, test, dev)
     accuracy, f1, dev_accuracy = by_hand(train, dev, test)
@@ -38,7 +38,7 @@ def test_given_splits_are_worked_as_by_hand() -> None:
     assert result.dev_accuracy == pytest.approx(100 * dev_accuracy)
 
 
-def test_test_examples_choose_nothing() -> None:
+def test_test_examples_select_no_hyperparameter() -> None:
     train, dev, test = examples(60, 1), examples(30, 2), examples(40, 3)
     swapped = LabelledFeatures(test.features, np.where(test.classes == "1", "0", "1"))
     for given in (dev, None):
@@ -47,7 +47,7 @@ def test_test_examples_choose_nothing() -> None:
         assert one.accuracy + other.accuracy == pytest.approx(100)
 
 
-def test_the_length_of_vectors_does_not_matter() -> None:
+def test_results_are_independent_of_vector_length() -> None:
     results = [
         evaluate_split(*(examples(60, seed, length=length) for seed in (1, 3, 2)))
         for length in (2.0**-10, 1.0, 2.0**10)
@@ -55,12 +55,12 @@ def test_the_length_of_vectors_does_not_matter() -> None:
     assert results[0] == results[1] == results[2]
 
 
-def test_cross_validation_of_classes_that_lie_apart() -> None:
+def test_separable_classes_have_accuracy_100() -> None:
     result = evaluate_in_folds(examples(60, 4, shift=30), folds=3)
     assert (result.accuracy, result.f1, result.dev_accuracy) == (100.0, 100.0, 100.0)
 
 
-def test_cross_validation_of_noise_is_chance() -> None:
+def test_noise_has_chance_accuracy() -> None:
     random = np.random.default_rng(5)
     noise = LabelledFeatures(random.normal(size=(400, 3)).astype(np.float32), random.permutation(["0", "1"] * 200))
     assert 40 < evaluate_in_folds(noise, folds=3).accuracy < 60
@@ -82,7 +82,7 @@ def test_every_fold_is_classified_by_the_others(monkeypatch: pytest.MonkeyPatch)
     assert seen == [(30, 10)] * 4
 
 
-def test_f1_is_of_binary_tasks_only() -> None:
+def test_f1_is_none_for_multiclass_tasks() -> None:
     assert evaluate_split(examples(60, 1, classes=3), examples(30, 2, classes=3), folds=3).f1 is None
 
 
@@ -91,26 +91,26 @@ def test_pair_features() -> None:
     assert pair_features(u, v).tolist() == [[2, 3, 3, -2]]
 
 
-def test_one_class() -> None:
+def test_single_class_is_rejected() -> None:
     same = LabelledFeatures(np.ones((20, 2), np.float32), np.array(["1"] * 20))
     with pytest.raises(SourceError, match="of one class"):
         evaluate_in_folds(same)
 
 
-def test_a_class_with_too_few_examples() -> None:
+def test_class_with_too_few_examples_is_rejected() -> None:
     few = LabelledFeatures(np.ones((31, 2), np.float32), np.array(["0"] * 20 + ["1"] * 11))
     with pytest.raises(SourceError, match="the class 1 has 11 examples, 12 are needed"):
         evaluate_in_folds(few)
 
 
-def test_enough_examples_of_each_class_are_enough() -> None:
+def test_minimum_number_of_examples_is_accepted() -> None:
     """One more than refused: every inner fold then has an example of the class."""
     random = np.random.default_rng(7)
     data = LabelledFeatures(random.normal(size=(10, 2)).astype(np.float32), np.array(["0"] * 5 + ["1"] * 5))
     assert 0 <= evaluate_in_folds(data, folds=3).accuracy <= 100
 
 
-def test_nothing_to_measure_on() -> None:
+def test_empty_splits_are_rejected() -> None:
     none = LabelledFeatures(np.empty((0, 5), np.float32), np.array([], dtype=str))
     with pytest.raises(SourceError, match="no examples to measure"):
         evaluate_split(examples(60, 1), none)
@@ -118,7 +118,7 @@ def test_nothing_to_measure_on() -> None:
         evaluate_split(examples(60, 1), examples(10, 2), none)
 
 
-def test_features_that_are_not_finite() -> None:
+def test_non_finite_features_raise_model_error() -> None:
     broken = examples(60, 1)
     broken.features[3, 2] = np.nan
     with pytest.raises(ModelError, match="NaN or infinite"):
@@ -127,6 +127,6 @@ def test_features_that_are_not_finite() -> None:
         evaluate_split(examples(60, 1), broken)
 
 
-def test_examples_and_classes_of_different_number() -> None:
+def test_mismatched_examples_and_classes_raise_value_error() -> None:
     with pytest.raises(ValueError, match="3 examples with 2 classes"):
         LabelledFeatures(np.zeros((3, 2), np.float32), np.array(["0", "1"]))

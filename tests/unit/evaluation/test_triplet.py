@@ -9,7 +9,7 @@ from es_sbert.evaluation.pair_metrics import Similarity, triplet_accuracy
 from tests.unit.evaluation.support import ReferenceModel, random_embedder
 
 
-def test_hand_worked() -> None:
+def test_triplet_accuracy_by_hand() -> None:
     anchors = np.array([[1, 0], [1, 0], [1, 0]], dtype=np.float32)
     # By direction the positive is closer in the first two; by Euclidean and Manhattan distance in the last two.
     positives = np.array([[9, 0], [1, 0.1], [1, 1]], dtype=np.float32)
@@ -22,12 +22,12 @@ def test_hand_worked() -> None:
     }
 
 
-def test_a_tie_is_a_failure() -> None:
+def test_tie_counts_as_failure() -> None:
     same = np.ones((4, 2), dtype=np.float32)
     assert set(triplet_accuracy(same, same, same).values()) == {0.0}
 
 
-def test_equal_to_sentence_transformers() -> None:
+def test_equals_sentence_transformers() -> None:
     columns = [[f"{name}{i}" for i in range(80)] for name in "apn"]
     embedder = random_embedder([text for column in columns for text in column])
     names = ["cosine", "euclidean", "manhattan"]
@@ -39,13 +39,13 @@ def test_equal_to_sentence_transformers() -> None:
     }
 
 
-def test_no_triplets() -> None:
+def test_no_triplets_is_rejected() -> None:
     none = np.empty((0, 2), dtype=np.float32)
     with pytest.raises(SourceError, match="no triplets"):
         triplet_accuracy(none, none, none)
 
 
-def test_vectors_that_are_not_finite() -> None:
+def test_non_finite_vectors_raise_model_error() -> None:
     good, bad = np.ones((1, 2), dtype=np.float32), np.array([[1, np.nan]], dtype=np.float32)
     with pytest.raises(ModelError, match="NaN or infinite"):
         triplet_accuracy(good, good, bad)

@@ -47,7 +47,7 @@ WEIGHT = np.random.default_rng(0).normal(size=(12, 8)).astype(np.float32)
 X = np.random.default_rng(1).normal(size=(3, 5, 12)).astype(np.float32)
 
 
-def test_matmul_with_a_weight() -> None:
+def test_matmul_with_a_weight_is_quantized() -> None:
     traced = graph([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": WEIGHT})
     operators, y = run(traced, X, 3, int8=True)
     assert "MatMulIntegerToFloat" in operators
@@ -60,14 +60,14 @@ def test_matmul_with_a_weight() -> None:
     np.testing.assert_allclose(y, X @ WEIGHT, rtol=1e-5, atol=1e-5)
 
 
-def test_every_token_is_quantised_by_itself() -> None:
+def test_each_token_is_quantized_separately() -> None:
     traced = graph([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": WEIGHT})
     outlier = X.copy()
     outlier[0, 0] *= 1000
     np.testing.assert_array_equal(run(traced, X, 3, int8=True)[1][1:], run(traced, outlier, 3, int8=True)[1][1:])
 
 
-def test_a_weight_that_something_else_reads_too_stays() -> None:
+def test_shared_weight_is_kept() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["product"]),
         helper.make_node("ReduceMax", ["w"], ["most"], keepdims=0),
@@ -77,7 +77,7 @@ def test_a_weight_that_something_else_reads_too_stays() -> None:
     np.testing.assert_allclose(y, X @ WEIGHT + WEIGHT.max(), atol=0.15)
 
 
-def test_products_of_activations_are_left_alone() -> None:
+def test_activation_products_are_not_quantized() -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
         helper.make_node("MatMul", ["x", "turned"], ["scores"]),
@@ -88,7 +88,7 @@ def test_products_of_activations_are_left_alone() -> None:
     assert operators.count("MatMul") == operators.count("MatMulIntegerToFloat") == 1
 
 
-def test_nothing_to_quantise() -> None:
+def test_graph_without_weight_products_is_rejected_for_int8() -> None:
     traced = graph([helper.make_node("Relu", ["x"], ["y"])], {})
     with pytest.raises(UnsupportedArchitecture, match="traced: no product with a weight") as raised:
         graph_from_trace(traced, int8=True)
@@ -96,7 +96,7 @@ def test_nothing_to_quantise() -> None:
     assert run(traced, X, 3, int8=False)[0] == ["Relu"]
 
 
-def test_another_opset_is_a_mistake() -> None:
+def test_unexpected_opset_raises_value_error() -> None:
     with pytest.raises(ValueError, match="opset 17"):
         graph_from_trace(graph([helper.make_node("Relu", ["x"], ["y"])], {}, opset=17), int8=False)
 
@@ -110,7 +110,7 @@ def test_another_opset_is_a_mistake() -> None:
         ("bsh,hdn->bsnd", (12, 4, 2), (3, 5, 12)),
     ],
 )
-def test_an_einsum_that_is_a_product(equation: str, shape: tuple[int, ...], x: tuple[int, ...]) -> None:
+def test_einsum_product(equation: str, shape: tuple[int, ...], x: tuple[int, ...]) -> None:
     random = np.random.default_rng(3)
     weight, values = random.normal(size=shape).astype(np.float32), random.normal(size=x).astype(np.float32)
     product = einsum_product(equation, weight)
@@ -134,7 +134,7 @@ def test_an_einsum_that_is_a_product(equation: str, shape: tuple[int, ...], x: t
         "bhh,hd->bd",
     ],
 )
-def test_an_einsum_that_is_none(equation: str) -> None:
+def test_other_einsum_is_no_product(equation: str) -> None:
     axes = equation.partition(",")[2].partition("->")[0]
     assert einsum_product(equation, np.zeros((2,) * len(axes), np.float32)) is None
 

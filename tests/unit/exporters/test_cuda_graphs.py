@@ -32,7 +32,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize(("precision", "least"), [(Precision.FP32, 0.999999), (Precision.FP16, 0.9995)])
-def test_vectors_of_packed_graphs_are_those_of_the_reference(folder: Path, precision: Precision, least: float) -> None:
+def test_packed_graph_vectors_equal_the_reference(folder: Path, precision: Precision, least: float) -> None:
     model = read_sentence_model(folder)
     transformer = read_transformer_weights(model)
     graph = build_sentence_graph(model, transformer, precision, packed=True)
@@ -43,7 +43,7 @@ def test_vectors_of_packed_graphs_are_those_of_the_reference(folder: Path, preci
 
 
 @pytest.mark.parametrize("mode", list(Pooling))
-def test_pooling_of_packed_graphs_is_that_of_the_reference(mode: Pooling, tmp_path: Path) -> None:
+def test_packed_graph_pooling_equals_the_reference(mode: Pooling, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path, "bert", layers=1)).model_copy(update={"pooling": (mode,)})
     transformer = read_transformer_weights(model)
     graph = build_sentence_graph(model, transformer, Precision.FP32, packed=True)
@@ -77,7 +77,7 @@ def test_structure_of_the_fp16_graph(folder: Path) -> None:
     assert [value.name for value in graph.graph.input] == [field.name for field in fields(PackedBatch)]
 
 
-def test_a_packed_graph_says_how_positions_are_counted(folder: Path) -> None:
+def test_packed_graph_stores_its_padding_id(folder: Path) -> None:
     model = read_sentence_model(folder)
     transformer = read_transformer_weights(model)
     graph = build_sentence_graph(model, transformer, Precision.FP16)
@@ -86,7 +86,7 @@ def test_a_packed_graph_says_how_positions_are_counted(folder: Path) -> None:
     assert properties == ({} if padding_id is None else {PADDING_ID_PROPERTY: str(padding_id)})
 
 
-def test_a_layer_without_its_operator_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_without_fused_operator_raises_model_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other converters do silently: here plain attention where packed attention was asked for."""
     monkeypatch.setattr(sentence_graph, "packed_attention", sentence_graph.plain_attention)
     model = read_sentence_model(folder)

@@ -61,7 +61,7 @@ def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     return np.sign(weight).astype(np.int8), np.abs(weight).mean(axis=0)
 
 
-def test_what_a_bundle_holds(model: SentenceModel, bundle: tuple[Path, EncoderManifest]) -> None:
+def test_bundle_contents(model: SentenceModel, bundle: tuple[Path, EncoderManifest]) -> None:
     folder, manifest = bundle
     names = {"fp32", "int8", "fp16"}
     assert set(manifest.variants) == names
@@ -75,7 +75,7 @@ def test_what_a_bundle_holds(model: SentenceModel, bundle: tuple[Path, EncoderMa
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_parity_reports(bundle: tuple[Path, EncoderManifest]) -> None:
+def test_parity_reports_pass(bundle: tuple[Path, EncoderManifest]) -> None:
     _, manifest = bundle
     fp32, int8 = manifest.variants["fp32"].parity, manifest.variants["int8"].parity
     assert fp32 is not None
@@ -92,7 +92,7 @@ def test_parity_reports(bundle: tuple[Path, EncoderManifest]) -> None:
     assert not any(variant.forced for variant in manifest.variants.values())
 
 
-def test_sentence_transformers_opens_the_bundle_and_gives_the_same_vectors(
+def test_exported_bundle_equals_sentence_transformers(
     bundle: tuple[Path, EncoderManifest],
 ) -> None:
     folder, _ = bundle
@@ -103,7 +103,7 @@ def test_sentence_transformers_opens_the_bundle_and_gives_the_same_vectors(
     assert np.einsum("td,td->t", normalize_rows(int8), normalize_rows(theirs)).min() > 0.9
 
 
-def test_graphs_load_in_the_oldest_onnxruntime_we_allow(bundle: tuple[Path, EncoderManifest]) -> None:
+def test_graphs_load_in_the_oldest_supported_onnxruntime(bundle: tuple[Path, EncoderManifest]) -> None:
     folder, manifest = bundle
     for variant in manifest.variants.values():
         graph = onnx.load(str(folder / variant.file))
@@ -129,14 +129,14 @@ def test_int8_quantises_products_with_weights_only(bundle: tuple[Path, EncoderMa
 
 
 @pytest.mark.parametrize("variant", BOTH)
-def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, EncoderManifest], variant: str) -> None:
+def test_vector_is_independent_of_the_batch(bundle: tuple[Path, EncoderManifest], variant: str) -> None:
     """Else a document embedded again, in another batch, would seem to have changed."""
     together = encode(bundle[0], variant, TEXTS)
     alone = np.concatenate([encode(bundle[0], variant, [text]) for text in TEXTS])
     np.testing.assert_allclose(alone, together, atol=2e-5)
 
 
-def test_another_precision_is_added_to_a_bundle_from_itself(model: SentenceModel, tmp_path: Path) -> None:
+def test_precision_is_added_to_an_existing_bundle(model: SentenceModel, tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     first = export_bundle(model, folder, [Precision.INT8])
     second = export_bundle(read_sentence_model(folder, model.name), folder, [Precision.FP32])
@@ -145,7 +145,7 @@ def test_another_precision_is_added_to_a_bundle_from_itself(model: SentenceModel
     assert open_encoder_bundle(folder).variant_file("int8").is_file()
 
 
-def test_other_folders_are_left_alone(model: SentenceModel, tmp_path: Path) -> None:
+def test_non_bundle_folders_are_not_overwritten(model: SentenceModel, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
@@ -157,7 +157,7 @@ def test_other_folders_are_left_alone(model: SentenceModel, tmp_path: Path) -> N
     assert export_bundle(model, tmp_path / "empty", [Precision.FP32]).variants
 
 
-def test_a_bundle_of_another_model_is_left_alone(bundle: tuple[Path, EncoderManifest], tmp_path: Path) -> None:
+def test_bundle_of_another_model_is_not_overwritten(bundle: tuple[Path, EncoderManifest], tmp_path: Path) -> None:
     other = read_sentence_model(write_checkpoint(tmp_path / "other", seed=7, layers=1))
     before = contents(bundle[0])
     with pytest.raises(UsageError, match="not of this other"):
@@ -165,12 +165,12 @@ def test_a_bundle_of_another_model_is_left_alone(bundle: tuple[Path, EncoderMani
     assert contents(bundle[0]) == before
 
 
-def test_no_precision(model: SentenceModel, tmp_path: Path) -> None:
+def test_empty_precisions_are_rejected(model: SentenceModel, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no precision"):
         export_bundle(model, tmp_path / "bundle", [])
 
 
-def test_a_variant_below_its_bar_is_not_written(
+def test_variant_failing_parity_is_not_written(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
@@ -181,7 +181,7 @@ def test_a_variant_below_its_bar_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_export_leaves_the_bundle_as_it_was(
+def test_failed_export_leaves_the_bundle_unchanged(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "bundle"
@@ -193,7 +193,7 @@ def test_a_failed_export_leaves_the_bundle_as_it_was(
     assert contents(tmp_path) == before
 
 
-def test_forced_variants_say_so(model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forced_variants_are_marked(model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
     manifest = export_bundle(model, tmp_path / "bundle", BOTH, force=True)
     assert manifest.variants["int8"].forced
@@ -202,7 +202,7 @@ def test_forced_variants_say_so(model: SentenceModel, tmp_path: Path, monkeypatc
     assert not manifest.variants["fp32"].forced
 
 
-def test_gold_pairs_are_reported_and_gate(
+def test_gold_pairs_are_reported_in_parity(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [("Two children repaired the telescope.", f"{'Two children ' * n}fixed it.", n) for n in range(1, 21)]
@@ -224,7 +224,7 @@ def test_a_missing_tensor_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "bundle").exists()
 
 
-def test_weights_beyond_protobufs_limit_go_into_a_file_of_their_own(
+def test_large_weights_use_an_external_data_file(
     model: SentenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_builder, "EXTERNAL_DATA_FROM", 1)
@@ -238,7 +238,7 @@ def test_weights_beyond_protobufs_limit_go_into_a_file_of_their_own(
     assert encode(folder, "fp32", TEXTS).shape == (len(TEXTS), model.dimensions)
 
 
-def test_two_exports_at_once_keep_each_others_variants(tmp_path: Path) -> None:
+def test_concurrent_exports_keep_each_others_variants(tmp_path: Path) -> None:
     model, output = read_sentence_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle"
 
     def meanwhile(line: str) -> None:
@@ -250,7 +250,7 @@ def test_two_exports_at_once_keep_each_others_variants(tmp_path: Path) -> None:
     assert [bundle.variant_file(name).name for name in ("fp32", "int8")] == ["model_fp32.onnx", "model_int8.onnx"]
 
 
-def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path: Path) -> None:
+def test_failed_swap_restores_the_old_folder(tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     output.mkdir()
     (output / "old").write_text("old")
@@ -259,7 +259,7 @@ def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"bundle/old": b"old"}
 
 
-def test_a_link_stays_a_link(model: SentenceModel, tmp_path: Path) -> None:
+def test_symlink_output_is_kept(model: SentenceModel, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     export_bundle(model, tmp_path / "link", [Precision.FP32])
@@ -268,13 +268,13 @@ def test_a_link_stays_a_link(model: SentenceModel, tmp_path: Path) -> None:
     assert set(open_encoder_bundle(tmp_path / "elsewhere").manifest.variants) == {"fp32"}
 
 
-def test_an_output_that_cannot_be_written(model: SentenceModel, tmp_path: Path) -> None:
+def test_unwritable_output_raises_output_error(model: SentenceModel, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written to"):
         export_bundle(model, tmp_path / "file" / "bundle", BOTH)
 
 
-def test_torch_is_neither_needed_nor_imported(model: SentenceModel, tmp_path: Path) -> None:
+def test_export_works_without_torch_and_does_not_import_it(model: SentenceModel, tmp_path: Path) -> None:
     """`auto` without torch: the numpy reference; and importing the exporter must not import torch where it is."""
     code = (
         "import sys\n"
@@ -294,7 +294,7 @@ def test_torch_is_neither_needed_nor_imported(model: SentenceModel, tmp_path: Pa
     assert done.stdout.strip() == "False"
 
 
-def test_a_folder_that_sentence_transformers_fails_on(tmp_path: Path) -> None:
+def test_parity_uses_numpy_if_sentence_transformers_fails(tmp_path: Path) -> None:
     """Where the other library builds another tokenizer, `auto` compares with numpy and says why."""
     folder = write_tiny_bert(tmp_path / "tiny")
     (folder / "tokenizer_config.json").unlink()
@@ -310,7 +310,7 @@ def test_a_folder_that_sentence_transformers_fails_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_default_model(tmp_path: Path) -> None:
+def test_default_model_parity(tmp_path: Path) -> None:
     """all-MiniLM-L6-v2 against sentence-transformers on more than 1,000 sentences."""
     model = read_sentence_model(resolve_model(DEFAULT_MODEL), DEFAULT_MODEL)
     manifest = export_bundle(model, tmp_path / "bundle", BOTH, reference="sentence-transformers")

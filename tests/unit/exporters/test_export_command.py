@@ -27,7 +27,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return ended.value.code, captured.out, captured.err
 
 
-def test_a_table_on_stdout_and_progress_on_stderr(
+def test_table_goes_to_stdout_and_progress_to_stderr(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, str(folder), "-o", str(tmp_path / "bundle"), "--precision", "fp32,fp16")
@@ -47,14 +47,18 @@ def test_json_is_the_manifest(folder: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("value", ["fp8", "fp32,int4", "", ","])
-def test_unknown_precisions(value: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_precisions_exit_with_code_2(
+    value: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = run(capsys, str(folder), "-o", str(tmp_path / "bundle"), "--precision", value)
     assert (code, out) == (2, "")
     assert "is not a list of fp32, int8, fp16" in err
     assert "--precision fp32,int8" in err
 
 
-def test_a_folder_that_is_in_use(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_empty_output_folder_exits_with_code_2(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine").write_text("mine")
     code, _, err = run(capsys, str(folder), "-o", str(tmp_path))
     assert code == 2
@@ -92,7 +96,7 @@ def variant(*, forced: bool = False, parity: bool = True) -> EncoderVariant:
     )
 
 
-def test_the_summary_hides_neither_forced_nor_unchecked_variants() -> None:
+def test_summary_marks_forced_and_unchecked_variants() -> None:
     variants = {"int8": variant(forced=True), "fp16": variant(parity=False)}
     manifest = EncoderManifest(
         name="m",

@@ -39,7 +39,7 @@ def scores(model: onnx.ModelProto) -> np.ndarray:
     return session.run(["score"], {value.name: inputs[value.name] for value in session.get_inputs()})[0]
 
 
-def test_scores_are_the_same(traced: tuple[str, onnx.ModelProto]) -> None:
+def test_fused_scores_equal_unfused(traced: tuple[str, onnx.ModelProto]) -> None:
     architecture, model = traced
     fused = copy(model)
     count = fuse_attention(fused)
@@ -51,7 +51,7 @@ def test_scores_are_the_same(traced: tuple[str, onnx.ModelProto]) -> None:
     np.testing.assert_allclose(scores(fused), scores(model), atol=2e-6)
 
 
-def test_heads_are_those_of_the_model(traced: tuple[str, onnx.ModelProto]) -> None:
+def test_fused_heads_equal_the_model(traced: tuple[str, onnx.ModelProto]) -> None:
     fused = copy(traced[1])
     fuse_attention(fused)
     heads = [
@@ -62,7 +62,7 @@ def test_heads_are_those_of_the_model(traced: tuple[str, onnx.ModelProto]) -> No
     assert set(heads) <= {4}
 
 
-def test_attention_of_another_form_stays(tmp_path: Path) -> None:
+def test_unsupported_attention_is_not_fused(tmp_path: Path) -> None:
     """Queries whose heads are laid out in another order than keys."""
     model = TracedCrossEncoder(read_cross_encoder(write_cross_encoder(tmp_path / "model", layers=1))).build(
         Precision.FP32
@@ -77,7 +77,7 @@ def test_attention_of_another_form_stays(tmp_path: Path) -> None:
     assert sum(node.op_type == "Softmax" for node in model.graph.node) == 1
 
 
-def test_sizes_that_do_not_fit_stay(tmp_path: Path) -> None:
+def test_mismatched_sizes_are_not_fused(tmp_path: Path) -> None:
     model = TracedCrossEncoder(read_cross_encoder(write_cross_encoder(tmp_path / "model", layers=1))).build(
         Precision.FP32
     )

@@ -42,7 +42,7 @@ def run(model: onnx.ModelProto, ids: list[list[int]]) -> NDArray[np.float32]:
     return score
 
 
-def test_what_comes_from_weights_is_float16_and_positions_are_not() -> None:
+def test_weights_are_float16_and_positions_are_not() -> None:
     graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", TABLE), "input_ids")  # (B, S, 4)
     position = graph.add("Cast", "input_ids", to=FLOAT)
@@ -56,7 +56,7 @@ def test_what_comes_from_weights_is_float16_and_positions_are_not() -> None:
     assert {tensor.name: tensor.data_type for tensor in model.graph.initializer}["weight_fp16"] == FLOAT16
 
 
-def test_a_row_of_nothing_but_padding_stays_finite() -> None:
+def test_fully_padded_row_stays_finite() -> None:
     """Masks of float32's least number, added twice; a plain conversion makes -inf of them, and softmax NaN."""
     graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", TABLE), "input_ids")  # (B, S, 4)
@@ -84,7 +84,7 @@ def test_a_masked_token_gets_no_weight() -> None:
     assert run(model, [[1, 0]]).tolist() == [[1.0, 0.0]]
 
 
-def test_a_norm_that_is_spelt_out_is_computed_in_float32() -> None:
+def test_decomposed_norm_is_computed_in_float32() -> None:
     """Root mean square of values whose squares no float16 holds."""
     graph = GraphBuilder()
     x = graph.add("Gather", graph.constant("words", 300 + 500 * TABLE), "input_ids")  # (B, S, 4)
@@ -108,7 +108,7 @@ def test_the_head_stays_in_float32() -> None:
     assert {tensor.name: tensor.data_type for tensor in model.graph.initializer}["weight"] == FLOAT
 
 
-def test_constants_beyond_the_range_are_bounded() -> None:
+def test_constants_beyond_float16_range_are_clipped() -> None:
     graph = GraphBuilder()
     words = graph.add("Gather", graph.constant("words", np.array([[1e9, -1e9]], dtype=np.float32)), "input_ids")
     assert run(to_fp16(finished(graph, words)), [[0]]).tolist() == [[[CAST_BOUND, -CAST_BOUND]]]
@@ -126,7 +126,7 @@ def test_emulation_rounds_every_result() -> None:
     assert not any(tensor.data_type == FLOAT16 for tensor in model.graph.initializer)
 
 
-def test_graphs_that_are_refused() -> None:
+def test_unsupported_graphs_are_rejected() -> None:
     graph = GraphBuilder()
     position = graph.add("Cast", "input_ids", to=FLOAT)
     with pytest.raises(UnsupportedArchitecture, match="computes nothing from a weight matrix"):

@@ -38,7 +38,7 @@ def package(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_the_graph_and_tokenizer_alone_give_the_models_vectors(
+def test_packaged_graph_and_tokenizer_equal_the_model(
     package: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
@@ -56,7 +56,7 @@ def test_the_graph_and_tokenizer_alone_give_the_models_vectors(
         np.testing.assert_allclose(given, [vector], atol=1e-5)
 
 
-def test_the_graph_is_of_the_older_set(package: Path) -> None:
+def test_graph_uses_the_older_opset(package: Path) -> None:
     with zipfile.ZipFile(package / "model.zip") as archive:
         graph = onnx.load_from_string(archive.read("model.onnx"))
     assert {entry.domain: entry.version for entry in graph.opset_import}[""] == 19
@@ -65,7 +65,7 @@ def test_the_graph_is_of_the_older_set(package: Path) -> None:
     onnx.checker.check_model(graph)
 
 
-def test_the_request_names_the_zip_and_leaves_pooling_to_the_graph(package: Path, folder: Path) -> None:
+def test_register_request_names_the_zip_and_the_graph_pools(package: Path, folder: Path) -> None:
     request = json.loads((package / "register.json").read_text())
     config = request["model_config"]
     assert request["name"] == "a model- of ours"
@@ -77,27 +77,27 @@ def test_the_request_names_the_zip_and_leaves_pooling_to_the_graph(package: Path
     assert json.loads(config["all_config"])["hidden_size"] == 16
 
 
-def test_the_same_model_gives_the_same_zip(package: Path, folder: Path) -> None:
+def test_zip_is_reproducible(package: Path, folder: Path) -> None:
     before = hash_file(package / "model.zip")
     export_opensearch_ml(read_sentence_model(folder, "a model; of ours"), package)  # what it wrote before is replaced
     assert hash_file(package / "model.zip") == before
 
 
-def test_texts_that_are_lower_cased_before_the_tokenizer_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_lowercasing_model_is_rejected(folder: Path, tmp_path: Path) -> None:
     model = read_sentence_model(folder).model_copy(update={"lowercase": True})
     with pytest.raises(UsageError, match="lower-cases"):
         export_opensearch_ml(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_something_else_is_left_alone(folder: Path, tmp_path: Path) -> None:
+def test_foreign_folder_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(UsageError, match="neither empty"):
         export_opensearch_ml(read_sentence_model(folder), tmp_path)
 
 
 @pytest.mark.parametrize("options", [["--precision", "int8"], ["--force"], ["--sts", "pairs.tsv"]])
-def test_options_of_bundles_are_refused(
+def test_bundle_options_are_rejected(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -115,7 +115,7 @@ def one_node(operator: str, domain: str = "", opset: int = 20, **attributes: obj
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_gelu_means_the_same_in_older_operators(approximate: str) -> None:
+def test_lowered_gelu_equals_gelu(approximate: str) -> None:
     x = np.linspace(-6, 6, 101, dtype=np.float32)  # (101,)
     run: Callable[[onnx.ModelProto], np.ndarray] = lambda graph: onnxruntime.InferenceSession(  # noqa: E731
         graph.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -127,6 +127,6 @@ def test_gelu_means_the_same_in_older_operators(approximate: str) -> None:
 
 
 @pytest.mark.parametrize(("operator", "domain"), [("IsInf", ""), ("QuickGelu", "com.microsoft"), ("Relu", "mine")])
-def test_operators_that_the_older_set_has_otherwise_are_refused(operator: str, domain: str) -> None:
+def test_operators_changed_since_the_older_opset_are_rejected(operator: str, domain: str) -> None:
     with pytest.raises(UnsupportedArchitecture, match=operator):
         lower_opset(one_node(operator, domain), 19)

@@ -58,14 +58,14 @@ def check(folder: Path, *, sentences: int = 256) -> SentenceModel:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_architecture(architecture: str, tmp_path: Path) -> None:
+def test_every_architecture_equals_sentence_transformers(architecture: str, tmp_path: Path) -> None:
     """Plain graphs, and the fused operators that fp16 uses, here in float32 on the CPU; more than 1,000 sentences."""
     model = check(write_checkpoint(tmp_path / architecture, architecture), sentences=1024)
     assert model.architecture == architecture
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_int8_of_every_architecture_passes_its_gate(architecture: str, tmp_path: Path) -> None:
+def test_int8_of_every_architecture_passes_parity(architecture: str, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path / architecture, architecture))
     report = export_bundle(model, tmp_path / "bundle", [Precision.INT8]).variants["int8"].parity
     assert report is not None
@@ -75,7 +75,7 @@ def test_int8_of_every_architecture_passes_its_gate(architecture: str, tmp_path:
 
 @pytest.mark.parametrize("pooling", list(Pooling))
 @pytest.mark.parametrize("architecture", ["bert", "mpnet"])
-def test_every_pooling_mode(pooling: Pooling, architecture: str, tmp_path: Path) -> None:
+def test_every_pooling_mode_equals_sentence_transformers(pooling: Pooling, architecture: str, tmp_path: Path) -> None:
     check(write_checkpoint(tmp_path / "model", architecture, pooling=str(pooling), normalize=False, layers=1))
 
 
@@ -84,7 +84,7 @@ def test_several_pooling_modes_are_concatenated(tmp_path: Path) -> None:
     assert model.dimensions == 3 * 48
 
 
-def test_dense_modules(tmp_path: Path) -> None:
+def test_dense_modules_equal_sentence_transformers(tmp_path: Path) -> None:
     torch.manual_seed(1)
     dense = [
         Dense(48, 32, activation_function=torch.nn.Tanh()),
@@ -96,7 +96,7 @@ def test_dense_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
-def test_every_activation(activation: str, tmp_path: Path) -> None:
+def test_every_activation_equals_sentence_transformers(activation: str, tmp_path: Path) -> None:
     check(write_checkpoint(tmp_path / "model", hidden_act=activation, layers=1))
 
 
@@ -121,7 +121,7 @@ def test_half_precision_checkpoints_are_computed_in_float32(tmp_path: Path) -> N
         check(folder)
 
 
-def test_prefixes_old_names_and_shards(tmp_path: Path) -> None:
+def test_weight_prefixes_old_names_and_shards_give_equal_vectors(tmp_path: Path) -> None:
     """The same weights under `bert.`, with gamma and beta, in two files."""
     from safetensors.numpy import load_file, save_file
 

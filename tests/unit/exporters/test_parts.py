@@ -31,7 +31,7 @@ from es_sbert.exporters.quantization import quantize_columns
 from es_sbert.exporters.sentence_graph import relative_position_buckets
 
 
-def test_position_buckets_are_mpnets() -> None:
+def test_position_buckets_equal_mpnet() -> None:
     import torch
     from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
@@ -41,7 +41,7 @@ def test_position_buckets_are_mpnets() -> None:
     np.testing.assert_array_equal([_bucket(-int(offset)) for offset in offsets], expected)
 
 
-def test_erf() -> None:
+def test_erf_equals_scipy() -> None:
     x = np.linspace(-6, 6, 20_001, dtype=np.float32)
     assert np.abs(erf(x) - scipy_erf(x)).max() < 5e-7
 
@@ -51,7 +51,7 @@ def test_erf() -> None:
         np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=20), elements=st.floats(-100, 100, width=32)
     )
 )
-def test_quantised_columns_are_off_by_half_a_step_at_most(weight: np.ndarray) -> None:
+def test_quantization_error_is_at_most_half_a_step(weight: np.ndarray) -> None:
     quantised, scale = quantize_columns(weight)
     assert quantised.dtype == np.int8
     assert quantised.min() >= -127
@@ -59,7 +59,7 @@ def test_quantised_columns_are_off_by_half_a_step_at_most(weight: np.ndarray) ->
     assert (steps <= 0.5001 * scale + 1e-30).all()
 
 
-def test_a_column_of_zeros_stays_zero() -> None:
+def test_zero_column_stays_zero() -> None:
     quantised, scale = quantize_columns(np.zeros((3, 2), dtype=np.float32))
     assert not quantised.any()
     assert (scale == 1).all()
@@ -67,7 +67,7 @@ def test_a_column_of_zeros_stays_zero() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=50))
 @settings(deadline=None)
-def test_spearman_is_scipys(pairs: list[tuple[int, int]]) -> None:
+def test_spearman_equals_scipy(pairs: list[tuple[int, int]]) -> None:
     a, b = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         assert spearman(a, b) == 0
@@ -82,7 +82,7 @@ def vectors(seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize(
     ("precision", "noise"), [(Precision.FP32, 1e-6), (Precision.INT8, 0.02), (Precision.FP16, 5e-4)]
 )
-def test_the_gate_lets_pass_what_the_number_format_costs(precision: Precision, noise: float) -> None:
+def test_parity_accepts_number_format_noise(precision: Precision, noise: float) -> None:
     a = vectors()
     report = compare_vectors(precision, "reference 1", a, a + noise * vectors(1))
     assert report.passed
@@ -92,12 +92,12 @@ def test_the_gate_lets_pass_what_the_number_format_costs(precision: Precision, n
 
 
 @pytest.mark.parametrize(("precision", "noise"), [(Precision.FP32, 0.01), (Precision.INT8, 0.5), (Precision.FP16, 0.1)])
-def test_the_gate_stops_more(precision: Precision, noise: float) -> None:
+def test_parity_rejects_larger_noise(precision: Precision, noise: float) -> None:
     a = vectors()
     assert not compare_vectors(precision, "reference", a, a + noise * vectors(1)).passed
 
 
-def test_one_sentence_gone_astray_is_enough() -> None:
+def test_single_wrong_sentence_fails_parity() -> None:
     a, b = vectors(), vectors()
     b[17] = -b[17]
     report = compare_vectors(Precision.INT8, "reference", a, b)
@@ -106,7 +106,7 @@ def test_one_sentence_gone_astray_is_enough() -> None:
     assert not report.passed
 
 
-def test_loss_on_gold_pairs_counts() -> None:
+def test_sts_loss_is_part_of_parity() -> None:
     a = vectors()
     assert compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.6).passed
     assert not compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=79.4).passed
@@ -114,7 +114,7 @@ def test_loss_on_gold_pairs_counts() -> None:
     assert compare_vectors(Precision.INT8, "reference", a, a, sts_reference=80.0, sts_variant=81.0).passed
 
 
-def test_vectors_that_are_not_finite_fail_and_leave_json() -> None:
+def test_non_finite_vectors_fail_parity() -> None:
     b = vectors()
     b[3, 3] = np.nan
     report = compare_vectors(Precision.FP16, "reference", vectors(), b)
@@ -135,7 +135,7 @@ def test_parity_sentences(max_tokens: int) -> None:
     assert any(not text.isascii() for text in texts)
 
 
-def test_parity_sentences_need_room_for_the_probes() -> None:
+def test_too_few_parity_sentences_raise_value_error() -> None:
     with pytest.raises(ValueError, match="too few"):
         parity_sentences(128, 100)
 
@@ -153,7 +153,7 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
-def test_gold_pairs_by_column_name(name: str, tmp_path: Path) -> None:
+def test_gold_pairs_are_read_by_column_name(name: str, tmp_path: Path) -> None:
     gold = read_gold_pairs(write(tmp_path / name, "score\tsentence2\tsentence1\n1.5\tb\ta\n0\td\tc\n"))
     assert gold.first == ["a", "c"]
     assert gold.second == ["b", "d"]
@@ -172,12 +172,12 @@ def test_gold_pairs_by_column_name(name: str, tmp_path: Path) -> None:
         ("sentence1\tsentence2\tscore\na\tb\t1\n", "holds 1 pairs"),
     ],
 )
-def test_broken_gold_pairs(text: str, message: str, tmp_path: Path) -> None:
+def test_broken_gold_pairs_are_rejected(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=message):
         read_gold_pairs(write(tmp_path / "pairs.tsv", text))
 
 
-def test_unreadable_gold_pairs(tmp_path: Path) -> None:
+def test_unreadable_gold_pairs_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(b"sentence1\tsentence2\tscore\n" * 99)[:20])
     (tmp_path / "latin.tsv").write_bytes(b"sentence1\tsentence2\tscore\n\xe9\tb\t1\n")
     for name, message in (
@@ -189,7 +189,7 @@ def test_unreadable_gold_pairs(tmp_path: Path) -> None:
             read_gold_pairs(tmp_path / name)
 
 
-def test_bars_are_ordered_as_the_formats_are() -> None:
+def test_thresholds_are_stricter_for_wider_formats() -> None:
     loose, middle, strict = (
         PARITY_THRESHOLDS[Precision.INT8],
         PARITY_THRESHOLDS[Precision.FP16],

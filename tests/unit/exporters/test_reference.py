@@ -20,7 +20,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceModel:
     return read_sentence_model(write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny"))
 
 
-def test_every_value_is_shown_once_a_layer(model: SentenceModel) -> None:
+def test_observer_sees_every_value_once_per_layer(model: SentenceModel) -> None:
     seen: Counter[str] = Counter()
 
     def observe(name: str, value: Floats) -> Floats:
@@ -53,7 +53,7 @@ def test_every_value_is_shown_once_a_layer(model: SentenceModel) -> None:
     )
 
 
-def test_what_it_returns_takes_the_value_s_place(model: SentenceModel) -> None:
+def test_observer_result_replaces_the_value(model: SentenceModel) -> None:
     def half(name: str, value: Floats) -> Floats:
         return value.astype(np.float16).astype(np.float32)
 

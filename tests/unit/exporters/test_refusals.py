@@ -37,7 +37,7 @@ def with_config(model: SentenceModel, **settings: Any) -> SentenceModel:
         ({"auto_map": {"AutoModel": "modeling.Model"}}, "auto_map"),
     ],
 )
-def test_unknown_architectures_are_named_with_the_extra_that_traces_them(
+def test_unknown_architecture_error_names_the_train_extra(
     model: SentenceModel, settings: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(UnsupportedArchitecture, match=named) as raised:
@@ -58,12 +58,14 @@ def test_unknown_architectures_are_named_with_the_extra_that_traces_them(
         ),
     ],
 )
-def test_settings_that_do_not_fit_the_weights(model: SentenceModel, settings: dict[str, Any], named: str) -> None:
+def test_settings_that_do_not_fit_the_weights_are_rejected(
+    model: SentenceModel, settings: dict[str, Any], named: str
+) -> None:
     with pytest.raises(BundleInvalid, match=named):
         read_transformer_weights(with_config(model, **settings))
 
 
-def test_more_tokens_than_positions(model: SentenceModel) -> None:
+def test_more_tokens_than_positions_are_rejected(model: SentenceModel) -> None:
     with pytest.raises(BundleInvalid, match="64 positions, fewer than its maximum of 65 tokens") as raised:
         read_transformer_weights(model.model_copy(update={"max_tokens": 65}))
     assert "at most 64" in raised.value.remedy
@@ -83,14 +85,14 @@ def test_a_missing_tensor_is_named(weights: tuple[Path, dict[str, Any]]) -> None
         read_transformer_weights(read_sentence_model(folder))
 
 
-def test_weights_of_something_else(weights: tuple[Path, dict[str, Any]]) -> None:
+def test_weights_without_embeddings_are_rejected(weights: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = weights
     save_file({"transformer.wte.weight": np.zeros((3, 3), np.float32)}, folder / "model.safetensors")
     with pytest.raises(BundleInvalid, match="holds 0 tensors called embeddings"):
         read_transformer_weights(read_sentence_model(folder))
 
 
-def test_two_networks_in_one_file(weights: tuple[Path, dict[str, Any]]) -> None:
+def test_weights_with_two_embeddings_are_rejected(weights: tuple[Path, dict[str, Any]]) -> None:
     folder, tensors = weights
     save_file(
         {**{f"a.{k}": v for k, v in tensors.items()}, **{f"b.{k}": v for k, v in tensors.items()}},
@@ -100,7 +102,7 @@ def test_two_networks_in_one_file(weights: tuple[Path, dict[str, Any]]) -> None:
         read_transformer_weights(read_sentence_model(folder))
 
 
-def test_quantised_weights(weights: tuple[Path, dict[str, Any]]) -> None:
+def test_quantized_weights_are_rejected(weights: tuple[Path, dict[str, Any]]) -> None:
     folder, tensors = weights
     name = "encoder.layer.0.output.dense.weight"
     tensors[name] = tensors[name].astype(np.int8)
@@ -109,7 +111,7 @@ def test_quantised_weights(weights: tuple[Path, dict[str, Any]]) -> None:
         read_transformer_weights(read_sentence_model(folder))
 
 
-def test_dense_weights_without_their_bias(tmp_path: Path) -> None:
+def test_dense_weights_without_bias_are_rejected(tmp_path: Path) -> None:
     from sentence_transformers.sentence_transformer.modules import Dense
 
     from es_sbert.bundle.sentence_model import Precision

@@ -56,7 +56,7 @@ def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     return np.sign(weight).astype(np.int8), np.abs(weight).mean(axis=0)
 
 
-def test_what_is_written(folder: Path, exported: tuple[Path, RerankerManifest]) -> None:
+def test_exported_files_and_manifest(folder: Path, exported: tuple[Path, RerankerManifest]) -> None:
     output, manifest = exported
     assert {path.name for path in (output / "onnx").iterdir()} == {"model_fp32.onnx", "model_int8.onnx"}
     assert (output / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -71,7 +71,7 @@ def test_what_is_written(folder: Path, exported: tuple[Path, RerankerManifest]) 
     assert not any(variant.forced for variant in manifest.variants.values())
 
 
-def test_graphs(exported: tuple[Path, RerankerManifest]) -> None:
+def test_exported_graphs(exported: tuple[Path, RerankerManifest]) -> None:
     for name in BOTH:
         graph = onnx.load(str(exported[0] / f"onnx/model_{name}.onnx"))
         assert graph.ir_version <= 10  # onnxruntime 1.22 reads up to 10
@@ -92,13 +92,13 @@ def of_architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 
 @pytest.mark.slow
-def test_every_architecture(of_architecture: RerankerManifest) -> None:
+def test_every_architecture_passes_parity(of_architecture: RerankerManifest) -> None:
     report = of_architecture.variants["fp32"].parity
     assert report.passed
     assert report.max_difference < 1e-4
 
 
-def test_another_precision_is_added_from_the_folder_itself(folder: Path, tmp_path: Path) -> None:
+def test_precision_is_added_to_the_exported_folder(folder: Path, tmp_path: Path) -> None:
     first = export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.INT8])
     again = read_cross_encoder(tmp_path / "out", first.name)
     second = export_reranker(again, tmp_path / "out", [Precision.FP32])
@@ -107,7 +107,7 @@ def test_another_precision_is_added_from_the_folder_itself(folder: Path, tmp_pat
     assert open_reranker_bundle(tmp_path / "out").variant_file("int8").is_file()
 
 
-def test_a_variant_below_its_bar_is_not_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variant_failing_parity_is_not_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
     with pytest.raises(ParityFailed, match="int8 fails the parity check") as raised:
         export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
@@ -117,7 +117,9 @@ def test_a_variant_below_its_bar_is_not_written(folder: Path, tmp_path: Path, mo
     assert [manifest.variants[name].forced for name in BOTH] == [False, True]
 
 
-def test_other_folders_are_left_alone(folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
+def test_other_folders_are_not_overwritten(
+    folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path
+) -> None:
     other = read_cross_encoder(write_cross_encoder(tmp_path / "other", seed=7, layers=1))
     before = contents(exported[0])
     with pytest.raises(UsageError, match="not of this other"):
@@ -128,13 +130,13 @@ def test_other_folders_are_left_alone(folder: Path, exported: tuple[Path, Rerank
 
 
 @pytest.mark.slow
-def test_every_architecture_in_fp16(of_architecture: RerankerManifest) -> None:
+def test_every_architecture_passes_fp16_parity(of_architecture: RerankerManifest) -> None:
     variant = of_architecture.variants["fp16"]
     assert variant.parity.passed
     assert variant.parity.mean_difference < 0.01
 
 
-def test_fp16_is_emulated_where_there_is_no_cuda(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fp16_is_emulated_without_cuda(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "cuda_devices", lambda: 0)
     lines: list[str] = []
     model = read_cross_encoder(folder)
@@ -159,20 +161,20 @@ def test_manifests_from_before_fp16_are_read(exported: tuple[Path, RerankerManif
     assert not open_reranker_bundle(old).manifest.variants["fp32"].parity.emulated
 
 
-def test_precisions_that_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_empty_precisions_are_rejected(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no precision"):
         export_reranker(read_cross_encoder(folder), tmp_path / "out", [])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_torch(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_error_names_the_extra(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="torch") as raised:
         export_reranker(read_cross_encoder(folder), tmp_path / "out", BOTH)
     assert "pip install 'es-sbert[train]'" in raised.value.remedy
 
 
-def test_what_is_a_cross_encoder(folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
+def test_is_cross_encoder(folder: Path, exported: tuple[Path, RerankerManifest], tmp_path: Path) -> None:
     assert is_cross_encoder(folder)
     assert is_cross_encoder(exported[0])
     tiny = write_tiny_bert(tmp_path / "tiny")
@@ -195,7 +197,7 @@ def test_a_pickle_is_refused(broken: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors"])
-def test_a_file_is_missing(name: str, broken: Path) -> None:
+def test_missing_file_is_named(name: str, broken: Path) -> None:
     (broken / name).unlink()
     with pytest.raises(BundleInvalid, match=name):
         read_cross_encoder(broken)
@@ -217,7 +219,7 @@ def test_a_file_is_missing(name: str, broken: Path) -> None:
         ("tokenizer_config.json", {"model_max_length": 10**30}, None, ""),
     ],
 )
-def test_settings(
+def test_invalid_settings_are_rejected(
     file: str, settings: dict[str, Any], error: type[Exception] | None, message: str, broken: Path
 ) -> None:
     edit(broken / file, **settings)
@@ -228,7 +230,7 @@ def test_settings(
         read_cross_encoder(broken)
 
 
-def test_a_prompt_is_refused(broken: Path) -> None:
+def test_default_prompt_is_rejected(broken: Path) -> None:
     (broken / "config_sentence_transformers.json").write_text(json.dumps({"default_prompt_name": "query"}))
     with pytest.raises(UnsupportedArchitecture, match="prompt"):
         read_cross_encoder(broken)
@@ -248,14 +250,14 @@ def test_other_modules_are_refused(modules: list[dict[str, str]], error: type[Ex
         read_cross_encoder(broken)
 
 
-def test_a_network_that_nobody_knows(broken: Path, tmp_path: Path) -> None:
+def test_unknown_architecture_is_rejected_and_its_code_not_run(broken: Path, tmp_path: Path) -> None:
     edit(broken / "config.json", model_type="mine", auto_map={"AutoModelForSequenceClassification": "modeling.Mine"})
     (broken / "modeling.py").write_text("raise SystemExit('this ran')")
     with pytest.raises(UnsupportedArchitecture, match="cannot open this mine as a cross-encoder"):
         export_reranker(read_cross_encoder(broken), tmp_path / "out", BOTH)
 
 
-def test_a_network_without_its_head(broken: Path, tmp_path: Path) -> None:
+def test_missing_classifier_head_is_rejected(broken: Path, tmp_path: Path) -> None:
     """transformers would make one up from random numbers."""
     weights = load_file(broken / "model.safetensors")
     save_file(
@@ -268,7 +270,7 @@ def test_a_network_without_its_head(broken: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_fingerprint_follows_what_decides_a_score(broken: Path) -> None:
+def test_fingerprint_changes_with_anything_that_affects_scores(broken: Path) -> None:
     before = read_cross_encoder(broken).fingerprint
     edit(broken / "config.json", transformers_version="9", hidden_dropout_prob=0.5)
     assert read_cross_encoder(broken).fingerprint == before
@@ -276,7 +278,7 @@ def test_the_fingerprint_follows_what_decides_a_score(broken: Path) -> None:
     assert read_cross_encoder(broken).fingerprint != before
 
 
-def test_comparison_in_standard_deviations() -> None:
+def test_differences_are_in_standard_deviations() -> None:
     reference = np.array([[0.0], [10.0], [20.0], [30.0]], dtype=np.float32)  # standard deviation √125
     moved = reference + np.float32([[0], [0], [0], [4]])
     report = compare_scores(Precision.INT8, "r", reference, moved)
@@ -294,7 +296,7 @@ def test_comparison_in_standard_deviations() -> None:
     assert json.loads(lost.model_dump_json())["max_difference"] == 0
 
 
-def test_the_worst_label_counts() -> None:
+def test_worst_label_decides() -> None:
     reference = np.arange(20, dtype=np.float32).reshape(10, 2)
     variant = reference.copy()
     variant[:, 1] = variant[::-1, 1]
@@ -302,7 +304,7 @@ def test_the_worst_label_counts() -> None:
     assert report.rank_agreement == pytest.approx(-100)
 
 
-def test_pairs_are_distinct_and_as_many() -> None:
+def test_parity_pairs_are_distinct() -> None:
     first, second = parity_pairs(64, 300)
     assert len(first) == len(second) == len(set(zip(first, second, strict=True))) == 300
 
@@ -315,7 +317,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return ended.value.code, captured.out, captured.err
 
 
-def test_the_command_knows_a_cross_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_command_detects_a_cross_encoder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "out"
     code, out, err = run(capsys, str(folder), "-o", str(output), "--precision", "fp32")
     assert code == 0
@@ -328,7 +332,9 @@ def test_the_command_knows_a_cross_encoder(folder: Path, tmp_path: Path, capsys:
     assert json.loads(out) == json.loads((output / RerankerManifest.FILE_NAME).read_text())
 
 
-def test_gold_scores_are_for_sentence_vectors(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sts_option_is_rejected_for_cross_encoders(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, err = run(capsys, str(folder), "-o", str(tmp_path / "out"), "--sts", str(tmp_path / "sts.tsv"))
     assert code == 2
     assert "Leave --sts out" in err
@@ -343,7 +349,7 @@ def test_gold_scores_are_for_sentence_vectors(folder: Path, tmp_path: Path, caps
         (lambda scores: np.round(scores * 4) / 4, False),  # ties where there was an order: 0.06 on average
     ],
 )
-def test_each_part_of_the_bar(change: Callable[[Floats], Floats], passed: bool) -> None:
+def test_each_threshold_of_the_parity_check(change: Callable[[Floats], Floats], passed: bool) -> None:
     # Two ends far apart, half of the pairs at each, the spread within an end a twentieth of the whole.
     ends = np.random.default_rng(0).normal(0, 0.05, (1000, 1)) + np.repeat([[-1.0], [1.0]], 500, axis=0)
     reference = ((ends - ends.mean()) / ends.std()).astype(np.float32)

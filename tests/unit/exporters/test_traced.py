@@ -52,7 +52,7 @@ def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
         return encoder.encode(texts)
 
 
-def test_the_gate_is_that_of_built_graphs(bundle: tuple[Path, EncoderManifest]) -> None:
+def test_traced_graphs_pass_parity(bundle: tuple[Path, EncoderManifest]) -> None:
     _, manifest = bundle
     assert {name: variant.attention for name, variant in manifest.variants.items()} == {
         "fp32": "traced",
@@ -69,21 +69,21 @@ def test_the_gate_is_that_of_built_graphs(bundle: tuple[Path, EncoderManifest]) 
     assert int8.mean_cosine < 0.99999, "this graph is not quantised"
 
 
-def test_vectors_of_sentence_transformers(folder: Path, bundle: tuple[Path, EncoderManifest]) -> None:
+def test_traced_vectors_equal_sentence_transformers(folder: Path, bundle: tuple[Path, EncoderManifest]) -> None:
     """Whose tokenizer pads XLNet's texts on the left, and gives the last token a type of its own."""
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
     np.testing.assert_allclose(encode(bundle[0], "fp32", TEXTS), theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", BOTH)
-def test_a_vector_does_not_depend_on_the_texts_beside_it(bundle: tuple[Path, EncoderManifest], variant: str) -> None:
+def test_vector_is_independent_of_the_batch(bundle: tuple[Path, EncoderManifest], variant: str) -> None:
     together = encode(bundle[0], variant, TEXTS)
     alone = np.concatenate([encode(bundle[0], variant, [text]) for text in TEXTS])
     np.testing.assert_allclose(alone, together, atol=2e-5)
 
 
 @pytest.mark.parametrize(("texts", "tokens"), [(1, 1), (1, 2), (2, 3), (1, 64), (7, 33)])
-def test_other_shapes_than_the_traced_one(
+def test_traced_graph_accepts_other_shapes(
     folder: Path, bundle: tuple[Path, EncoderManifest], texts: int, tokens: int
 ) -> None:
     session = onnxruntime.InferenceSession(bundle[0] / "onnx/model_fp32.onnx", providers=["CPUExecutionProvider"])
@@ -104,7 +104,7 @@ def test_other_shapes_than_the_traced_one(
         np.testing.assert_allclose(vectors[row], expected[0].numpy(), atol=1e-5)
 
 
-def test_padding_of_any_length_changes_nothing(folder: Path, bundle: tuple[Path, EncoderManifest]) -> None:
+def test_padding_length_changes_nothing(folder: Path, bundle: tuple[Path, EncoderManifest]) -> None:
     session = onnxruntime.InferenceSession(bundle[0] / "onnx/model_fp32.onnx", providers=["CPUExecutionProvider"])
     row = SentenceTokenizer(read_sentence_model(folder))(TEXTS[:1]).ids[0]
     ids, mask = pad([row, np.resize(row, 64)])
@@ -125,7 +125,7 @@ def test_int8_quantises_every_product_with_a_weight(bundle: tuple[Path, EncoderM
 
 
 @pytest.mark.parametrize("pooling", list(Pooling))
-def test_every_pooling_mode(pooling: Pooling, tmp_path: Path) -> None:
+def test_every_pooling_mode_equals_sentence_transformers(pooling: Pooling, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "xlnet", "xlnet", pooling=str(pooling), normalize=False, layers=1)
     parity = export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Precision.FP32]).variants["fp32"].parity
     assert parity is not None
@@ -134,7 +134,7 @@ def test_every_pooling_mode(pooling: Pooling, tmp_path: Path) -> None:
     np.testing.assert_allclose(encode(tmp_path / "bundle", "fp32", TEXTS), theirs, atol=3e-5)
 
 
-def test_dense_and_several_pooling_modes(tmp_path: Path) -> None:
+def test_dense_and_several_poolings_equal_sentence_transformers(tmp_path: Path) -> None:
     torch.manual_seed(1)
     dense = [Dense(96, 24, activation_function=torch.nn.Tanh())]
     folder = write_checkpoint(tmp_path / "model", "modernbert", pooling=["cls", "mean"], dense=dense, layers=1)
@@ -144,7 +144,7 @@ def test_dense_and_several_pooling_modes(tmp_path: Path) -> None:
     np.testing.assert_allclose(encode(tmp_path / "bundle", "fp32", TEXTS), theirs, atol=1e-5)
 
 
-def test_a_setting_that_the_graph_builder_does_not_know(tmp_path: Path) -> None:
+def test_settings_unknown_to_the_graph_builder_are_traced(tmp_path: Path) -> None:
     """BERT is built from its weights, but not with this activation."""
     model = read_sentence_model(write_checkpoint(tmp_path / "bert", hidden_act="mish", layers=1))
     manifest = export_bundle(model, tmp_path / "bundle", BOTH)
@@ -168,7 +168,7 @@ def test_encoder_traces_on_first_use(folder: Path, tmp_path: Path, monkeypatch: 
     assert np.einsum("td,td->t", normalize_rows(vectors), normalize_rows(theirs)).min() > 0.9
 
 
-def test_on_cuda_auto_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_on_cuda_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     name = str(write_checkpoint(tmp_path / "model", "modernbert", layers=1))
 
@@ -189,9 +189,7 @@ def test_fp16_is_refused_and_nothing_written(folder: Path, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_torch_the_remedy_names_the_extra(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_torch_error_names_the_extra(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
 
     def hide_torch(name: str, package: str | None = None) -> ModuleSpec | None:
@@ -204,7 +202,7 @@ def test_without_torch_the_remedy_names_the_extra(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
+def test_model_code_is_not_executed(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", layers=1)
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "mine", "auto_map": {"AutoModel": "modeling.Model"}}
@@ -215,7 +213,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
     assert "runs no code that comes with a model" in raised.value.remedy
 
 
-def test_an_architecture_that_nobody_knows(tmp_path: Path) -> None:
+def test_unknown_architecture_is_rejected(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", layers=1)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "mine"}))
@@ -224,7 +222,7 @@ def test_an_architecture_that_nobody_knows(tmp_path: Path) -> None:
     assert not (tmp_path / "bundle").exists()
 
 
-def test_token_types_by_place(folder: Path) -> None:
+def test_token_types_by_position(folder: Path) -> None:
     from es_sbert.networks.siamese_encoder import TokenTypes
 
     types = TokenTypes.of(load_tokenizer(read_sentence_model(folder).tokenizer_file))
@@ -241,7 +239,7 @@ def edit(path: Path, **settings: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
 
 
-def test_every_setting_of_an_unknown_architecture_is_in_the_fingerprint(tmp_path: Path) -> None:
+def test_unknown_architecture_fingerprint_covers_every_setting(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", "modernbert", layers=1)
     before = read_sentence_model(folder).fingerprint
     edit(
@@ -252,22 +250,20 @@ def test_every_setting_of_an_unknown_architecture_is_in_the_fingerprint(tmp_path
     assert read_sentence_model(folder).fingerprint != before
 
 
-def test_built_architectures_are_those_whose_settings_are_known() -> None:
+def test_built_architectures_have_known_settings() -> None:
     assert set(ARCHITECTURES) == KNOWN_ARCHITECTURES
 
 
 @pytest.mark.parametrize(
     ("said", "positions", "expected"), [(32, None, 32), (32, -1, 32), (10**30, 24, 24), (32, 24, 24), (0, 24, 24)]
 )
-def test_maximum_tokens_where_a_network_has_no_positions(
-    said: int, positions: int | None, expected: int, tmp_path: Path
-) -> None:
+def test_max_tokens_without_position_limit(said: int, positions: int | None, expected: int, tmp_path: Path) -> None:
     config = {"model_type": "xlnet", "max_position_embeddings": positions}
     assert max_input_tokens(tmp_path, config, {"max_seq_length": said}, {}) == expected
 
 
 @pytest.mark.parametrize("said", [0, 10**30])
-def test_no_maximum_at_all(said: int, tmp_path: Path) -> None:
+def test_missing_max_tokens_is_rejected(said: int, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": said}))
     with pytest.raises(BundleInvalid, match="maximum input length"):
         max_input_tokens(tmp_path, {"model_type": "xlnet"}, {}, {})
@@ -285,7 +281,7 @@ class Doubled(torch.nn.Module):
         return values if self._known else torch.special.bessel_j0(values)
 
 
-def test_what_torch_cannot_write_is_named() -> None:
+def test_operator_unsupported_by_torch_export_is_named() -> None:
     from es_sbert.exporters.tracing import example_inputs, trace_module
 
     inputs = dict(zip(("ids", "mask"), example_inputs((3, 6), 100), strict=True))

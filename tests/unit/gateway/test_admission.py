@@ -29,11 +29,11 @@ class Caller:
      ("2001:db8:1:2::1", "2001:db8:1:2::/64"), ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
      ("fe80::1%eth0", "fe80::/64"), ("", ""), ("a name", "a name")],
 )  # fmt: skip
-def test_addresses_of_one_network_of_ipv6_count_as_one_client(address: str, client: str) -> None:
+def test_ipv6_addresses_of_one_network_count_as_one_client(address: str, client: str) -> None:
     assert client_network(address) == client
 
 
-def test_a_connection_counts_until_it_is_closed() -> None:
+def test_connection_counts_until_closed() -> None:
     connections = ConnectionLimiter(Limits(connections=3, client_connections=2))
     first, second, third = (Caller(f"2001:db8::{number}") for number in (1, 2, 3))
     assert connections.add(first) is connections.add(second) is None
@@ -50,7 +50,7 @@ def test_a_connection_counts_until_it_is_closed() -> None:
     assert connections.add(third) is None
 
 
-def test_the_oldest_of_many_that_are_too_many_is_refused_first() -> None:
+def test_oldest_excess_connections_are_refused_first() -> None:
     connections = ConnectionLimiter(Limits(connections=1))
     callers = [Caller(f"192.0.2.{number}") for number in range(1, 101)]
     errors = [connections.add(caller) for caller in callers]
@@ -60,11 +60,11 @@ def test_the_oldest_of_many_that_are_too_many_is_refused_first() -> None:
     assert connections.refused == 99
 
 
-def test_some_connections_are_always_allowed() -> None:
+def test_default_connection_limit_is_positive() -> None:
     assert 1 <= default_connection_limit() <= 10_000
 
 
-def test_at_the_end_of_a_request_all_of_it_is_given_back() -> None:
+def test_slot_exit_releases_all_resources() -> None:
     admission = AdmissionControl(Limits(concurrency=1, body_bytes=5, buffered_bytes=10))
     with admission.slot() as slot:
         slot.acquire()
@@ -78,7 +78,7 @@ def test_at_the_end_of_a_request_all_of_it_is_given_back() -> None:
     assert (admission.buffered_bytes, admission.full) == (0, None)
 
 
-def test_memory_for_bodies_is_at_least_that_of_one_request() -> None:
+def test_body_buffer_holds_at_least_one_request() -> None:
     assert Limits().max_buffered_bytes == 1024 * MIB
     assert Limits(body_bytes=600 * MIB).max_buffered_bytes == 1200 * MIB
     with pytest.raises(UsageError) as caught:
@@ -86,7 +86,7 @@ def test_memory_for_bodies_is_at_least_that_of_one_request() -> None:
     assert "--max-buffered" in caught.value.remedy
 
 
-def test_a_kind_of_warning_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_warnings_are_throttled(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     log = ThrottledLog(logging.getLogger("es_sbert.test"), 10.0, lambda: now)
     for second in range(21):
@@ -105,7 +105,7 @@ def test_a_kind_of_warning_is_logged_once_in_a_while(caplog: pytest.LogCaptureFi
     ]
 
 
-def test_a_bug_is_logged_once_in_a_while_for_each_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_errors_are_throttled_per_location(caplog: pytest.LogCaptureFixture) -> None:
     log = ThrottledLog(logging.getLogger("es_sbert.test"), 10.0, lambda: 0.0)
 
     def fail(kind: type[Exception]) -> None:

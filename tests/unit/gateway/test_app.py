@@ -21,7 +21,7 @@ SCOPE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_bug_is_an_error_in_the_engines_shape_and_in_the_log(
+def test_unhandled_error_returns_engine_error_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begun: bool
 ) -> None:
     sent: list[dict[str, Any]] = []

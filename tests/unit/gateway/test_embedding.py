@@ -76,7 +76,7 @@ def test_every_caller_gets_its_own_vectors(calls: list[Call], batch_tokens: int,
 
 
 @given(_CALLS, st.data())
-def test_callers_who_give_up_or_fail_concern_nobody_else(calls: list[Call], data: st.DataObject) -> None:
+def test_cancelled_or_failed_callers_do_not_affect_others(calls: list[Call], data: st.DataObject) -> None:
     fates = [data.draw(st.sampled_from(["stays", "gives up", "fails"])) for _ in calls]
 
     async def scenario() -> None:
@@ -116,7 +116,7 @@ async def occupy(one: BatchingEmbedder, encoder: TellingEncoder) -> list[asyncio
     return tasks
 
 
-def test_what_comes_while_batches_run_makes_up_the_next_one() -> None:
+def test_texts_queued_during_a_batch_form_the_next_batch() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         one = embedder(encoder)
@@ -131,7 +131,7 @@ def test_what_comes_while_batches_run_makes_up_the_next_one() -> None:
     run(scenario())
 
 
-def test_callers_at_the_same_moment_share_a_batch() -> None:
+def test_concurrent_callers_share_a_batch() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         one = embedder(encoder)
@@ -141,7 +141,7 @@ def test_callers_at_the_same_moment_share_a_batch() -> None:
     run(scenario())
 
 
-def test_a_batch_that_overtakes_another_does_not_change_the_order_of_vectors() -> None:
+def test_out_of_order_batches_keep_vector_order() -> None:
     call: Call = (["abc", "a" * 8, "ab", "b" * 7, "c" * 5, "", "abcd", "aaa"], None)
     others_ran = threading.Event()
 
@@ -165,7 +165,7 @@ def test_a_batch_that_overtakes_another_does_not_change_the_order_of_vectors() -
     run(scenario())
 
 
-def test_texts_of_like_length_run_together() -> None:
+def test_texts_are_batched_by_length() -> None:
     """What pads a batch to its longest text computes as much for each of the others."""
 
     async def scenario() -> None:
@@ -179,7 +179,7 @@ def test_texts_of_like_length_run_together() -> None:
     run(scenario())
 
 
-def test_one_text_does_not_wait_for_a_thousand() -> None:
+def test_short_request_does_not_wait_for_a_large_one() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         encoder.may_run.clear()
@@ -197,7 +197,7 @@ def test_one_text_does_not_wait_for_a_thousand() -> None:
     run(scenario())
 
 
-def test_too_many_waiting_texts_are_refused_and_those_who_wait_are_not_forgotten() -> None:
+def test_full_queue_rejects_texts_but_keeps_waiting_callers() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         one = embedder(encoder, waiting_texts=4)
@@ -225,7 +225,7 @@ def test_too_many_waiting_texts_are_refused_and_those_who_wait_are_not_forgotten
     run(scenario())
 
 
-def test_repeated_queries_come_from_the_cache_and_documents_do_not() -> None:
+def test_query_vectors_are_cached_but_document_vectors_are_not() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         cache = VectorCache(10)
@@ -248,7 +248,7 @@ def test_repeated_queries_come_from_the_cache_and_documents_do_not() -> None:
 
 
 @pytest.mark.parametrize("texts", ["one string", ["lone \ud800 surrogate"], [1], [None]])
-def test_no_texts_are_refused_before_anything_runs(texts: Any) -> None:
+def test_empty_text_list_raises_usage_error(texts: Any) -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         with pytest.raises(UsageError):
@@ -258,7 +258,7 @@ def test_no_texts_are_refused_before_anything_runs(texts: Any) -> None:
     run(scenario())
 
 
-def test_the_encoder_is_closed_once_nobody_holds_the_embedder() -> None:
+def test_encoder_closes_when_embedder_is_released() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         one = embedder(encoder)
@@ -271,7 +271,7 @@ def test_the_encoder_is_closed_once_nobody_holds_the_embedder() -> None:
     run(scenario())
 
 
-def test_close_after_drain_answers_everyone() -> None:
+def test_close_after_drain_answers_all_callers() -> None:
     async def scenario() -> None:
         encoder = TellingEncoder()
         encoder.may_run.clear()
@@ -289,7 +289,7 @@ def test_close_after_drain_answers_everyone() -> None:
     run(scenario())
 
 
-def test_a_vector_is_cached_for_the_caller_who_asked_for_it_alone() -> None:
+def test_vector_cache_is_per_caller() -> None:
     """Otherwise the time of an answer would tell what others have searched for."""
 
     async def scenario() -> None:
@@ -305,7 +305,7 @@ def test_a_vector_is_cached_for_the_caller_who_asked_for_it_alone() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
-def test_threads_that_embed_have_a_lower_priority_than_the_event_loop() -> None:
+def test_embedding_threads_have_lower_priority_than_event_loop() -> None:
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 

@@ -16,7 +16,7 @@ from es_sbert.gateway.search.unsupported_apis import query_dsl_parts
         ("FROM docs METADATA _id | WHERE semantic == \"a\" AND MATCH(title, 'KQL')", []),
     ],
 )
-def test_texts_in_other_languages_are_found(text: str, inside: list[str]) -> None:
+def test_finds_query_dsl_in_other_query_languages(text: str, inside: list[str]) -> None:
     said = {"term": {"topic": "a"}}
     queries = [{"query_string": {"query": one}} for one in inside]
     assert query_dsl_parts({"query": text}) == queries

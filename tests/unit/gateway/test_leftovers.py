@@ -48,7 +48,7 @@ REFUSED: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("where", list(REFUSED))
-def test_where_the_engine_would_silently_find_nothing_the_request_is_refused(where: str) -> None:
+def test_rejects_semantic_field_where_engine_would_match_nothing(where: str) -> None:
     with pytest.raises(BadRequest) as caught:
         Rewriting()(REFUSED[where])
     assert caught.value.remedy
@@ -57,7 +57,7 @@ def test_where_the_engine_would_silently_find_nothing_the_request_is_refused(whe
             Rewriting(searched)(REFUSED[where])
 
 
-def test_a_vector_field_that_there_is_not_is_said_there_too() -> None:
+def test_unknown_vector_field_in_terms_query_raises() -> None:
     with pytest.raises(IndexMismatch, match="semantic.other is not a vector field"):
         Rewriting().query({"terms": {"semantic.other": ["a"]}})
 
@@ -80,11 +80,11 @@ def test_a_vector_field_that_there_is_not_is_said_there_too() -> None:
         {"query": {"wrapper": {"query": "no base64: semantic"}}},
     ],
 )  # fmt: skip
-def test_what_does_not_ask_by_meaning_is_never_refused(body: Json) -> None:
+def test_non_semantic_bodies_are_never_rejected(body: Json) -> None:
     assert Rewriting()(body) is body
 
 
-def test_a_field_inside_an_ordinary_one_of_the_name_is_searched_as_ever() -> None:
+def test_subfields_of_an_ordinary_semantic_field_pass_through() -> None:
     body: Json = {"query": {"match": {"semantic.title": "plants"}}, "sort": ["semantic.year"]}
     assert Rewriting(replace(PLAIN, ordinary=True))(body) is body
 
@@ -97,7 +97,7 @@ def test_a_field_inside_an_ordinary_one_of_the_name_is_searched_as_ever() -> Non
         {"query_string": {"query": "semantic:(how do plants make energy)"}},
     ],
 )
-def test_one_text_means_itself(written: Json) -> None:
+def test_one_query_text_is_embedded_once(written: Json) -> None:
     rewriting = Rewriting()
     [knn] = clauses(rewriting.query({"bool": {"must": [written], "filter": [EN]}}), "knn")
     assert (rewriting.texts, knn["filter"]) == ([TEXT], EN)
@@ -108,7 +108,7 @@ def wrapped(query: Json) -> Json:
     return {"wrapper": {"query": base64.b64encode(orjson.dumps(query)).decode()}}
 
 
-def test_a_wrapped_query_means_what_it_holds() -> None:
+def test_wrapper_query_is_rewritten_like_its_content() -> None:
     plain: Json = {"bool": {"filter": [{"bool": {"must": [SEMANTIC, EN]}}]}}
     hidden: Json = {"bool": {"filter": [wrapped({"bool": {"must": [SEMANTIC, EN]}})]}}
     assert Rewriting().query(wrapped(hidden)) == Rewriting().query(plain)
@@ -120,7 +120,7 @@ def test_a_wrapped_query_means_what_it_holds() -> None:
     assert hybrid.texts == [TEXT]
 
 
-def test_words_are_marked_where_meaning_was_asked_for() -> None:
+def test_semantic_highlight_query_becomes_a_text_query() -> None:
     words = {"multi_match": {"query": TEXT, "fields": ["title", "body"], "lenient": True}}
     said: Any = {
         "highlight_query": {"bool": {"should": [SEMANTIC, EN]}},
@@ -136,7 +136,7 @@ def test_words_are_marked_where_meaning_was_asked_for() -> None:
         Rewriting(untold)({"highlight": said})
 
 
-def test_from_a_filter_of_a_retriever_the_virtual_field_gives_the_score_too() -> None:
+def test_retriever_filter_scores_by_semantic_field_unless_sorted() -> None:
     query: Json = {"bool": {"filter": [SEMANTIC]}}
     for sort, scored in (({}, True), ({"sort": ["year"]}, False)):
         rewritten = Rewriting()({"retriever": {"standard": {"query": query} | sort}})

@@ -69,7 +69,7 @@ def fingerprint_of(folder: Path) -> str:
         return encoder.info.fingerprint
 
 
-def test_the_first_is_the_default_and_names_hide_where_folders_are(folders: list[Path]) -> None:
+def test_first_model_is_default_and_public_names_hide_folders(folders: list[Path]) -> None:
     settings = ModelSettings(models=(str(folders[0]), "org/name"), aliases={"text-embedding-3-small": "model0"})
     assert settings.public_names == ("model0", "org/name")
     for name in (None, "model0", str(folders[0]), "text-embedding-3-small"):
@@ -84,12 +84,12 @@ def test_the_first_is_the_default_and_names_hide_where_folders_are(folders: list
     "settings",
     [{"models": ("a/b", "a/b")}, {"aliases": {"x": "unknown"}}, {"models": ("a",), "aliases": {"a": "a"}}],
 )  # fmt: skip
-def test_unclear_names_are_refused(settings: dict[str, Any]) -> None:
+def test_ambiguous_model_names_are_rejected(settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         ModelSettings(**settings)
 
 
-def test_concurrent_first_requests_load_once_and_give_the_models_vectors(folders: list[Path], loads: list[str]) -> None:
+def test_concurrent_first_requests_load_the_model_once(folders: list[Path], loads: list[str]) -> None:
     async def scenario() -> None:
         served = models(*folders)
         assert served.not_ready_reason == "the model model0 is not loaded yet"
@@ -110,9 +110,7 @@ def test_concurrent_first_requests_load_once_and_give_the_models_vectors(folders
     run(scenario())
 
 
-def test_the_least_recently_used_is_dropped_and_closed_only_when_nobody_holds_it(
-    folders: list[Path], loads: list[str]
-) -> None:
+def test_least_recently_used_model_closes_when_unreferenced(folders: list[Path], loads: list[str]) -> None:
     async def scenario() -> None:
         served = models(*folders, in_memory=2)
         held = await served.get("model0")
@@ -130,7 +128,7 @@ def test_the_least_recently_used_is_dropped_and_closed_only_when_nobody_holds_it
     run(scenario())
 
 
-def test_a_model_that_cannot_be_loaded_is_told_and_tried_again(tmp_path: Path, folders: list[Path]) -> None:
+def test_failed_model_load_is_reported_and_retried(tmp_path: Path, folders: list[Path]) -> None:
     async def scenario() -> None:
         place = tmp_path / "model"
         served = models(place)
@@ -146,7 +144,7 @@ def test_a_model_that_cannot_be_loaded_is_told_and_tried_again(tmp_path: Path, f
     run(scenario())
 
 
-def test_an_index_finds_its_model_by_fingerprint_whatever_it_is_called(folders: list[Path], loads: list[str]) -> None:
+def test_index_model_is_found_by_fingerprint(folders: list[Path], loads: list[str]) -> None:
     async def scenario() -> None:
         served = models(folders[0], folders[1])
         wanted = fingerprint_of(folders[1])
@@ -158,7 +156,7 @@ def test_an_index_finds_its_model_by_fingerprint_whatever_it_is_called(folders: 
     run(scenario())
 
 
-def test_an_index_may_use_a_bundle_that_was_exported_here(folders: list[Path]) -> None:
+def test_index_can_use_a_bundle_from_the_export_cache(folders: list[Path]) -> None:
     async def scenario() -> None:
         served = models(folders[0])
         wanted = fingerprint_of(folders[2])  # exports it to the cache
@@ -168,7 +166,7 @@ def test_an_index_may_use_a_bundle_that_was_exported_here(folders: list[Path]) -
     run(scenario())
 
 
-def test_an_index_may_use_a_model_that_the_operator_has_registered(
+def test_index_can_use_a_registered_model(
     folders: list[Path], loads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = write_tiny_bert(tmp_path / "own", seed=7)
@@ -197,9 +195,7 @@ def test_an_index_may_use_a_model_that_the_operator_has_registered(
     run(scenario())
 
 
-def test_a_changed_folder_is_not_hashed_for_every_search(
-    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_folder_is_hashed_once(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = write_tiny_bert(tmp_path / "own", seed=7)
     register_model(own, "f" * 32)
     read: list[Path] = []
@@ -221,7 +217,7 @@ def test_a_changed_folder_is_not_hashed_for_every_search(
     run(scenario())
 
 
-def test_the_log_says_which_index_needs_the_model_and_the_caller_is_not_told(
+def test_missing_index_model_is_logged_but_not_sent_to_caller(
     folders: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     meta = VectorFieldMeta(fingerprint="f" * 32, model="quickstart", dimensions=16, index_type="hnsw")
@@ -239,7 +235,7 @@ def test_the_log_says_which_index_needs_the_model_and_the_caller_is_not_told(
     assert "es-sbert model add FOLDER" in line
 
 
-def test_a_mapping_is_a_claim_and_opens_no_path(
+def test_model_name_in_mapping_opens_no_path(
     folders: list[Path], loads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that a mapping says makes the gateway open a folder that the operator did not name."""
@@ -267,7 +263,7 @@ def test_a_mapping_is_a_claim_and_opens_no_path(
 
 
 @pytest.mark.parametrize(("download", "error"), [(False, ModelNotFound), (True, IndexMismatch)])
-def test_the_hub_is_asked_for_a_mappings_model_only_where_the_operator_said_so(
+def test_mapped_model_is_downloaded_only_when_allowed(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, download: bool, error: type[EsSbertError]
 ) -> None:
     asked = []
@@ -288,7 +284,7 @@ def test_the_hub_is_asked_for_a_mappings_model_only_where_the_operator_said_so(
     run(scenario())
 
 
-def test_closing_waits_for_what_is_being_loaded(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_waits_for_loading_models(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     may_load, began = threading.Event(), threading.Event()
     encoders: list[Encoder] = []
 
@@ -316,7 +312,7 @@ def test_closing_waits_for_what_is_being_loaded(folders: list[Path], monkeypatch
     run(scenario())
 
 
-def test_what_an_encoder_warns_of_is_logged(
+def test_encoder_warnings_are_logged(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warning(model: str, **options: Any) -> Encoder:

@@ -24,7 +24,7 @@ def batch(requests: list[QueuedRequest], tokens: int, *, oldest_first: bool) -> 
     return [(share.request, len(share.numbers)) for share in shares]
 
 
-def test_few_texts_do_not_wait_for_many_nor_many_for_few() -> None:
+def test_batch_mixes_small_and_large_requests() -> None:
     many, one, three = request_of([10] * 1000), request_of([10]), request_of([10] * 3)
     waiting = [many, three, one]
     assert batch(waiting, 640, oldest_first=True) == [(many, 64)]
@@ -32,7 +32,7 @@ def test_few_texts_do_not_wait_for_many_nor_many_for_few() -> None:
     assert waiting == [many]
 
 
-def test_of_two_large_requests_the_one_that_is_ahead_ends_first() -> None:
+def test_request_with_more_progress_finishes_first() -> None:
     first, second = request_of([10] * 100), request_of([10] * 100)
     waiting = [first, second]
     for number in range(9):
@@ -42,7 +42,7 @@ def test_of_two_large_requests_the_one_that_is_ahead_ends_first() -> None:
     assert waiting == [second]
 
 
-def test_queries_do_not_run_in_a_batch_of_long_texts() -> None:
+def test_queries_are_not_batched_with_long_texts() -> None:
     documents, queries = request_of([200] * 10), [request_of([8]) for _ in range(5)]
     waiting = [documents, *queries]
     assert batch(waiting, 512, oldest_first=True) == [(documents, 2)]
@@ -59,7 +59,7 @@ def test_a_text_longer_than_a_batch_runs_alone() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1), max_size=8), st.integers(1, 400))
-def test_every_text_goes_once_longest_first_in_batches_of_like_length(texts: list[list[int]], tokens: int) -> None:
+def test_every_text_is_batched_once_longest_first(texts: list[list[int]], tokens: int) -> None:
     requests = [request_of(lengths) for lengths in texts]
     waiting = list(requests)
     oldest_first = True

@@ -99,26 +99,26 @@ def incoming(
         ("GET", "/_cat/indices/_search", EngineRoute(EngineApi.OTHER)),
     ],
 )
-def test_routes(method: str, path: str, route: EngineRoute) -> None:
+def test_match_route(method: str, path: str, route: EngineRoute) -> None:
     assert match_route(incoming(path, method)) == route
 
 
 @pytest.mark.parametrize("path", ["*", "http://other/", "/../x", "/a/%2e%2E/b", "/a/.", "/a%2f..%2fb", "/a/..\\b"])
-def test_paths_that_lead_elsewhere_are_refused(path: str) -> None:
+def test_path_traversal_is_rejected(path: str) -> None:
     with pytest.raises(BadRequest):
         incoming(path)
 
 
 @pytest.mark.parametrize("path", ["/.kibana/_search", "/a..b/_doc/1", "/docs/_doc/...", "//double", "/a/_doc/x.y"])
-def test_names_with_dots_are_not(path: str) -> None:
+def test_index_names_with_dots_are_accepted(path: str) -> None:
     assert incoming(path).target == path.encode()
 
 
-def test_bytes_that_may_not_stand_in_a_request_line_are_encoded() -> None:
+def test_unsafe_request_target_bytes_are_percent_encoded() -> None:
     assert incoming("/ü /_search").target == b"/%C3%BC%20/_search"
 
 
-def test_a_body_is_read_up_to_the_limit() -> None:
+def test_body_is_limited_in_size() -> None:
     limits = Limits(body_bytes=4)
     assert asyncio.run(incoming("/", "POST", None, b"ab", b"cd", limits=limits).body()) == b"abcd"
     with pytest.raises(RequestTooLarge, match="larger than 4 bytes"):
@@ -140,7 +140,7 @@ def test_a_body_is_read_up_to_the_limit() -> None:
         ({"x": "y"}, True),
     ],
 )
-def test_a_body_is_json_where_it_says_so(headers: dict[str, str], json: bool) -> None:
+def test_has_json_body_by_content_type(headers: dict[str, str], json: bool) -> None:
     """Engines refuse a body that says nothing of itself."""
     assert has_json_body(incoming("/_search", "POST", headers)) is json
 
@@ -155,7 +155,7 @@ def bare_deflate(body: bytes) -> bytes:
     ("name", "pack"),
     [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", bare_deflate), ("x-deflate", zlib.compress)],
 )
-def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) -> None:
+def test_decompressed_body_is_limited_in_size(name: str, pack: Any) -> None:
     request = incoming("/", "POST", {"content-encoding": name}, limits=Limits(body_bytes=1000))
     assert decompress_body(pack(b"x" * 1000), request) == b"x" * 1000
     with pytest.raises(RequestTooLarge):
@@ -169,7 +169,7 @@ def test_a_compressed_body_is_unfolded_within_the_limit(name: str, pack: Any) ->
     assert decompress_body(pack(b"x") + b"behind it", request) is None
 
 
-def test_all_members_of_a_gzip_file_are_unfolded() -> None:
+def test_multi_member_gzip_is_decompressed() -> None:
     request = incoming("/", "POST", {"content-encoding": "gzip"}, limits=Limits(body_bytes=1000))
     assert decompress_body(gzip.compress(b"x" * 600) + gzip.compress(b"y" * 400), request) == b"x" * 600 + b"y" * 400
     with pytest.raises(RequestTooLarge):
@@ -181,7 +181,7 @@ ENCODINGS = ["utf-8", "utf-8-sig", *(f"utf-{bits}{end}" for bits in (16, 32) for
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_engines_read_json_in_every_encoding_of_unicode(encoding: str) -> None:
+def test_every_unicode_encoding_of_json_is_decoded(encoding: str) -> None:
     texts = ['{"ä":\n "猫"}', ' {"text": "a"}', "[]"]
     assert [to_utf8(text.encode(encoding)) for text in texts] == [text.encode() for text in texts]
     lines = b"{}\n" + texts[1].encode(encoding) + b'\n\n{"a":"b"}\n'
@@ -189,7 +189,7 @@ def test_engines_read_json_in_every_encoding_of_unicode(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"{\0a", b"\0\0\0{\0", b'{"a":"\\ud800"}', b"\xff\xfe\0\xd8"])
-def test_what_is_no_text_stays_as_it_is(body: bytes) -> None:
+def test_undecodable_body_is_unchanged(body: bytes) -> None:
     assert to_utf8(body) is body
     assert lines_to_utf8(body) == body
 
@@ -198,19 +198,19 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_json_is_written_as_it_was_read(value: Any) -> None:
+def test_json_values_round_trip(value: Any) -> None:
     again = parse_object(write_object({"value": value}))
     assert again == {"value": value}
     assert str(again) == str({"value": value}), "numbers keep their kind"
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b'{"a":1,"a":2}', b'{"a":NaN}', b"{", b"\xff", b'{"a":' * 100_000])
-def test_what_engines_read_in_another_way_is_not_read(raw: bytes) -> None:
+def test_json_that_engines_parse_differently_is_rejected(raw: bytes) -> None:
     with pytest.raises(UnsupportedJson):
         parse_object(raw)
 
 
-def test_headers_of_the_connection_stay_with_it() -> None:
+def test_hop_by_hop_headers_are_removed() -> None:
     headers = [
         (b"Connection", b"keep-alive, X-Hop"),
         (b"x-hop", b"1"),
@@ -240,7 +240,7 @@ def test_headers_of_the_connection_stay_with_it() -> None:
         (RequestFailed("m", "r", 0), 502, "es_sbert_exception"),
     ],
 )
-def test_errors_have_the_engines_shape_and_say_what_to_do(error: Any, status: int, kind: str) -> None:
+def test_errors_have_engine_format_and_remedy(error: Any, status: int, kind: str) -> None:
     cause = {"type": kind, "reason": "m. r"}
     assert http_status(error) == status
     assert error_object(error) == {"root_cause": [cause], **cause}
@@ -249,7 +249,7 @@ def test_errors_have_the_engines_shape_and_say_what_to_do(error: Any, status: in
     assert len(response_headers(EngineType.OPENSEARCH, 1)) == len(response_headers(None, 1)) == 2
 
 
-def test_lines_of_several_searches_come_in_pairs() -> None:
+def test_msearch_lines_are_split_into_pairs() -> None:
     searches = split_entries(b'{}\n{"size":1}\n{"index":"a"}\r\n{}')
     assert searches is not None
     assert [(search.header, search.body) for search in searches] == [(b"{}", b'{"size":1}'), (b'{"index":"a"}', b"{}")]
@@ -257,7 +257,7 @@ def test_lines_of_several_searches_come_in_pairs() -> None:
     assert split_entries(b"") == []
 
 
-def test_a_mapping_that_was_damaged_by_hand_is_refused() -> None:
+def test_damaged_mapping_metadata_raises_index_mismatch() -> None:
     with pytest.raises(IndexMismatch):
         resolve_mappings(
             {"docs": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}}}, "semantic"
@@ -276,7 +276,7 @@ def test_a_mapping_that_was_damaged_by_hand_is_refused() -> None:
         ({}, True),
     ],
 )
-def test_a_field_of_the_virtual_name_is_an_ordinary_one(answer: Json, ordinary: bool) -> None:
+def test_mapped_field_with_virtual_name_is_ordinary(answer: Json, ordinary: bool) -> None:
     searched = resolve_mappings(answer, "semantic")
     assert not searched
     assert searched.ordinary is ordinary
@@ -293,11 +293,11 @@ def test_a_field_of_the_virtual_name_is_an_ordinary_one(answer: Json, ordinary: 
         ("%3Clogs-%7Bnow%2Fd%7BHH%3Amm%7D%7D%3E", "%3Clogs-%7Bnow%2Fd%7BHH%3Amm%7D%7D%3E"),
     ],
 )
-def test_indices_of_other_clusters_are_not_looked_into(expression: str, here: str | None) -> None:
+def test_local_indices_excludes_remote_clusters(expression: str, here: str | None) -> None:
     assert local_indices(expression) == here
 
 
-def test_more_indices_than_fit_into_a_line_are_asked_about_in_parts() -> None:
+def test_long_index_expressions_are_split() -> None:
     names = [f"logs-{number:04}" for number in range(1000)] + ["*-old"]
     parts = split_expression(",".join(names))
     assert ",".join(parts).split(",") == names
@@ -308,7 +308,7 @@ def test_more_indices_than_fit_into_a_line_are_asked_about_in_parts() -> None:
         split_expression(",".join([*names, "-logs-0001"]))
 
 
-def test_errors_of_the_engine_get_a_hint_and_nothing_else_does() -> None:
+def test_hint_is_added_to_engine_errors_only() -> None:
     roots = b'[{"type":"a","reason":"unknown query [neural]"}]'
     error = b'{"error":{"root_cause":' + roots + b',"type":"a","reason":"b"},"status":400}'
     body = parse_object(add_hint(BufferedResponse(400, [], error), "Do this.").body)
@@ -333,13 +333,13 @@ def test_errors_of_the_engine_get_a_hint_and_nothing_else_does() -> None:
         lambda: GatewaySettings.model_validate({"upstream": {"url": "localhost:9200"}}),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: Any) -> None:
+def test_invalid_settings_are_rejected(wrong: Any) -> None:
     with pytest.raises(UsageError) as caught:
         wrong()
     assert caught.value.remedy
 
 
-def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_logged_as_that(
+def test_certificate_fingerprint_mismatch_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     upstream = Upstream(EngineSettings(url="https://localhost:9200", fingerprint="00" * 32), Limits())
@@ -352,7 +352,7 @@ def test_another_certificate_than_the_one_whose_fingerprint_was_given_is_logged_
     "reply",
     [UpstreamReply(200, None), UpstreamReply(200, []), UpstreamReply(502, None), UpstreamReply(500, {"error": "x"})],
 )
-def test_an_answer_to_the_gateways_own_question_is_an_object_or_an_error_with_a_remedy(reply: UpstreamReply) -> None:
+def test_require_object_raises_on_invalid_upstream_reply(reply: UpstreamReply) -> None:
     upstream = Upstream(EngineSettings(url="http://localhost:9200"), Limits())
     with pytest.raises((RequestFailed, EngineUnreachable)) as caught:
         upstream.require_object(reply, "GET /docs")
@@ -364,10 +364,10 @@ def test_an_answer_to_the_gateways_own_question_is_an_object_or_an_error_with_a_
     {"query": {"match": {"title": "half \ud83d"}}, "n": 2**80, "x": [0.1, 1e300, -0.0, 5]},
     {"a": "é\u2028", "b": [None, True, {"c": 1.5}]},
 ])  # fmt: skip
-def test_what_is_written_reads_as_it_was(body: dict[str, object]) -> None:
+def test_json_objects_round_trip(body: dict[str, object]) -> None:
     assert parse_object(write_object(body)) == body
 
 
-def test_a_number_that_could_not_be_written_again_is_left_to_the_engine() -> None:
+def test_number_beyond_float64_is_left_to_the_engine() -> None:
     with pytest.raises(UnsupportedJson, match="1e400"):
         parse_object(b'{"query": {"range": {"n": {"lt": 1e400}}}}')

@@ -74,12 +74,12 @@ BODIES: dict[str, Json] = {
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("name", list(BODIES))
-def test_bodies_are_rewritten_as_recorded(engine_type: EngineType, name: str) -> None:
+def test_rewritten_bodies_match_golden_files(engine_type: EngineType, name: str) -> None:
     assert_golden(engine_type, f"gateway-{name}", Rewriting(engine_type=engine_type)(BODIES[name]))
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
-def test_passages_are_told_under_names_of_their_own_and_not_in_aggregations(engine_type: EngineType) -> None:
+def test_inner_hits_are_named_and_omitted_in_aggregations(engine_type: EngineType) -> None:
     body = {"query": {"bool": {"should": [SEMANTIC, {"match": {"semantic": "light"}}]}}} | BODIES["aggregation"]
     rewritten = Rewriting(PASSAGES, engine_type)(body)
     assert [told["name"] for told in clauses(rewritten["query"], "inner_hits")] == ["embedding", "embedding_2"]
@@ -93,21 +93,21 @@ def knn_filter(query: Json) -> Json:
     return applied
 
 
-def test_what_stands_beside_narrows_the_search_itself() -> None:
+def test_sibling_clauses_become_the_knn_filter() -> None:
     query = {"bool": {"must": [SEMANTIC], "filter": [EN], "must_not": [YEAR]}}
     assert knn_filter(Rewriting().query(query)) == {"bool": {"filter": [EN, {"bool": {"must_not": [YEAR]}}]}}
 
 
-def test_of_two_searches_by_meaning_neither_narrows_the_other() -> None:
+def test_semantic_clauses_do_not_filter_each_other() -> None:
     query = {"bool": {"must": [SEMANTIC, {"match": {"semantic": "light"}}], "filter": EN}}
     assert [knn["filter"] for knn in clauses(Rewriting().query(query), "knn")] == [EN, EN]
 
 
-def test_what_may_match_does_not_narrow() -> None:
+def test_should_clauses_do_not_become_knn_filters() -> None:
     assert "filter" not in clauses(Rewriting().query({"bool": {"should": [SEMANTIC, TITLE]}}), "knn")[0]
 
 
-def test_inner_hits_stand_in_one_place_only() -> None:
+def test_inner_hits_are_kept_in_one_place() -> None:
     nested: Json = {"nested": {"path": "comments", "query": EN, "inner_hits": {}}}
     again = {"bool": {"must": {"bool": {"should": [nested, {"constant_score": {"filter": YEAR}}]}}}}
     rewritten = Rewriting().query({"bool": {"must": [SEMANTIC, nested], "filter": [again], "must_not": [nested, YEAR]}})
@@ -155,14 +155,14 @@ ELSEWHERE: dict[str, tuple[Json, Json | None]] = {
 
 
 @pytest.mark.parametrize("where", list(ELSEWHERE))
-def test_the_nearest_are_those_of_the_documents_that_are_looked_at(where: str) -> None:
+def test_knn_filter_matches_the_enclosing_scope(where: str) -> None:
     body, narrowed = ELSEWHERE[where]
     rewritten = Rewriting()(body)
     found = [knn for knn in clauses(rewritten, "knn") if len(knn["query_vector"]) == 3]
     assert found[-1].get("filter") == narrowed
 
 
-def test_from_a_filter_the_virtual_field_gives_the_score_where_the_request_sorts_by_it() -> None:
+def test_semantic_field_in_filter_scores_when_sorted_by_score() -> None:
     query = {"bool": {"filter": [{"bool": {"should": [SEMANTIC, TITLE], "minimum_should_match": 1}}, EN]}}
     promoted = Rewriting().query(query)["bool"]
     assert promoted["filter"] == [EN]
@@ -176,7 +176,7 @@ def test_from_a_filter_the_virtual_field_gives_the_score_where_the_request_sorts
         assert "must" in Rewriting().query(query, sort=sort)["bool"]
 
 
-def test_what_was_asked_for_as_a_filter_by_name_stays_one() -> None:
+def test_neural_query_in_filter_stays_a_filter() -> None:
     query = {"bool": {"filter": [{"neural": {"embedding": {"query_text": TEXT}}}]}}
     assert "must" not in Rewriting().query(query)["bool"]
 
@@ -205,7 +205,7 @@ def test_what_was_asked_for_as_a_filter_by_name_stays_one() -> None:
         ({"semantic": {"field": "embedding", "query": TEXT}}, TEXT),
     ],
 )
-def test_every_way_of_writing_it_means_the_text(written: Json, text: str) -> None:
+def test_every_query_syntax_embeds_its_text(written: Json, text: str) -> None:
     rewriting = Rewriting(meaning=SemanticSettings(k=10, min_cosine=-1.0))
     rewritten = rewriting.query(written)
     assert rewriting.texts == [text]
@@ -213,7 +213,7 @@ def test_every_way_of_writing_it_means_the_text(written: Json, text: str) -> Non
     assert "semantic" not in str(rewritten), "nothing of ours reaches the engine"
 
 
-def test_lucene_syntax_keeps_what_it_says_beside() -> None:
+def test_query_string_keeps_non_semantic_clauses() -> None:
     query = {
         "query_string": {"query": 'semantic:"light" AND -topic:(old OR new) AND year:[2000 TO *]', "lenient": True}
     }
@@ -234,7 +234,7 @@ def test_lucene_syntax_keeps_what_it_says_beside() -> None:
         ("_exists_:semantic && lang:en", "semantic:* AND lang:en"),
     ],
 )
-def test_lucenes_symbols_mean_its_words(symbols: str, words: str) -> None:
+def test_query_string_operators_equal_their_symbols(symbols: str, words: str) -> None:
     meaning = SemanticSettings(k=10, min_cosine=0.3)
     by_symbols, by_words = (
         Rewriting(meaning=meaning).query({"query_string": {"query": text}}) for text in (symbols, words)
@@ -243,7 +243,7 @@ def test_lucenes_symbols_mean_its_words(symbols: str, words: str) -> None:
     assert clauses(by_words, "knn") or clauses(by_words, "exists")
 
 
-def test_inside_other_documents_only_passages_can_be_meant() -> None:
+def test_semantic_query_in_nested_context_requires_chunk_field() -> None:
     neural = {"nested": {"path": "embedding", "query": {"neural": {"embedding.vector": {"query_text": TEXT, "k": 3}}}}}
     [nested] = clauses(Rewriting(PASSAGES).query({"bool": {"must": [neural], "filter": [EN]}}), "nested")
     assert (nested["path"], nested["query"]["knn"]["filter"]) == ("embedding", EN)
@@ -254,11 +254,11 @@ def test_inside_other_documents_only_passages_can_be_meant() -> None:
         assert Rewriting(hybrid=True)(untouched) is untouched
 
 
-def test_the_virtual_field_exists_where_there_is_a_vector() -> None:
+def test_exists_on_semantic_field_checks_the_vector() -> None:
     assert Rewriting().query({"exists": {"field": "semantic"}}) == {"exists": {"field": "embedding"}}
 
 
-def test_one_of_several_vector_fields_is_named() -> None:
+def test_semantic_field_selects_one_of_several_vector_fields() -> None:
     rewritten = Rewriting(TWO_FIELDS).query(
         {"bool": {"must": [SEMANTIC, {"match": {"semantic.title_vector": "light"}}]}}
     )
@@ -268,7 +268,7 @@ def test_one_of_several_vector_fields_is_named() -> None:
     assert "title_vector" in caught.value.message
 
 
-def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
+def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
     with pytest.raises(IndexMismatch, match="have no vector field") as caught:
         Rewriting(ResolvedIndices({}, {}, ordinary=False)).query(SEMANTIC)
     assert "es-sbert ingest" in caught.value.remedy
@@ -282,11 +282,11 @@ def test_an_index_without_vectors_is_said_unless_it_has_such_a_field() -> None:
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
-def test_each_index_is_searched_as_its_index_type_and_its_alias_ask_for(engine_type: EngineType) -> None:
+def test_each_index_is_searched_by_its_type_and_alias_filter(engine_type: EngineType) -> None:
     assert_golden(engine_type, "gateway-several-types", Rewriting(SEVERAL_TYPES, engine_type)({"query": SEMANTIC}))
 
 
-def test_opensearch_tells_searches_for_different_k_apart() -> None:
+def test_opensearch_searches_with_different_k_differ_in_depth() -> None:
     asked: list[Json] = [{"match": {"semantic": {"query": TEXT, "k": k}}} for k in (3, 10, 3, 60)]
     found = Rewriting(engine_type=EngineType.OPENSEARCH).query({"bool": {"should": asked}})
     knn = [clause["embedding"] for clause in clauses(found, "knn")]
@@ -301,7 +301,7 @@ def test_opensearch_tells_searches_for_different_k_apart() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.none() | st.integers(0, 40), st.sampled_from([None, 1.5, 3.0]))))
-def test_no_two_k_of_a_request_look_at_as_many_vectors(asked: list[tuple[int, int | None, float | None]]) -> None:
+def test_candidate_counts_are_distinct_per_k(asked: list[tuple[int, int | None, float | None]]) -> None:
     counts, looked = CandidateCounts(), dict[int, int]()
     for k, more, oversample in asked:
         candidates = None if more is None else min(10_000, k + more)
@@ -311,7 +311,7 @@ def test_no_two_k_of_a_request_look_at_as_many_vectors(asked: list[tuple[int, in
         assert looked.setdefault(depth, k) == k or query.oversampled_k == 10_000
 
 
-def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
+def test_kth_hit_body_keeps_the_search_scope() -> None:
     semantic = SemanticQueryParser(FieldResolver(SEVERAL_TYPES, "semantic"), SemanticSettings(k=10), 1000).parse(
         SEMANTIC
     )
@@ -322,7 +322,7 @@ def test_the_kth_document_is_looked_for_where_the_search_looks() -> None:
     assert (body["from"], body["size"], "aggs" in body) == (9, 1, False)
 
 
-def test_models_are_never_mixed() -> None:
+def test_different_models_in_one_search_are_rejected() -> None:
     with pytest.raises(IndexMismatch, match="in docs, and that field with another model in old") as caught:
         Rewriting(MIXED).query(SEMANTIC)
     assert "migrate" in caught.value.remedy
@@ -333,14 +333,14 @@ def test_models_are_never_mixed() -> None:
 
 
 @pytest.mark.parametrize("question", ["semantic:(how do plants make energy?)", r"semantic:(what is love\?)"])
-def test_a_question_mark_at_the_end_of_a_word_is_one(question: str) -> None:
+def test_trailing_question_mark_is_kept(question: str) -> None:
     rewriting = Rewriting()
     rewriting.query({"query_string": {"query": question}})
     assert rewriting.texts[0].endswith("?")
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
-def test_all_documents_that_are_near_enough_are_excluded_not_k_of_them(engine_type: EngineType) -> None:
+def test_must_not_excludes_all_documents_above_min_cosine(engine_type: EngineType) -> None:
     query = {"bool": {"must": [TITLE], "must_not": [NOT_NEAR]}}
     rewritten = Rewriting(SEVERAL_TYPES, engine_type, least=0.9).query(query)
     assert {knn["k"] for knn in clauses(rewritten, "knn") if "k" in knn} <= {MAX_K}
@@ -348,7 +348,7 @@ def test_all_documents_that_are_near_enough_are_excluded_not_k_of_them(engine_ty
     assert clauses(Rewriting().query(query), "similarity") == [0.3]
 
 
-def test_a_search_of_passages_is_narrowed_by_what_stands_beside_its_nested_query() -> None:
+def test_chunk_search_is_filtered_by_clauses_around_nested() -> None:
     neural = {"nested": {"path": "embedding", "query": {"neural": {"embedding.vector": {"query_text": TEXT, "k": 3}}}}}
     both = Rewriting(PASSAGES).query({"bool": {"must": [neural, SEMANTIC], "filter": [EN]}})
     assert [knn["filter"] for knn in clauses(both, "knn")] == [EN, EN]
@@ -365,7 +365,7 @@ class Counting(dict[str, Any]):
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_a_query_is_read_as_often_deep_inside_others_as_at_the_top(hybrid: bool) -> None:
+def test_query_is_read_in_linear_time_at_any_depth(hybrid: bool) -> None:
     def reads(depth: int) -> int:
         query: Json = {"bool": {"must": [Counting(TITLE), SEMANTIC]}}
         for _ in range(depth):
@@ -377,7 +377,7 @@ def test_a_query_is_read_as_often_deep_inside_others_as_at_the_top(hybrid: bool)
     assert reads(60) <= reads(1) + 2
 
 
-def test_many_filters_beside_many_queries_are_read_once() -> None:
+def test_filters_are_read_once_for_many_queries() -> None:
     """Each of the queries is narrowed down by the same list of filters."""
     query = {
         "bool": {
@@ -390,7 +390,7 @@ def test_many_filters_beside_many_queries_are_read_once() -> None:
     assert Counting.reads <= 2 * 52 * 20  # in two readings; not 50 times as often
 
 
-def test_more_semantic_queries_than_the_limit_are_refused() -> None:
+def test_too_many_semantic_queries_are_rejected() -> None:
     def rewrite(count: int, size: int = 0) -> Json:
         budget = SemanticBudget(Limits(semantic_queries=3))
         parser = SemanticQueryParser(
@@ -409,7 +409,7 @@ def test_more_semantic_queries_than_the_limit_are_refused() -> None:
         rewrite(2, size=100_000_000)
 
 
-def test_the_searches_of_one_request_share_its_limits() -> None:
+def test_searches_of_one_request_share_limits() -> None:
     budget = SemanticBudget(Limits(semantic_queries=5, semantic_texts=2, semantic_text_bytes=10))
     budget.spend([("model", "a"), ("model", "b")])
     budget.spend([("model", "a"), ("model", "a")])
@@ -453,7 +453,7 @@ def test_the_searches_of_one_request_share_its_limits() -> None:
         ({"bool": {"must_not": {"neural": {"embedding": {"query_text": "x", "k": 3}}}}}, "has no minimum cosine"),
     ],
 )
-def test_what_cannot_be_is_refused(wrong: Json, message: str) -> None:
+def test_invalid_semantic_queries_are_rejected(wrong: Json, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         Rewriting().query({"bool": {"filter": [wrong]}})
     assert caught.value.remedy
@@ -471,7 +471,7 @@ def test_what_cannot_be_is_refused(wrong: Json, message: str) -> None:
     ],
     ids=["rescore", "retrievers", "functions", "queries"],
 )  # fmt: skip
-def test_malformed_element_of_a_list_is_left_for_the_engine_to_reject(body: Json, members: list[str]) -> None:
+def test_malformed_list_element_is_left_to_the_engine(body: Json, members: list[str]) -> None:
     before: Any = body
     rewritten: Any = Rewriting()(body)
     for member in members:
@@ -480,7 +480,7 @@ def test_malformed_element_of_a_list_is_left_for_the_engine_to_reject(body: Json
     assert clauses(rewritten[0], "knn")
 
 
-def test_application_queries_become_hybrid_once() -> None:
+def test_application_query_becomes_hybrid_once() -> None:
     box = {
         "bool": {
             "should": [
@@ -512,13 +512,13 @@ def test_application_queries_become_hybrid_once() -> None:
         {"query_string": {"query": "title:semantic AND my.semantic:web AND [left to the engine"}},
     ],
 )
-def test_what_is_no_text_search_of_an_embedded_field_stays_as_it_is(query: Json) -> None:
+def test_queries_of_non_embedded_fields_pass_through(query: Json) -> None:
     body = {"query": query}
     assert Rewriting(hybrid=True)(body) is body
 
 
 @pytest.mark.parametrize("written", ["title", "title.ngram", "ti*", "body^2", "*"])
-def test_embedded_fields_are_known_as_applications_write_them(written: str) -> None:
+def test_embedded_fields_match_all_field_name_syntaxes(written: str) -> None:
     rewriting = Rewriting(hybrid=True)
     rewriting.query({"multi_match": {"query": TEXT, "fields": ["other", written]}})
     assert rewriting.texts == [TEXT]
@@ -539,7 +539,7 @@ JSON = st.recursive(
         st.sampled_from(["query", "knn", "aggs", "post_filter", "rescore", "retriever", "sort", "size"]), JSON
     )
 )
-def test_whatever_a_body_holds_it_is_rewritten_refused_or_left_alone(body: dict[str, Any]) -> None:
+def test_any_body_is_rewritten_rejected_or_unchanged(body: dict[str, Any]) -> None:
     before = str(body)
     rewritten = body
     with suppress(UsageError, IndexMismatch):

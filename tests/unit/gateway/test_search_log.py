@@ -83,7 +83,7 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_records_are_written_in_batches_in_their_order() -> None:
+def test_records_are_written_in_ordered_batches() -> None:
     engine = Engine()
 
     async def use(log: SearchLog) -> None:
@@ -98,7 +98,7 @@ def test_records_are_written_in_batches_in_their_order() -> None:
     assert (log.written, log.dropped, log.waiting) == (25, 0, 0)
 
 
-def test_a_record_waits_for_others_but_not_for_long() -> None:
+def test_lone_record_is_flushed_after_a_delay() -> None:
     engine = Engine()
 
     async def use(log: SearchLog) -> None:
@@ -111,7 +111,7 @@ def test_a_record_waits_for_others_but_not_for_long() -> None:
     assert engine.sizes == [1, 1]
 
 
-def test_an_engine_that_is_gone_costs_searches_nothing_and_loses_none_within_the_buffer(
+def test_unreachable_engine_loses_no_records_within_buffer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("es_sbert.gateway.search_log._MAX_BACKOFF_SECONDS", 0.01)
@@ -132,7 +132,7 @@ def test_an_engine_that_is_gone_costs_searches_nothing_and_loses_none_within_the
     assert "cannot be written: nothing listens. start it" in said
 
 
-def test_beyond_the_buffer_records_are_dropped_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_records_beyond_buffer_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     async def use(log: SearchLog) -> None:
         begin = time.perf_counter()
         for number in range(10_005):
@@ -149,9 +149,7 @@ def test_beyond_the_buffer_records_are_dropped_counted_and_said(caplog: pytest.L
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
-def test_a_refusal_that_lasts_drops_the_records_and_says_what_to_do(
-    status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_permanent_rejection_drops_records_and_logs_remedy(status: int, caplog: pytest.LogCaptureFixture) -> None:
     async def use(log: SearchLog) -> None:
         log.record(_search(0))
         await _until(lambda: log.dropped == 1)
@@ -166,7 +164,7 @@ def test_a_refusal_that_lasts_drops_the_records_and_says_what_to_do(
     assert getattr(record, "fields")["dropped"] == 1  # noqa: B009
 
 
-def test_single_records_that_are_refused_or_there_already() -> None:
+def test_conflict_counts_as_written_and_rejection_as_dropped() -> None:
     async def use(log: SearchLog) -> None:
         for number in range(3):
             log.record(_search(number))
@@ -175,7 +173,7 @@ def test_single_records_that_are_refused_or_there_already() -> None:
     assert (log.written, log.dropped) == (2, 1)
 
 
-def test_the_end_waits_a_while_and_then_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_close_times_out_and_reports_lost_records(caplog: pytest.LogCaptureFixture) -> None:
     class Stuck(Engine):
         async def __call__(self, method: str, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
             await asyncio.Event().wait()
@@ -191,7 +189,7 @@ def test_the_end_waits_a_while_and_then_says_what_is_lost(caplog: pytest.LogCapt
     assert any("7 searches are missing" in message for message in caplog.messages)
 
 
-def test_after_its_end_nothing_is_taken() -> None:
+def test_records_after_close_are_dropped() -> None:
     engine = Engine()
 
     async def use(log: SearchLog) -> None:
@@ -202,7 +200,7 @@ def test_after_its_end_nothing_is_taken() -> None:
     assert (log.dropped, engine.sizes) == (1, [])
 
 
-def test_a_writer_that_breaks_is_said_loudly(caplog: pytest.LogCaptureFixture) -> None:
+def test_writer_crash_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def use(log: SearchLog) -> None:
         log.record(_search(0))
         await _until(lambda: bool(caplog.messages))
@@ -212,9 +210,7 @@ def test_a_writer_that_breaks_is_said_loudly(caplog: pytest.LogCaptureFixture) -
     assert "the search log has ended: ZeroDivisionError" in caplog.messages[0]
 
 
-def test_an_engine_that_never_answers_is_asked_again(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_engine_is_retried(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("es_sbert.gateway.search_log._REQUEST_TIMEOUT_SECONDS", 0.02)
     monkeypatch.setattr("es_sbert.gateway.search_log._MAX_BACKOFF_SECONDS", 0.01)
 
@@ -236,7 +232,7 @@ def test_an_engine_that_never_answers_is_asked_again(
     assert "did not respond within" in caplog.messages[0]
 
 
-def test_the_index_is_there_before_the_first_search() -> None:
+def test_index_is_created_before_the_first_search() -> None:
     engine = Engine()
 
     async def use(log: SearchLog) -> None:

@@ -24,7 +24,7 @@ ANSWER = b'{"took":1,"timed_out":false,"_shards":{"total":1},"hits":{"total":{"v
     ],
     ids=["object", "number", "none", "gzip", "cut off", "damaged", "empty"],
 )
-def test_the_number_of_hits_is_found_where_it_stands(answer: bytes, totals: list[int]) -> None:
+def test_total_hits_are_parsed_from_partial_responses(answer: bytes, totals: list[int]) -> None:
     glance = TotalHitsParser(1000)
     for start in range(0, len(answer), 7):
         glance.part(answer[start : start + 7])

@@ -42,7 +42,7 @@ SEARCHES = [
 ]
 
 
-def test_a_bulk_body_is_as_it_was() -> None:
+def test_bulk_body_matches_golden_file() -> None:
     body = bulk_body(SEARCHES, "es-sbert-searches", QueryTextPolicy.of(queries=False, key=KEY), "here")
     assert body == GOLDEN.read_bytes()
 
@@ -62,14 +62,14 @@ def _names(value: dict[str, Any], prefix: str = "") -> set[str]:
     return names
 
 
-def test_every_field_of_a_document_is_mapped_and_every_mapped_field_is_written() -> None:
+def test_documents_and_mapping_have_the_same_fields() -> None:
     mapped = _leaves(read_body("common/searches")["mappings"]["properties"])
     wording = QueryTextPolicy.of(queries=True)
     assert set().union(*(_names(log_document(search, wording, "here")) for search in SEARCHES)) == mapped
 
 
 @given(st.text(min_size=1))
-def test_a_text_is_in_the_log_only_if_the_operator_wants_it(text: str) -> None:
+def test_query_text_is_logged_only_when_enabled(text: str) -> None:
     search = SearchRecord("docs", "_search", SearchKind.SEMANTIC, 200, 1.0, texts=[f"MARKER{text}"])
     told = log_document(search, QueryTextPolicy.of(queries=True, key=KEY), "here")
     assert told["query"] == [f"MARKER{text}"]
@@ -79,7 +79,7 @@ def test_a_text_is_in_the_log_only_if_the_operator_wants_it(text: str) -> None:
     assert kept["query_hash"] == told["query_hash"]
 
 
-def test_repetitions_have_one_hash_under_one_key() -> None:
+def test_equal_queries_have_one_hash_per_key() -> None:
     one, other = QueryTextPolicy.of(queries=False, key=KEY), QueryTextPolicy.of(queries=False, key=KEY[::-1])
     [first] = one.of_texts(["Plants  and\tenergy "])["query_hash"]
     assert one.of_texts(["plants and energy"])["query_hash"] == [first]
@@ -90,29 +90,29 @@ def test_repetitions_have_one_hash_under_one_key() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"x" * 65])
-def test_a_key_that_could_be_tried_out_is_refused(key: bytes) -> None:
+def test_weak_hash_key_is_rejected(key: bytes) -> None:
     with pytest.raises(UsageError, match="16 to 64") as caught:
         QueryTextPolicy.of(queries=False, key=key)
     assert "openssl" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", ["", "-a", "_a", "Upper", "a*", "a/b", "a b", "a" * 250, "a,b"])
-def test_a_name_that_is_no_index_is_refused(name: str) -> None:
+def test_invalid_index_name_is_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="not a valid index name"):
         check_index_name(name)
 
 
-def test_months_are_those_of_utc() -> None:
+def test_monthly_index_uses_utc() -> None:
     east = timezone(timedelta(hours=9))
     assert monthly_index("log", datetime(2026, 2, 1, 8, 0, tzinfo=east)) == "log-2026.01"
     assert monthly_index_pattern("log") == "log-*"
 
 
-def test_each_record_has_an_id_of_its_own() -> None:
+def test_record_ids_are_unique() -> None:
     ids = {SearchRecord("docs", "_search", SearchKind.LEXICAL, 200, 1.0).id for _ in range(1000)}
     assert len(ids) == 1000
 
 
-def test_lines_are_json() -> None:
+def test_bulk_lines_are_json() -> None:
     lines = bulk_body(SEARCHES, "log", QueryTextPolicy.of(queries=True), "here").splitlines()
     assert len([orjson.loads(line) for line in lines]) == 6

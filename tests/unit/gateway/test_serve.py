@@ -9,7 +9,7 @@ import sys
 from es_sbert.gateway.server import freeze_objects
 
 
-def test_what_is_in_memory_is_left_out_of_later_collections() -> None:
+def test_freeze_objects_excludes_existing_objects_from_gc() -> None:
     before = gc.get_freeze_count()
     try:
         freeze_objects()
@@ -19,7 +19,7 @@ def test_what_is_in_memory_is_left_out_of_later_collections() -> None:
         gc.unfreeze()
 
 
-def test_neither_threads_nor_collections_keep_the_event_loop_waiting() -> None:
+def test_tune_interpreter_shortens_switch_interval_and_eases_gc() -> None:
     """Runs in a subprocess, because it changes settings of the interpreter."""
     code = (
         "import gc, sys; from es_sbert.gateway.server import tune_interpreter; before = sys.getswitchinterval(); "

@@ -16,7 +16,7 @@ VERY_LARGE = 1 << 20
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
-def test_steps_give_what_the_generator_returns(size: int) -> None:
+def test_offload_steps_returns_the_generator_result(size: int) -> None:
     def steps() -> Generator[None, None, str]:
         yield
         yield
@@ -26,7 +26,7 @@ def test_steps_give_what_the_generator_returns(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
-def test_an_error_in_a_step_comes_back(size: int) -> None:
+def test_offload_steps_raises_step_errors(size: int) -> None:
     def steps() -> Generator[None, None, str]:
         yield
         raise ValueError("of the second step")
@@ -35,7 +35,7 @@ def test_an_error_in_a_step_comes_back(size: int) -> None:
         asyncio.run(offload_steps(size, steps()))
 
 
-def test_long_work_lets_short_work_that_comes_later_have_its_turn() -> None:
+def test_short_work_interleaves_with_long_work() -> None:
     done: list[str] = []
     ended = False
 
@@ -62,7 +62,7 @@ def test_long_work_lets_short_work_that_comes_later_have_its_turn() -> None:
     assert done == ["short"] + 8 * ["long"]
 
 
-def test_the_thread_for_very_large_requests_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_large_request_thread_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     now = 1000.0
 

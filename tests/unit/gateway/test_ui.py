@@ -51,14 +51,14 @@ def _get(path: str, **headers: str) -> httpx.Response:
 # Files
 
 
-def test_every_file_of_the_page_is_there_and_used() -> None:
+def test_every_page_file_is_used() -> None:
     files = page_files()
     used = {one or other for content in files.values() for one, other in REFERENCE.findall(content.decode())}
 
     assert used | {"index.html"} == set(files)
 
 
-def test_page_holds_no_inline_script_or_style_and_names_no_other_host() -> None:
+def test_page_has_no_inline_code_and_no_other_host() -> None:
     page = page_files()["index.html"].decode()
 
     assert re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|javascript:", page) == []
@@ -67,7 +67,7 @@ def test_page_holds_no_inline_script_or_style_and_names_no_other_host() -> None:
         assert addresses <= {"http://www.w3.org/2000/svg"}, name
 
 
-def test_no_code_of_the_page_reads_text_as_html() -> None:
+def test_page_scripts_use_no_html_sinks() -> None:
     code = b"\n".join(content for name, content in page_files().items() if name.endswith(".js")).decode()
 
     assert (
@@ -76,7 +76,7 @@ def test_no_code_of_the_page_reads_text_as_html() -> None:
 
 
 @pytest.mark.parametrize("path", ["/ui/", *(f"/ui/{name}" for name in page_files())])
-def test_files_come_with_headers_that_keep_others_out(path: str) -> None:
+def test_files_are_served_with_security_headers(path: str) -> None:
     answer = _get(path)
 
     assert answer.status_code == 200
@@ -91,7 +91,7 @@ def test_files_come_with_headers_that_keep_others_out(path: str) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_address_without_slash_leads_to_the_page_with_its_search() -> None:
+def test_missing_slash_redirects_and_keeps_the_query() -> None:
     assert _get("/ui?q=a%26b").headers["location"] == "ui/?q=a%26b"
     assert _get("/ui").headers["location"] == "ui/"
 
@@ -116,7 +116,7 @@ MAPPING: dict[str, Any] = {
 }
 
 
-def test_facets_are_chosen_from_the_mapping() -> None:
+def test_facet_fields_are_chosen_from_the_mapping() -> None:
     found = facet_fields([MAPPING], {"title", "text", "embedding", "embedding_meta"})
 
     assert found == [
@@ -133,7 +133,7 @@ def test_facets_are_chosen_from_the_mapping() -> None:
     assert "0_quantiles" not in asked
 
 
-def test_a_field_of_several_types_is_no_facet() -> None:
+def test_field_with_conflicting_types_is_no_facet() -> None:
     # Counted where it is a text or of another type, it would cost the hits of that index.
     other: dict[str, Any] = {
         "language": {"type": "keyword"},
@@ -174,7 +174,7 @@ EACH = {"terms": {"field": "f", "size": 10, "order": {"_key": "asc"}}}
              {"key": "2000-01-01T00:00:00.000Z..", "from": "2000-01-01T00:00:00.000Z"}]}}),
     ],
 )  # fmt: skip
-def test_facets_worth_showing(
+def test_choose_facets(
     kind: FacetKind, distinct: int, quantiles: list[float | None], shown: dict[str, Any] | None
 ) -> None:
     found = choose_facets([FacetField("f", "f", kind)], _survey_answer(distinct, quantiles))
@@ -182,7 +182,7 @@ def test_facets_worth_showing(
     assert [facet["aggregation"] for facet in found] == ([] if shown is None else [shown])
 
 
-def test_an_outlier_moves_no_boundary_of_a_facet() -> None:
+def test_facet_ranges_ignore_outliers() -> None:
     values = [*range(1, 101), 10**9]
     quantiles = np.percentile(values, [100 * share / 6 for share in range(7)]).tolist()
 
@@ -197,7 +197,7 @@ def test_an_outlier_moves_no_boundary_of_a_facet() -> None:
     assert counts == [19, 10, 20, 20, 10, 22]
 
 
-def test_a_value_of_its_own_in_every_document_is_no_facet() -> None:
+def test_field_with_unique_values_is_no_facet() -> None:
     answer = {"hits": {"total": {"value": 4}}, "aggregations": {"0_distinct": {"value": 4}}}
     assert choose_facets([FacetField("id", "id", FacetKind.TERMS)], answer) == []
 
@@ -247,7 +247,7 @@ DAY = 86_400_000
         ([-1, 1e18, 2e18, 3e18], []),  # after the year 9999
     ],
 )
-def test_boundaries_of_dates_are_units_of_the_calendar(quantiles: list[float], bounds: list[str]) -> None:
+def test_date_boundaries_are_calendar_units(quantiles: list[float], bounds: list[str]) -> None:
     assert time_boundaries(quantiles) == [f"{bound}T00:00:00.000Z" for bound in bounds]
 
 
@@ -258,7 +258,7 @@ def test_boundaries_within_a_minute_are_seconds() -> None:
 # The list of indices
 
 
-def test_catalogue_lists_aliases_before_indices_and_only_those_with_vectors() -> None:
+def test_catalogue_lists_indices_with_vectors_aliases_first() -> None:
     mappings = {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}
     answer = {
         "docs-2": {"aliases": {"docs": {}}, "mappings": mappings},
@@ -286,7 +286,7 @@ def test_catalogue_lists_aliases_before_indices_and_only_those_with_vectors() ->
     "fields",
     [7, {"embedding": {"model": 7}}, {"embedding": META | {"text": "{"}}, {"embedding": META | {"text": "{title!r}"}}],
 )
-def test_a_damaged_mapping_leaves_its_index_out_alone(fields: Any) -> None:
+def test_damaged_mapping_skips_only_its_index(fields: Any) -> None:
     answer = {
         "bad": {"mappings": {"_meta": {"es_sbert": {"fields": fields}}}},
         "good": {"mappings": {"_meta": {"es_sbert": {"fields": {"embedding": META}}}}},
@@ -302,7 +302,7 @@ def test_a_damaged_mapping_leaves_its_index_out_alone(fields: Any) -> None:
 
 
 @given(st.integers(2, 12), st.integers(1, 20), st.integers(0, 2**32 - 1))
-def test_map_is_the_principal_components(points: int, dimensions: int, seed: int) -> None:
+def test_plane_projection_equals_pca(points: int, dimensions: int, seed: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(points, dimensions)).astype(np.float32)
     found = project_to_plane(vectors)
 
@@ -318,11 +318,11 @@ def test_map_is_the_principal_components(points: int, dimensions: int, seed: int
 
 
 @pytest.mark.parametrize("vectors", [np.ones((1, 3)), np.ones((4, 3)), np.full((3, 2), 0.1)])
-def test_vectors_that_are_alike_lie_at_the_origin(vectors: np.ndarray) -> None:
+def test_equal_vectors_project_to_the_origin(vectors: np.ndarray) -> None:
     assert np.array_equal(project_to_plane(vectors.astype(np.float32)), np.zeros((len(vectors), 2)))
 
 
-def test_the_same_vectors_give_the_same_picture() -> None:
+def test_projection_is_independent_of_vector_order() -> None:
     vectors = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
     assert np.allclose(project_to_plane(vectors[::-1])[::-1], project_to_plane(vectors))
 
@@ -330,7 +330,7 @@ def test_the_same_vectors_give_the_same_picture() -> None:
 # Requests
 
 
-def test_requests_of_the_page_are_read() -> None:
+def test_page_request_is_parsed() -> None:
     raw = b'{"index":"docs","field":"embedding","query":"sun","hits":[{"index":"docs-2","id":"1"}]}'
     assert parse_page_request(HitMapRequest, raw).hits == (DocumentRef(index="docs-2", id="1"),)
 
@@ -359,6 +359,6 @@ PLACE = {"index": "i", "id": "1"}
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_request_of_the_page_is_refused(kind: type[HitMapRequest], raw: bytes, why: str) -> None:
+def test_invalid_page_request_is_rejected(kind: type[HitMapRequest], raw: bytes, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
         parse_page_request(kind, raw)

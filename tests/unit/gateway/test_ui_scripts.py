@@ -66,11 +66,11 @@ def test_stop_words_and_single_letters_are_not_highlighted(call: Calls) -> None:
 
 
 @pytest.mark.parametrize("query", ["moon landing", "to be or not to be", "C", "日本の猫", "Windows 7", "😀", " "])
-def test_a_query_with_nothing_to_leave_out_is_highlighted_as_a_whole(call: Calls, query: str) -> None:
+def test_query_without_stop_words_is_highlighted_whole(call: Calls, query: str) -> None:
     assert call("stopwords.js", "wordsToHighlight", [[query]]) == [None]
 
 
-def test_the_search_highlights_other_words_than_it_finds(call: Calls) -> None:
+def test_highlight_query_omits_stop_words(call: Calls) -> None:
     asked = {"text": "the moon", "field": FIELD, "filters": [], "k": 10, "weight": 1, "size": 10, "highlight": {}}
 
     [body] = call("queries.js", "bodyOf", [[{"name": "lexical"}, asked]])
@@ -125,7 +125,7 @@ def test_excerpts_do_not_repeat_the_title(
     assert "".join(f"{ON}{run['text']}{OFF}" if run["marked"] else run["text"] for run in runs) == excerpt
 
 
-def test_words_found_are_marked_in_titles_that_are_highlighted_as_a_whole(call: Calls) -> None:
+def test_matches_are_marked_in_fully_highlighted_titles(call: Calls) -> None:
     whole = _hit({"title": "Why cats purr"}, highlight={"title": [f"Why {ON}cats{OFF} purr"]})
     part = _hit({"title": "Why cats purr. And when."}, highlight={"title": [f"Why {ON}cats{OFF} purr."]})
 
@@ -144,7 +144,7 @@ def test_words_found_are_marked_in_titles_that_are_highlighted_as_a_whole(call: 
         ("valueText", 1998, "1998"), ("valueText", 12_500, "12,500"), ("valueText", 0.10000000149011612, "0.1"),
     ],
 )  # fmt: skip
-def test_numbers_of_a_kind_have_one_format(call: Calls, kind: str, number: float, text: str) -> None:
+def test_number_formats(call: Calls, kind: str, number: float, text: str) -> None:
     assert call("numbers.js", kind, [[number]]) == [text]
 
 
@@ -179,7 +179,7 @@ def _at(date: str) -> str:
         (TERMS, "a..b", "a..b", {"term": {"t": "a..b"}}),
     ],
 )  # fmt: skip
-def test_values_of_facets_are_labelled_and_asked_for(
+def test_facet_values_have_labels_and_filters(
     call: Calls, facet: dict[str, Any], value: str, label: str, query: dict[str, Any] | None
 ) -> None:
     assert call("facets.js", "labelOf", [[facet, value]]) == [label]
@@ -187,7 +187,7 @@ def test_values_of_facets_are_labelled_and_asked_for(
         assert call("queries.js", "filterOf", [[facet, [value]]]) == [query]
 
 
-def test_values_that_a_facet_cannot_have_are_none(call: Calls) -> None:
+def test_invalid_facet_values_are_rejected(call: Calls) -> None:
     wrong = [(WHOLE, value) for value in ("x", "", "..", "1..x", "0x10", " 1")]
     wrong += [(DATES, value) for value in ("1998", "..", "2000-13-01T00:00:00.000Z", f"{_at('2000-01-01')}..1")]
     right = [(WHOLE, "-1.5e+3"), (WHOLE, "..0"), (DATES, f"{_at('2000-01-01')}.."), (TERMS, "")]
@@ -197,7 +197,7 @@ def test_values_that_a_facet_cannot_have_are_none(call: Calls) -> None:
     assert found == [False] * len(wrong) + [True] * len(right)
 
 
-def test_examples_are_titles_or_first_sentences(call: Calls) -> None:
+def test_example_queries_are_titles_or_first_sentences(call: Calls) -> None:
     hits = [
         _hit({"title": "sun" + "x" * 500}),
         _hit({"title": "Living on board\na space station"}),
@@ -220,7 +220,7 @@ def test_examples_are_titles_or_first_sentences(call: Calls) -> None:
     ]
 
 
-def test_there_are_no_more_than_five_examples(call: Calls) -> None:
+def test_at_most_five_examples(call: Calls) -> None:
     hits = [_hit({"title": f"Title of the document {number}"}) for number in range(24)]
     [examples] = call("examples.js", "exampleQueries", [[hits, FIELD]])
     assert len(examples) == 5

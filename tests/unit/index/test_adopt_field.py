@@ -44,7 +44,7 @@ def with_encoder(encoder: Json) -> Json:
 
 
 @pytest.mark.parametrize("index_type", list(IndexType))
-def test_every_index_type_of_elasticsearch_is_recognised(index_type: IndexType) -> None:
+def test_every_elasticsearch_index_type_is_recognized(index_type: IndexType) -> None:
     found = look(ELASTICSEARCH, DENSE | {"index_options": {"type": str(index_type), "m": 32}})
     assert (found.index_type, found.dimensions, found.where) == (index_type, 384, "docs.vector")
     meta = found.meta("f" * 32, "model")
@@ -60,13 +60,11 @@ def test_every_index_type_of_elasticsearch_is_recognised(index_type: IndexType) 
         ({"type": "knn_vector", "dimension": 384, "space_type": "cosinesimil"}, {"index.knn": "false"}, IndexType.FLAT),
     ],
 )
-def test_the_index_types_of_opensearch_are_recognised(
-    property: Json, settings: dict[str, str], index_type: IndexType
-) -> None:
+def test_opensearch_index_types_are_recognized(property: Json, settings: dict[str, str], index_type: IndexType) -> None:
     assert look(OPENSEARCH, property, settings=settings).index_type is index_type
 
 
-def test_the_mapping_gets_metadata_and_the_field_stays_as_it_is() -> None:
+def test_mapping_change_adds_metadata_only() -> None:
     found = look(ELASTICSEARCH, DENSE)
     owner = {"owner": "us", "es_sbert": {"fields": {"other": {"model": "x"}}}}
     body = found.mapping_change(ELASTICSEARCH, found.meta("f" * 32, "model"), owner)
@@ -104,9 +102,7 @@ def refused(kind: type[EsSbertError], message: str, remedy: str, *args: Any, **o
         ({"index_options": {"type": "bbq_disk"}}, "the index type bbq_disk"),
     ],
 )
-def test_vectors_that_elasticsearch_compares_otherwise_are_refused_with_the_way_to_copy_them(
-    change: Json, message: str
-) -> None:
+def test_elasticsearch_field_with_wrong_similarity_is_rejected(change: Json, message: str) -> None:
     refused(IndexMismatch, message, "`POST _reindex`, which copies their vectors too", ELASTICSEARCH, DENSE | change)
 
 
@@ -121,13 +117,11 @@ def test_vectors_that_elasticsearch_compares_otherwise_are_refused_with_the_way_
         (with_encoder({"name": "pq"}), "the encoder pq"),
     ],
 )
-def test_vectors_that_opensearch_compares_otherwise_are_refused_with_the_way_to_copy_them(
-    property: Json, message: str
-) -> None:
+def test_opensearch_field_with_wrong_space_type_is_rejected(property: Json, message: str) -> None:
     refused(IndexMismatch, message, "`es-sbert index adopt NEW`", OPENSEARCH, property)
 
 
-def test_fields_that_hold_no_vectors_of_whole_texts_are_refused() -> None:
+def test_non_vector_fields_are_rejected() -> None:
     refused(IndexMismatch, "is of type text, not dense_vector", "the field that holds", ELASTICSEARCH, {"type": "text"})
     refused(IndexMismatch, "is of type object", "the field that holds", ELASTICSEARCH, {"properties": {}})
     refused(IndexMismatch, "is of type dense_vector, not knn_vector", "the field", OPENSEARCH, DENSE)
@@ -135,7 +129,7 @@ def test_fields_that_hold_no_vectors_of_whole_texts_are_refused() -> None:
     refused(IndexMismatch, "how long its vectors are", "--vector-field OTHER", ELASTICSEARCH, {"type": "dense_vector"})
 
 
-def test_a_field_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_unknown_or_nested_field_is_rejected() -> None:
     refused(IndexMismatch, "no field 'embedding'", "one of: vector.", ELASTICSEARCH, DENSE, field="embedding")
     refused(IndexMismatch, "no field 'x'", "no vectors to adopt", ELASTICSEARCH, {"type": "text"}, field="x")
     inside: Json = {"ml": {"properties": {"vector": DENSE}}}
@@ -151,7 +145,7 @@ def test_a_field_that_is_not_there_is_refused_with_those_that_are() -> None:
     refused(UsageError, "is no name for a vector field", "letters", ELASTICSEARCH, DENSE, field="a*")
 
 
-def test_a_field_in_the_place_of_the_metadata_is_refused() -> None:
+def test_conflicting_metadata_field_is_rejected() -> None:
     there: Json = {"vector_meta": {"type": "keyword"}}
     refused(IndexMismatch, "'vector_meta' of docs is in the way", "renames", ELASTICSEARCH, DENSE, more=there)
     assert (
@@ -167,12 +161,12 @@ def test_a_field_in_the_place_of_the_metadata_is_refused() -> None:
         ({"_source": {"includes": ["vector"]}}, "keeps no fields in its _source but vector"),
     ],
 )
-def test_an_index_whose_documents_would_lose_fields_is_refused(mappings: Json, message: str) -> None:
+def test_index_with_incomplete_source_is_rejected(mappings: Json, message: str) -> None:
     refused(VectorIndexError, message, "`es-sbert ingest --index NEW FILE`", ELASTICSEARCH, DENSE, **mappings)
 
 
 @pytest.mark.parametrize("block", ["write", "read_only", "read_only_allow_delete", "metadata"])
-def test_an_index_that_takes_no_writes_is_refused(block: str) -> None:
+def test_write_blocked_index_is_rejected(block: str) -> None:
     refused(
         VectorIndexError,
         f"docs has index.blocks.{block}",
@@ -183,7 +177,7 @@ def test_an_index_that_takes_no_writes_is_refused(block: str) -> None:
     )
 
 
-def test_a_model_of_other_dimensions_is_refused() -> None:
+def test_model_with_other_dimensions_is_rejected() -> None:
     with pytest.raises(IndexMismatch, match="holds vectors of 384 dimensions, the model 'm' makes 768"):
         look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 768)
     look(ELASTICSEARCH, DENSE).check_model("f" * 32, "m", 384)

@@ -55,7 +55,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_report_reads_as_in_the_golden_file(name: str) -> None:
+def test_report_matches_golden_file(name: str) -> None:
     text = "\n".join(adoption_lines(REPORTS[name], "docs")) + "\n"
     file = GOLDEN / f"{name}.txt"
     if os.environ.get("ES_SBERT_UPDATE_GOLDEN"):
@@ -65,11 +65,11 @@ def test_a_report_reads_as_in_the_golden_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_the_exit_code_says_whether_the_vectors_were_the_models_and_all_updates_went_through(name: str) -> None:
+def test_exit_code_reflects_acceptance_and_failed_updates(name: str) -> None:
     assert REPORTS[name].exit_code == int(name.startswith("refused") or name == "adopted-with-failing")
 
 
-def test_a_report_as_json_names_every_failing_document() -> None:
+def test_json_report_lists_every_failing_document() -> None:
     plain = REPORTS["adopted-with-failing"].as_json()
     assert [one["id"] for one in plain["sample"]["failing"]] == ["bad0", "bad1"]
     assert len(plain["written"]["failing"]) == 13

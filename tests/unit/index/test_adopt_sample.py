@@ -16,7 +16,7 @@ def check(
     return SampleCheck(documents, min_cosine, share)
 
 
-def test_cosines_do_not_depend_on_lengths() -> None:
+def test_cosine_is_independent_of_vector_length() -> None:
     random = np.random.default_rng(0)
     one, two = random.normal(size=(2, 50, 16)).astype(np.float32)
     expected = np.sum(one.astype(float) * two, axis=1) / np.sqrt(
@@ -29,13 +29,13 @@ def test_cosines_do_not_depend_on_lengths() -> None:
 
 
 @pytest.mark.parametrize("broken", [0.0, np.nan, np.inf])
-def test_a_vector_without_a_direction_matches_nothing(broken: float) -> None:
+def test_zero_or_non_finite_vector_has_cosine_zero(broken: float) -> None:
     rows = np.full((1, 4), broken, dtype=np.float32)
     assert row_cosines(rows, np.ones((1, 4), dtype=np.float32)).tolist() == [0.0]
     assert row_cosines(rows, rows).tolist() == [0.0]
 
 
-def test_a_cosine_at_the_minimum_is_enough_and_one_below_is_not() -> None:
+def test_cosine_equal_to_minimum_matches() -> None:
     found = check(0.999, 0.9989, 1.0)
     assert [one.key[0] for one in found.failing] == ["d1"]
     assert found.matching_share == pytest.approx(2 / 3)
@@ -46,16 +46,16 @@ def test_a_cosine_at_the_minimum_is_enough_and_one_below_is_not() -> None:
     ("failing", "share", "accepted"),
     [(0, 1.0, True), (1, 1.0, False), (1, 0.99, True), (2, 0.99, False), (50, 0.5, True), (51, 0.5, False)],
 )
-def test_the_share_decides(failing: int, share: float, accepted: bool) -> None:
+def test_acceptance_depends_on_matching_share(failing: int, share: float, accepted: bool) -> None:
     assert check(*[0.2] * failing, *[1.0] * (100 - failing), share=share).is_accepted is accepted
 
 
-def test_the_most_distant_document_is_the_first_of_the_failing_ones() -> None:
+def test_failing_documents_are_sorted_by_cosine() -> None:
     found = check(0.5, 1.0, -0.2, 0.7)
     assert [one.key[0] for one in found.failing] == ["d2", "d0", "d3"]
 
 
-def test_long_texts_that_fail_alone_are_noticed() -> None:
+def test_fails_only_where_truncated() -> None:
     assert check(0.9, 1.0, 1.0, truncated=(0,)).fails_only_where_truncated
     assert not check(0.9, 0.9, 1.0, truncated=(0,)).fails_only_where_truncated
     assert not check(1.0, 1.0, truncated=(0,)).fails_only_where_truncated
@@ -63,7 +63,7 @@ def test_long_texts_that_fail_alone_are_noticed() -> None:
     assert not check(0.9, 0.9, truncated=(0, 1)).fails_only_where_truncated
 
 
-def test_a_routing_is_told_with_the_id() -> None:
+def test_json_includes_routing_only_if_set() -> None:
     assert ComparedDocument(("a", "r"), 0.12345678, False).as_json() == {
         "id": "a",
         "routing": "r",

@@ -8,7 +8,7 @@ from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import ALLOWED_CHANGES, changed_index_options
 
 
-def test_every_type_has_its_changes_and_none_leads_back() -> None:
+def test_allowed_changes_cover_every_type_and_never_reverse() -> None:
     assert set(ALLOWED_CHANGES) == set(IndexType)
     for before, possible in ALLOWED_CHANGES.items():
         assert before not in possible
@@ -28,5 +28,7 @@ def test_every_type_has_its_changes_and_none_leads_back() -> None:
         ({"type": "int8_flat", "confidence_interval": 0.9}, "int4_flat", {"type": "int4_flat"}),
     ],
 )  # fmt: skip
-def test_the_graph_keeps_its_parameters(stored: dict[str, object], after: str, expected: dict[str, object]) -> None:
+def test_changed_index_options_keep_graph_parameters(
+    stored: dict[str, object], after: str, expected: dict[str, object]
+) -> None:
     assert changed_index_options(stored, IndexType(after)) == expected

@@ -7,7 +7,7 @@ import pytest
 from es_sbert.index.text_template import closest_name, document_field_names, fields_hint, mapping_field_names
 
 
-def test_names_that_a_mapping_has_are_those_of_documents() -> None:
+def test_mapping_field_names_match_document_paths() -> None:
     properties = {
         "title": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
         "meta": {"properties": {"lang": {"type": "keyword"}, "author": {"properties": {"name": {"type": "text"}}}}},
@@ -17,7 +17,7 @@ def test_names_that_a_mapping_has_are_those_of_documents() -> None:
     assert mapping_field_names(properties) == ["title", "meta.lang", "meta.author.name", "free"]
 
 
-def test_names_that_a_document_has() -> None:
+def test_document_field_names_are_dotted() -> None:
     assert document_field_names({"a": 1, "b": {"c": [{"d": 1}], "e": {}}}) == ["a", "b.c"]
 
 
@@ -25,11 +25,11 @@ def test_names_that_a_document_has() -> None:
     ("name", "meant"),
     [("titel", "title"), ("TITLE", "title"), ("lang", "meta.lang"), ("meta.lnag", "meta.lang"), ("price", None)],
 )
-def test_the_nearest_name(name: str, meant: str | None) -> None:
+def test_closest_name(name: str, meant: str | None) -> None:
     assert closest_name(name, ["id", "title", "body", "meta.lang"]) == meant
 
 
-def test_hints_list_some_of_many_fields() -> None:
+def test_fields_hint_lists_a_limited_number() -> None:
     names = [f"field{number}" for number in range(1000)]
     hint = fields_hint(["x"], names, "The documents have")
     assert hint.startswith("The documents have the fields field0, field1, ")

@@ -35,13 +35,13 @@ CASES = [(EngineType.ELASTICSEARCH, t) for t in IndexType] + [(EngineType.OPENSE
 
 
 @pytest.mark.parametrize(("engine_type", "index_type"), CASES)
-def test_index_bodies_are_as_recorded(engine_type: EngineType, index_type: IndexType) -> None:
+def test_index_bodies_match_golden_files(engine_type: EngineType, index_type: IndexType) -> None:
     body = index_body(engine_type, "embedding", meta(index_type))
     assert_golden(engine_type, f"index-{index_type}", body)
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
-def test_added_field_is_as_recorded(engine_type: EngineType) -> None:
+def test_added_field_matches_golden_file(engine_type: EngineType) -> None:
     existing = {"owner": "search team", "es_sbert": {"fields": {"title_vector": {"model": "other"}}}}
     body = mapping_addition(engine_type, "body_vector", meta(text="{title}. {body}"), existing)
     assert_golden(engine_type, "added-field", body)
@@ -77,7 +77,7 @@ json_values = st.recursive(
     st.dictionaries(st.text(max_size=5), json_values, max_size=3),
     st.dictionaries(st.text(max_size=5), json_values, max_size=3),
 )
-def test_merging_keeps_other_peoples_keys(foreign: dict[str, Any], other_fields: dict[str, Any]) -> None:
+def test_merge_field_meta_keeps_foreign_keys(foreign: dict[str, Any], other_fields: dict[str, Any]) -> None:
     existing = foreign | {"es_sbert": {"fields": other_fields, "note": 1}}
     merged = merge_field_meta(existing, "mine", meta())
     assert {key: value for key, value in merged.items() if key != "es_sbert"} == foreign
@@ -88,7 +88,7 @@ def test_merging_keeps_other_peoples_keys(foreign: dict[str, Any], other_fields:
 
 
 @pytest.mark.parametrize(("engine_type", "index_type"), CASES)
-def test_what_was_written_is_read_back(engine_type: EngineType, index_type: IndexType) -> None:
+def test_vector_fields_round_trip(engine_type: EngineType, index_type: IndexType) -> None:
     mappings = index_body(engine_type, "v", meta(index_type))["mappings"]
     assert vector_fields(mappings, "docs") == {"v": meta(index_type)}
     assert mapped_dimensions(engine_type, mappings["properties"]["v"]) == 384
@@ -96,36 +96,36 @@ def test_what_was_written_is_read_back(engine_type: EngineType, index_type: Inde
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
-def test_fields_without_vectors_have_no_dimensions(engine_type: EngineType) -> None:
+def test_non_vector_field_has_no_dimensions(engine_type: EngineType) -> None:
     assert mapped_dimensions(engine_type, {"type": "keyword"}) is None
     assert mapped_dimensions(engine_type, {"properties": {}}) is None
 
 
 @pytest.mark.parametrize("damaged", [{"fields": {"v": {"model": 3}}}, {"fields": []}, [], {"fields": {"v": "x"}}])
-def test_meta_damaged_by_hand_is_named(damaged: Any) -> None:
+def test_damaged_meta_raises_index_mismatch(damaged: Any) -> None:
     with pytest.raises(IndexMismatch, match="_meta.es_sbert in the mapping of docs"):
         vector_fields({"_meta": {"es_sbert": damaged}}, "docs")
 
 
-def test_no_meta_means_no_vector_fields() -> None:
+def test_mapping_without_meta_has_no_vector_fields() -> None:
     assert vector_fields({}, "docs") == {}
     assert vector_fields({"_meta": {"owner": "x"}}, "docs") == {}
 
 
 @pytest.mark.parametrize("name", ["embedding", "title_vector", "v2", "Vektor-1", "größe"])
-def test_ordinary_field_names(name: str) -> None:
+def test_valid_field_names_are_accepted(name: str) -> None:
     check_field_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "_source", "a.b", "v*", "a b", "it's", 'say"', "{v}", "a,b", "a\\b"])
-def test_field_names_that_engines_read_otherwise(name: str) -> None:
+def test_invalid_field_names_are_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="no name for a vector field"):
         check_field_name(name)
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("index_type", [IndexType.HNSW, IndexType.FLAT])
-def test_passages_are_as_recorded_and_read_back(engine_type: EngineType, index_type: IndexType) -> None:
+def test_chunked_index_bodies_match_golden_files(engine_type: EngineType, index_type: IndexType) -> None:
     rules = ChunkRules(tokens=256, overlap=32)
     body = index_body(engine_type, "embedding", meta(index_type).model_copy(update={"passages": rules}))
     assert_golden(engine_type, f"index-passages-{index_type}", body)
@@ -135,7 +135,7 @@ def test_passages_are_as_recorded_and_read_back(engine_type: EngineType, index_t
     assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
 
 
-def test_a_nested_object_of_somebody_else_holds_no_vectors() -> None:
+def test_foreign_nested_object_has_no_dimensions() -> None:
     for engine_type in EngineType:
         assert mapped_dimensions(engine_type, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None
 
@@ -146,7 +146,5 @@ def test_a_nested_object_of_somebody_else_holds_no_vectors() -> None:
      ({"excludes": ["*.b"]}, False), ({"includes": ["a"]}, True), ({"includes": ["a.b"]}, True),
      ({"includes": ["other"]}, False), ({"includes": ["a*"], "excludes": ["a.b"]}, False)],
 )  # fmt: skip
-def test_whether_a_field_is_kept_in_the_source_is_told_by_its_name_and_by_the_objects_around_it(
-    source: dict[str, Any], kept: bool
-) -> None:
+def test_is_in_source_honors_includes_and_excludes(source: dict[str, Any], kept: bool) -> None:
     assert is_in_source("a.b", {"_source": source}) is kept

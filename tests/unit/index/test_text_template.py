@@ -28,12 +28,12 @@ from es_sbert.ingest.records import InvalidId, document_id
         ({}, "a", MISSING),
     ],
 )
-def test_dotted_names(fields: dict[str, Any], name: str, value: Any) -> None:
+def test_find_field_by_dotted_name(fields: dict[str, Any], name: str, value: Any) -> None:
     assert find_field(fields, name) == value
 
 
 @given(st.lists(st.text("ab{}. \n", max_size=5), min_size=2, max_size=5))
-def test_a_template_puts_values_between_its_words(words: list[str]) -> None:
+def test_template_renders_values_between_literals(words: list[str]) -> None:
     escaped = [word.replace("{", "{{").replace("}", "}}") for word in words]
     names = [f"f{number}" for number in range(len(words) - 1)]
     template = "".join(f"{word}{{{name}}}" for word, name in zip(escaped, names, strict=False)) + escaped[-1]
@@ -44,18 +44,18 @@ def test_a_template_puts_values_between_its_words(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("template", ["", "no field", "{}", "{a", "a}", "{a!r}", "{a:>3}", "{{a}}"])
-def test_templates_that_are_none(template: str) -> None:
+def test_invalid_templates_are_rejected(template: str) -> None:
     with pytest.raises(UsageError, match="text template"):
         TextTemplate.parse(template)
 
 
 @pytest.mark.parametrize("field", ["", "{a}", "a:b", "a!r"])
-def test_names_that_cannot_be_fields(field: str) -> None:
+def test_invalid_field_names_are_rejected(field: str) -> None:
     with pytest.raises(UsageError, match="cannot be the name of a text field"):
         TextTemplate.from_fields([field])
 
 
-def test_several_fields_are_joined_with_line_feeds() -> None:
+def test_several_fields_are_joined_with_newlines() -> None:
     template = TextTemplate.from_fields(["title", "meta.body"])
     assert template.template == "{title}\n{meta.body}"
     assert TextTemplate.parse(template.template) == template
@@ -73,23 +73,23 @@ def test_several_fields_are_joined_with_line_feeds() -> None:
         ({"title": ""}, ""),
     ],
 )
-def test_missing_fields_are_empty_where_others_are_there(document: dict[str, Any], text: str) -> None:
+def test_missing_fields_render_empty_if_others_are_present(document: dict[str, Any], text: str) -> None:
     assert TextTemplate.parse("{title}. {body}").render(document) == text
 
 
-def test_one_field_keeps_its_white_space() -> None:
+def test_single_field_keeps_whitespace() -> None:
     assert TextTemplate.from_fields(["text"]).render({"text": "  a\n"}) == "  a\n"
 
 
 @pytest.mark.parametrize(
     ("value", "kind"), [(1, "number"), (1.5, "number"), (True, "boolean"), (["a"], "array"), ({"a": "b"}, "object")]
 )
-def test_text_that_is_not_a_string(value: Any, kind: str) -> None:
+def test_non_string_text_raises_text_field_error(value: Any, kind: str) -> None:
     with pytest.raises(TextFieldError, match=f"the text field text is a JSON {kind}, not a string"):
         TextTemplate.from_fields(["title", "text"]).render({"title": "T", "text": value})
 
 
-def test_no_text_at_all() -> None:
+def test_document_without_text_raises_text_field_error() -> None:
     with pytest.raises(TextFieldError, match="the text field title is missing; the text field body is null"):
         TextTemplate.parse("{title}{body}").render({"body": None})
 
@@ -98,7 +98,7 @@ def test_no_text_at_all() -> None:
     ("value", "expected"),
     [("a", "a"), (7, "7"), (-1, "-1"), (0, "0"), ("x" * 512, "x" * 512), ("ß" * 256, "ß" * 256), (" ", " ")],
 )
-def test_ids(value: Any, expected: str) -> None:
+def test_document_id(value: Any, expected: str) -> None:
     assert document_id({"meta": {"id": value}}, "meta.id") == expected
 
 
@@ -115,6 +115,6 @@ def test_ids(value: Any, expected: str) -> None:
         ({"id": "ß" * 257}, "514 bytes"),
     ],
 )
-def test_ids_that_cannot_be_used(fields: dict[str, Any], reason: str) -> None:
+def test_invalid_ids_raise(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidId, match=reason):
         document_id(fields, "id")

@@ -11,12 +11,12 @@ OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200
 
 
 @pytest.mark.parametrize("name", list(IndexType))
-def test_elasticsearch_takes_all_types(name: IndexType) -> None:
+def test_elasticsearch_supports_all_index_types(name: IndexType) -> None:
     assert parse_index_type(name, ELASTICSEARCH, 384) is name
 
 
 @pytest.mark.parametrize("name", list(IndexType))
-def test_opensearch_takes_three(name: IndexType) -> None:
+def test_opensearch_supports_three_index_types(name: IndexType) -> None:
     if name in OPENSEARCH_TYPES:
         assert parse_index_type(name, OPENSEARCH, 384) is name
     else:
@@ -36,7 +36,7 @@ def test_opensearch_takes_three(name: IndexType) -> None:
         ("hnsw", 4097, "up to 4096"),
     ],
 )
-def test_what_cannot_work_is_refused_with_another_choice(name: str, dimensions: int, message: str) -> None:
+def test_unsupported_index_type_error_has_remedy(name: str, dimensions: int, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         parse_index_type(name, ELASTICSEARCH, dimensions)
     assert caught.value.remedy

@@ -24,7 +24,7 @@ vectors = arrays(np.float32, st.integers(1, 50), elements=st.floats(width=32, al
 
 
 @given(vectors)
-def test_both_shapes_survive_json_bit_for_bit(vector: Vectors) -> None:
+def test_vectors_round_trip_through_json(vector: Vectors) -> None:
     for info in (ES95, ES819, OPENSEARCH):
         value = orjson.loads(orjson.dumps(vector_value(info, vector)))
         back = read_vector(value)
@@ -45,11 +45,11 @@ def test_base64_only_where_the_engine_takes_it(info: EngineInfo, expected: type)
     assert isinstance(vector_value(info, np.ones(3, dtype=np.float32)), expected)
 
 
-def test_lists_hold_no_more_digits_than_float32_has() -> None:
+def test_float_lists_have_float32_precision() -> None:
     assert to_float_list(np.array([0.1, 1 / 3], dtype=np.float32)) == [0.1, 0.33333334]
 
 
-def test_slices_of_a_matrix_are_vectors_too() -> None:
+def test_non_contiguous_vectors_are_encoded() -> None:
     matrix = np.arange(6, dtype=np.float32).reshape(3, 2)
     assert to_float_list(matrix[:, 1]) == [1.0, 3.0, 5.0]
     np.testing.assert_array_equal(read_vector(vector_value(ES95, matrix[:, 1])), [1.0, 3.0, 5.0])

@@ -65,13 +65,13 @@ FILLED = VectorFieldValue("embedding", VECTOR, META)
         ("update-cleared.ndjson", bulk_lines(STORED, [FILLED], ["title_vector", "body_vector"])),
     ],
 )
-def test_bodies_are_as_they_were_reviewed(name: str, body: bytes) -> None:
+def test_bulk_bodies_match_golden_files(name: str, body: bytes) -> None:
     if os.environ.get("ES_SBERT_UPDATE_GOLDEN"):
         (GOLDEN / name).write_bytes(body)
     assert body == (GOLDEN / name).read_bytes()
 
 
-def test_each_line_is_json_and_float32_comes_back_exactly() -> None:
+def test_bulk_lines_are_json_with_exact_float32() -> None:
     head, document, rest = bulk_lines(DOCUMENT, [FILLED]).split(b"\n")
     assert rest == b""
     assert orjson.loads(head) == {"index": {"_id": 'a"b'}}
@@ -87,7 +87,7 @@ def actions(sizes: list[int]) -> list[DocumentAction]:
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 120))
-def test_groups_stay_within_the_bytes_and_lose_nothing(sizes: list[int], limit: int) -> None:
+def test_bulk_bodies_respect_byte_limit_and_keep_all_actions(sizes: list[int], limit: int) -> None:
     whole = actions(sizes)
     groups = list(bulk_bodies(whole, limit))
     assert [action for group in groups for action in group] == whole
@@ -98,7 +98,7 @@ def test_groups_stay_within_the_bytes_and_lose_nothing(sizes: list[int], limit: 
 
 
 @given(st.lists(st.integers(1, 50), min_size=2))
-def test_halves_are_never_empty_and_lose_nothing(sizes: list[int]) -> None:
+def test_split_in_half_keeps_all_actions(sizes: list[int]) -> None:
     whole = actions(sizes)
     one, two = split_in_half(whole)
     assert one
@@ -106,6 +106,6 @@ def test_halves_are_never_empty_and_lose_nothing(sizes: list[int]) -> None:
     assert one + two == whole
 
 
-def test_halves_go_by_bytes() -> None:
+def test_split_in_half_balances_bytes() -> None:
     one, two = split_in_half(actions([100, 1, 1, 1, 1]))
     assert (len(one), len(two)) == (1, 4)

@@ -17,13 +17,13 @@ from es_sbert.ingest.load_pipeline import batch_window
     ("asked", "device", "expected"),
     [(None, "cpu", 2048), (None, "cuda:0", 32_768), (500, "cpu", 500), (500, "cuda:0", 500)],
 )
-def test_a_load_on_cuda_takes_the_encoder_s_whole_window(asked: int | None, device: str, expected: int) -> None:
+def test_batch_window_defaults_to_the_encoder_window_on_cuda(asked: int | None, device: str, expected: int) -> None:
     context: Any = SimpleNamespace(plan=SimpleNamespace(settings=SimpleNamespace(batch_window=asked)))
     encoder = SimpleNamespace(window=WINDOW[device.partition(":")[0]], info=SimpleNamespace(device=device))
     assert batch_window(context, cast(Any, encoder)) == expected
 
 
-def test_the_command_leaves_the_window_to_the_device() -> None:
+def test_batch_window_option_defaults_to_the_device() -> None:
     with cli.make_context("es-sbert", ["ingest"]) as parent:
         context = ingest.make_context("ingest", ["--index", "docs"], parent=parent)
     assert context.params["batch_window"] is None

@@ -69,7 +69,7 @@ class SilentSql(SqlSource):
 
 
 @pytest.mark.parametrize("kind", ["remote", "sql"])
-def test_a_source_that_blocks_is_not_waited_for(kind: str) -> None:
+def test_blocking_source_does_not_delay_stop(kind: str) -> None:
     silence, over, stop = threading.Event(), threading.Event(), threading.Event()
     source: DocumentSource
     if kind == "remote":
@@ -93,7 +93,7 @@ def test_a_source_that_blocks_is_not_waited_for(kind: str) -> None:
     assert len(read) == 2
 
 
-def test_calls_run_in_one_thread_in_their_order_and_pass_on_what_they_raise() -> None:
+def test_calls_run_in_one_thread_in_order_and_raise() -> None:
     calls, closed = BlockingCalls(threading.Event()), threading.Event()
     threads = {calls(threading.get_ident) for _ in range(3)}
     assert len(threads) == 1
@@ -106,7 +106,7 @@ def test_calls_run_in_one_thread_in_their_order_and_pass_on_what_they_raise() ->
     assert closed.is_set()
 
 
-def test_nothing_is_called_once_it_is_stopped() -> None:
+def test_calls_after_stop_raise_read_cancelled() -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(ReadCancelled):

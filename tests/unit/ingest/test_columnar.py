@@ -68,7 +68,7 @@ def check(path: Path, *fields: str, id_field: str | None = None) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_row_comes_in_its_order_with_its_number(tmp_path: Path, name: str) -> None:
+def test_rows_are_read_in_order_with_row_numbers(tmp_path: Path, name: str) -> None:
     path, counter = write(tmp_path / name), ByteCounter()
     check(path, id_field="id")
     records = read(path, counter=counter)
@@ -77,7 +77,7 @@ def test_every_row_comes_in_its_order_with_its_number(tmp_path: Path, name: str)
     assert counter.bytes == path.stat().st_size
 
 
-def test_the_name_tells_the_format_and_a_given_one_overrules_it(tmp_path: Path) -> None:
+def test_explicit_format_overrides_file_extension(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet").rename(tmp_path / "data")
     [source] = find_sources([str(path)], FileFormat.PARQUET)
     assert isinstance(source, ParquetSource)
@@ -90,14 +90,14 @@ def test_the_name_tells_the_format_and_a_given_one_overrules_it(tmp_path: Path) 
     (("body",), None, "has no column body\n  Name one with --text-field; its columns are: id, text, at, tags"),
     (("text",), "key", "has no column key\n  Name one with --id-field; its columns are: id, text, at, tags"),
 ])  # fmt: skip
-def test_missing_columns_are_found_before_the_load(
+def test_missing_columns_are_rejected_before_the_load(
     tmp_path: Path, name: str, fields: tuple[str, ...], id_field: str | None, message: str
 ) -> None:
     with pytest.raises(SourceError, match=message):
         check(write(tmp_path / name), *fields, id_field=id_field)
 
 
-def test_fields_of_objects_are_columns(tmp_path: Path) -> None:
+def test_struct_fields_are_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", pa.table({"meta": [{"title": "x", "id": 1}]}))
     check(path, "meta.title", id_field="meta.id")
     with pytest.raises(SourceError, match="no column metadata.title"):
@@ -105,7 +105,7 @@ def test_fields_of_objects_are_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_two_columns_of_one_name(tmp_path: Path, name: str) -> None:
+def test_duplicate_column_names_are_rejected(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]))
     with pytest.raises(SourceError, match="has two columns called text"):
         check(path)
@@ -124,13 +124,13 @@ def test_two_columns_of_one_name(tmp_path: Path, name: str) -> None:
         ("a.arrow.gz", b"ARROW1\0\0", "does not hold gzip data"),
     ],
 )  # fmt: skip
-def test_files_that_are_refused_before_anything_is_loaded(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(SourceError, match=message):
         check(tmp_path / name)
 
 
-def test_an_empty_arrow_file_has_no_rows_and_neither_has_a_table_without_any(tmp_path: Path) -> None:
+def test_empty_arrow_file_and_empty_table_have_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.arrow").touch()
     check(tmp_path / "a.arrow")
     assert read(tmp_path / "a.arrow") == []
@@ -142,7 +142,7 @@ def test_an_empty_arrow_file_has_no_rows_and_neither_has_a_table_without_any(tmp
 
 @pytest.mark.parametrize("name", ["t.arrow", "t.arrows", "t.feather", "t.arrow.gz"])
 @pytest.mark.parametrize("part", [0.5, 0.9, 0.999])
-def test_a_truncated_arrow_file_gives_its_beginning_and_one_reject(tmp_path: Path, name: str, part: float) -> None:
+def test_truncated_arrow_file_yields_rows_and_one_reject(tmp_path: Path, name: str, part: float) -> None:
     path = write(tmp_path / name)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
     *rows, last = read(path)
@@ -151,7 +151,7 @@ def test_a_truncated_arrow_file_gives_its_beginning_and_one_reject(tmp_path: Pat
     assert "the source breaks off" in last.reason
 
 
-def test_a_stream_that_is_cut_off_between_two_batches_is_not_taken_for_whole(tmp_path: Path) -> None:
+def test_arrow_stream_without_end_marker_is_rejected(tmp_path: Path) -> None:
     out = io.BytesIO()
     with ipc.new_stream(out, TABLE.schema) as writer:
         writer.write_table(TABLE.slice(0, 100))
@@ -164,7 +164,7 @@ def test_a_stream_that_is_cut_off_between_two_batches_is_not_taken_for_whole(tmp
     assert "after the record of line 100: the end marker of the Arrow data is missing" in last.reason
 
 
-def test_a_damaged_page_of_parquet_ends_in_one_reject(tmp_path: Path) -> None:
+def test_damaged_parquet_page_yields_one_reject(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet")
     meta = parquet.ParquetFile(path).metadata.row_group(1).column(0)
     data = bytearray(path.read_bytes())
@@ -179,7 +179,7 @@ def test_a_damaged_page_of_parquet_ends_in_one_reject(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_a_bad_value_is_a_dead_letter_and_its_neighbours_are_not(tmp_path: Path, name: str) -> None:
+def test_invalid_value_rejects_only_its_row(tmp_path: Path, name: str) -> None:
     table = pa.table({"id": [1, 2, 3], "price": [1.0, float("inf"), float("nan")], "text": ["x", "y", "z" * 2000]})
     first, second, third = read(write(tmp_path / name, table))
     assert isinstance(first, Record)
@@ -193,13 +193,13 @@ def test_a_bad_value_is_a_dead_letter_and_its_neighbours_are_not(tmp_path: Path,
     assert "more than --max-document-bytes allows" in third.reason
 
 
-def test_parquet_cannot_come_out_of_a_pipe() -> None:
+def test_parquet_from_stdin_is_rejected() -> None:
     with pytest.raises(UsageError, match="cannot be read as Parquet"):
         check_sources(find_sources(["-"], FileFormat.PARQUET), 1000, ["text"], None)
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_a_file_that_vanished_since_the_first_look(tmp_path: Path, name: str) -> None:
+def test_file_removed_after_check_is_rejected(tmp_path: Path, name: str) -> None:
     sources = find_sources([str(write(tmp_path / name))], None)
     (tmp_path / name).unlink()
     settings = ReadSettings(1000, plain_text_field="text")
@@ -209,7 +209,7 @@ def test_a_file_that_vanished_since_the_first_look(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_reading_stops_when_told(tmp_path: Path, name: str) -> None:
+def test_reading_stops_on_stop_event(tmp_path: Path, name: str) -> None:
     stop = threading.Event()
     sources = find_sources([str(write(tmp_path / name))], None)
     records = read_records(sources, ReadSettings(1000, plain_text_field="text"), ByteCounter(), stop, pytest.fail)
@@ -220,7 +220,7 @@ def test_reading_stops_when_told(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_missing_extra_raises_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = write(tmp_path / name)
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     with pytest.raises(UsageError, match=r"pip install 'es-sbert\[parquet\]'"):
@@ -240,7 +240,7 @@ print(sum(1 for _ in records), resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
-def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str) -> None:
+def test_memory_is_independent_of_row_count(tmp_path: Path, name: str) -> None:
     def peak(rows: int) -> int:
         """Kibibytes of a process that reads so many rows of two kilobytes."""
         path = tmp_path / f"{rows}-{name}"

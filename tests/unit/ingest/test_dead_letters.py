@@ -35,12 +35,12 @@ from es_sbert.ingest.records import Origin, RejectedRecord
         ("a:b*c\x00d", "a%3Ab%2Ac%00d.dead-letters.jsonl"),
     ],
 )
-def test_an_index_name_is_made_safe_for_a_file_name(index: str, name: str) -> None:
+def test_default_path_escapes_the_index_name(index: str, name: str) -> None:
     assert default_dead_letters_path(index) == Path(name)
     assert default_dead_letters_path(index).parent == Path(".")
 
 
-def test_letters_of_earlier_loads_stay(tmp_path: Path) -> None:
+def test_dead_letters_are_appended(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     for run in ("first", "second"):
         with closing(DeadLetters(path, run)) as letters:
@@ -51,7 +51,7 @@ def test_letters_of_earlier_loads_stay(tmp_path: Path) -> None:
     assert "document" not in first
 
 
-def test_a_letter_is_not_glued_to_one_that_was_cut_off(tmp_path: Path) -> None:
+def test_dead_letter_after_a_truncated_line_starts_a_new_line(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     path.write_bytes(b'{"reason": "cut of')
     with closing(DeadLetters(path, "run")) as letters:
@@ -61,7 +61,7 @@ def test_a_letter_is_not_glued_to_one_that_was_cut_off(tmp_path: Path) -> None:
     assert orjson.loads(whole)["document"] == {"a": 1}
 
 
-def test_a_file_that_is_retried_meanwhile_is_written_no_more(tmp_path: Path) -> None:
+def test_quarantined_file_is_no_longer_appended_to(tmp_path: Path) -> None:
     """The retry reads it once and throws it away."""
     path = tmp_path / "dead.jsonl"
     with closing(DeadLetters(path, "run")) as letters:
@@ -80,27 +80,27 @@ def ids(path: Path) -> list[str]:
     return [orjson.loads(line)["id"] for line in path.read_bytes().splitlines()]
 
 
-def test_a_reason_may_hold_any_bytes_of_the_command_line(tmp_path: Path) -> None:
+def test_reason_may_contain_surrogate_escapes(tmp_path: Path) -> None:
     with closing(DeadLetters(tmp_path / "dead.jsonl", "run")) as letters:
         letters.write(RejectedRecord(Origin("f", 1), f"the text field {os.fsdecode(bytes([0xE9]))} is missing"))
     assert orjson.loads((tmp_path / "dead.jsonl").read_bytes())["reason"] == "the text field \\udce9 is missing"
 
 
-def test_no_letters_no_file(tmp_path: Path) -> None:
+def test_no_dead_letters_create_no_file(tmp_path: Path) -> None:
     check_dead_letters_writable(tmp_path / "dead.jsonl")
     with closing(DeadLetters(tmp_path / "dead.jsonl", "run")):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
+def test_unwritable_path_is_rejected_before_the_load(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing" / "dead.jsonl"):
         with pytest.raises(OutputError, match="could not be written"):
             check_dead_letters_writable(path)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
-def test_a_full_disk_is_an_error() -> None:
+def test_full_disk_raises_output_error() -> None:
     with (
         closing(DeadLetters(Path("/dev/full"), "run")) as letters,
         pytest.raises(OutputError, match="No space left on device"),
@@ -108,7 +108,7 @@ def test_a_full_disk_is_an_error() -> None:
         letters.write(RejectedRecord(Origin("f", 1), "why", raw=b"x", size=1))
 
 
-def test_a_load_that_goes_on_writes_no_letter_twice(tmp_path: Path) -> None:
+def test_resumed_load_writes_no_dead_letter_twice(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
 
     def write(letters: DeadLetters) -> None:
@@ -130,5 +130,5 @@ def test_a_load_that_goes_on_writes_no_letter_twice(tmp_path: Path) -> None:
     assert len(path.read_bytes().splitlines()) == 5
 
 
-def test_there_are_no_letters_where_there_is_no_file(tmp_path: Path) -> None:
+def test_missing_file_has_no_dead_letter_keys(tmp_path: Path) -> None:
     assert list(dead_letter_keys(tmp_path / "dead.jsonl", "run")) == []

@@ -50,7 +50,7 @@ def letters(outcomes: OutcomeRecorder) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
-def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: OutcomeRecorder) -> None:
+def test_document_has_hashes_and_source_bytes(outcomes: OutcomeRecorder) -> None:
     [document] = load(outcomes, {"id": 7, "text": "hello"})
     assert document == Document(
         Origin("f", 1), "7", ("hello",), b'{"id":7,"text":"hello"}', document_hash({"text": "hello", "id": 7})
@@ -59,7 +59,7 @@ def test_a_document_carries_its_hashes_and_its_own_bytes(outcomes: OutcomeRecord
     assert not outcomes.dead_letters.path.exists()
 
 
-def test_without_an_id_field_the_content_is_the_id(outcomes: OutcomeRecorder) -> None:
+def test_default_id_is_the_content_hash(outcomes: OutcomeRecorder) -> None:
     rules = DocumentRules(RULES.targets, None)
     documents = load(outcomes, {"a": 1, "text": "x"}, {"text": "x", "a": 1}, {"text": "x", "a": 2}, rules=rules)
     assert [document.id for document in documents] == [
@@ -69,14 +69,14 @@ def test_without_an_id_field_the_content_is_the_id(outcomes: OutcomeRecorder) ->
     assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
 
 
-def test_empty_texts_come_too_since_the_index_may_hold_them_with_one(outcomes: OutcomeRecorder) -> None:
+def test_documents_with_empty_text_are_yielded(outcomes: OutcomeRecorder) -> None:
     documents = load(outcomes, {"id": 1, "text": ""}, {"id": 2, "text": " \n\t\u2003"}, {"id": 1, "text": ""})
     assert [document.id for document in documents] == ["1", "2"]
     assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
     assert letters(outcomes) == []
 
 
-def test_missing_null_and_blank_text_are_the_same(outcomes: OutcomeRecorder) -> None:
+def test_missing_null_and_blank_texts_are_equal(outcomes: OutcomeRecorder) -> None:
     rules = DocumentRules((target(template="{title}. {body}"),), "id", None)
     none = [{"id": 1}, {"id": 2, "title": None}, {"id": 3, "title": " ", "body": "\n"}, {"id": 4, "body": ""}]
     documents = load(outcomes, *none, {"id": 5, "title": "x"}, rules=rules)
@@ -85,7 +85,7 @@ def test_missing_null_and_blank_text_are_the_same(outcomes: OutcomeRecorder) -> 
     assert outcomes.ledger.missing_fields == {"title": 3, "body": 4 - 1}
 
 
-def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(outcomes: OutcomeRecorder) -> None:
+def test_duplicates_are_skipped_and_conflicts_are_dead_letters(outcomes: OutcomeRecorder) -> None:
     documents = load(
         outcomes, {"id": "a", "text": "x"}, {"text": "x", "id": "a"}, {"id": "a", "text": "y"}, {"id": "b", "text": "x"}
     )
@@ -97,7 +97,7 @@ def test_a_repeated_document_is_skipped_a_contradicting_one_is_a_dead_letter(out
     assert letter["document"] == {"id": "a", "text": "y"}
 
 
-def test_a_document_that_was_not_loaded_does_not_take_its_id(outcomes: OutcomeRecorder) -> None:
+def test_rejected_document_does_not_reserve_its_id(outcomes: OutcomeRecorder) -> None:
     documents = load(outcomes, {"id": "a", "text": 5}, {"id": "a", "text": "x"})
     assert [document.texts for document in documents] == [("x",)]
 
@@ -112,7 +112,7 @@ def test_a_document_that_was_not_loaded_does_not_take_its_id(outcomes: OutcomeRe
         ({"id": 1, "text": "x", "embedding_meta": None}, "already has a field embedding_meta, which"),
     ],
 )
-def test_dead_letters(outcomes: OutcomeRecorder, fields: dict[str, Any], reason: str) -> None:
+def test_invalid_documents_become_dead_letters(outcomes: OutcomeRecorder, fields: dict[str, Any], reason: str) -> None:
     assert load(outcomes, fields) == []
     [letter] = letters(outcomes)
     assert reason in letter["reason"]
@@ -128,7 +128,7 @@ def test_dead_letters(outcomes: OutcomeRecorder, fields: dict[str, Any], reason:
         )
     )
 )
-def test_everything_read_is_accounted_for(tmp_path_factory: pytest.TempPathFactory, objects: list[Any]) -> None:
+def test_every_document_read_is_counted_once(tmp_path_factory: pytest.TempPathFactory, objects: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("dead")
     outcomes = OutcomeRecorder(DeadLetters(folder / "dead.jsonl", run="now"))
     rejects = [RejectedRecord(Origin("f", 99), "broken", b"{", 1)]
@@ -139,7 +139,7 @@ def test_everything_read_is_accounted_for(tmp_path_factory: pytest.TempPathFacto
     assert len({document.id for document in documents}) == len(documents)
 
 
-def test_a_ledger_that_does_not_add_up_is_no_small_matter() -> None:
+def test_unbalanced_ledger_raises_ledger_error() -> None:
     ledger = Ledger()
     ledger.add_read(2)
     ledger.add_indexed(lost_tokens=3)

@@ -22,13 +22,13 @@ from es_sbert.ingest.load_plan import IngestSettings
         ("OFF", NO_LIMIT, "off"),
     ],
 )
-def test_what_can_be_given(text: str, limit: ErrorLimit, shown: str) -> None:
+def test_parse_valid_limits(text: str, limit: ErrorLimit, shown: str) -> None:
     assert ErrorLimit.parse(text) == limit
     assert str(limit) == shown
 
 
 @pytest.mark.parametrize("text", ["", "-1", "101%", "many", "5 percent", "%", "٣"])
-def test_what_cannot(text: str) -> None:
+def test_parse_rejects_invalid_limits(text: str) -> None:
     with pytest.raises(UsageError, match="neither a number nor a percentage"):
         ErrorLimit.parse(text)
 
@@ -46,11 +46,11 @@ def test_what_cannot(text: str) -> None:
         (NO_LIMIT, 10**6, 10**6, False),
     ],
 )
-def test_when_it_is_exceeded(limit: ErrorLimit, read: int, failed: int, exceeded: bool) -> None:
+def test_is_exceeded(limit: ErrorLimit, read: int, failed: int, exceeded: bool) -> None:
     assert limit.is_exceeded(read, failed) == exceeded
 
 
-def test_the_load_is_stopped_once_and_told_the_most_frequent_reasons() -> None:
+def test_load_stops_once_with_most_frequent_reasons() -> None:
     told: list[str] = []
     monitor = ErrorMonitor(ErrorLimit(count=6), told.append, "docs.dead-letters.jsonl")
     reasons = [
@@ -71,7 +71,7 @@ def test_the_load_is_stopped_once_and_told_the_most_frequent_reasons() -> None:
     ]
 
 
-def test_letters_watches_and_migrations_have_no_limit_by_default(tmp_path: Path) -> None:
+def test_retries_watches_and_migrations_default_to_no_limit(tmp_path: Path) -> None:
     assert IngestSettings(index="docs").error_limit == DEFAULT_LIMIT
     kinds: list[dict[str, Any]] = [{"retry": tmp_path / "dead"}, {"watch_seconds": 1.0}, {"only_lacking": True}]
     for options in kinds:

@@ -43,7 +43,7 @@ def planned(**options: Any) -> list[tuple[str, str, ChunkRules | None]]:
         ),
     ],
 )
-def test_fields(options: dict[str, Any], fields: list[tuple[str, str, ChunkRules | None]]) -> None:
+def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, ChunkRules | None]]) -> None:
     assert planned(**options) == fields
 
 
@@ -69,12 +69,12 @@ def test_fields(options: dict[str, Any], fields: list[tuple[str, str, ChunkRules
         ({"vectors": ("a={x}", "a_meta={x}")}, "a needs the field a_meta"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+def test_conflicting_field_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         planned(**options)
 
 
-def test_other_fields_are_kept_where_their_text_is_known() -> None:
+def test_other_fields_with_known_text_are_kept() -> None:
     [kept] = kept_targets(STORED, ["embedding"])
     assert (kept.field, kept.template.template, kept.filled) == ("summary_vector", "{summary}", False)
 

@@ -56,7 +56,7 @@ def test_jsonl_round_trip(documents: list[dict[str, object]]) -> None:
     assert fields(data, FileFormat.JSONL) == documents
 
 
-def test_jsonl_keeps_the_bytes_of_the_source() -> None:
+def test_jsonl_keeps_source_bytes() -> None:
     line = b'{"n": 1.10, "big": 123456789012345678901234567890 }'
     [record] = read(line + b"\r\n\n  \n", FileFormat.JSONL)
     assert isinstance(record, Record)
@@ -78,7 +78,7 @@ def test_jsonl_keeps_the_bytes_of_the_source() -> None:
         (b'{"a":' + b"[" * 900, "malformed JSON"),
     ],
 )
-def test_a_bad_line_is_rejected_and_its_neighbours_are_not(line: bytes, reason: str) -> None:
+def test_invalid_line_rejects_only_itself(line: bytes, reason: str) -> None:
     records = read(b'{"id": 1}\n' + line + b'\n{"id": 2}', FileFormat.JSONL)
     assert [record.fields for record in records if isinstance(record, Record)] == [{"id": 1}, {"id": 2}]
     [reject] = [record for record in records if isinstance(record, RejectedRecord)]
@@ -120,7 +120,7 @@ def test_csv_quotes_and_line_ends(ending: bytes) -> None:
     ]
 
 
-def test_csv_reports_the_line_a_row_begins_in() -> None:
+def test_csv_errors_name_the_first_line_of_the_row() -> None:
     data = b'id,text\n1,"two\nlines"\n2\n3,fine\n4,a,b\n5,caf\xe9\n6,"x"y\n7,ok'
     assert reasons(data, FileFormat.CSV) == [
         "file:4: the row has 1 columns, the header 2",
@@ -130,13 +130,13 @@ def test_csv_reports_the_line_a_row_begins_in() -> None:
     ]
 
 
-def test_a_quote_that_is_never_closed_is_named_with_the_lines_it_swallowed() -> None:
+def test_unclosed_quote_error_names_the_lines_it_spans() -> None:
     assert reasons(b'id,text\n1,"open\n2,b\n3,c', FileFormat.CSV) == [
         "file:2: malformed CSV: a quote is never closed (lines 2 to 4)"
     ]
 
 
-def test_an_open_quote_does_not_swallow_more_than_a_document_may_hold() -> None:
+def test_unclosed_quote_is_limited_to_the_document_size() -> None:
     rows = b"".join(b"%d,some text\n" % number for number in range(200))
     records = read(b'id,text\n1,"open\n' + rows, FileFormat.CSV)
     assert isinstance(records[0], RejectedRecord)
@@ -146,7 +146,7 @@ def test_an_open_quote_does_not_swallow_more_than_a_document_may_hold() -> None:
     assert rest[-1].fields == {"id": "199", "text": "some text"}
 
 
-def test_a_long_line_in_csv_and_tsv() -> None:
+def test_long_csv_and_tsv_line_rejects_only_itself() -> None:
     for form, separator in ((FileFormat.CSV, b","), (FileFormat.TSV, b"\t")):
         data = separator.join([b"id", b"text"]) + b"\n" + separator.join([b"1", b"x" * 2000]) + b"\n"
         records = read(data + separator.join([b"2", b"y"]), form)
@@ -156,7 +156,7 @@ def test_a_long_line_in_csv_and_tsv() -> None:
         assert records[1].fields == {"id": "2", "text": "y"}
 
 
-def test_plain_lines() -> None:
+def test_plain_lines_are_text_records() -> None:
     records = read(b"one\r\n\ntw\xff\nthree", FileFormat.LINES)
     assert [r.fields if isinstance(r, Record) else r.reason for r in records] == [
         {"text": "one"},
@@ -167,7 +167,7 @@ def test_plain_lines() -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from(LINE_FORMATS))
-def test_any_bytes_end_in_records_and_rejects(data: bytes, form: FileFormat | None) -> None:
+def test_any_bytes_yield_records_or_rejects(data: bytes, form: FileFormat | None) -> None:
     source = source_of(form)
     records: list[Record | RejectedRecord] = []
     # What cannot be a header ends the source; nothing else may raise.
@@ -188,7 +188,7 @@ def test_any_bytes_end_in_records_and_rejects(data: bytes, form: FileFormat | No
         (b"a,\xff", "the header cannot be read: invalid UTF-8"),
     ],
 )
-def test_a_header_that_is_none_breaks_the_source_off(tmp_path: Path, header: bytes, reason: str) -> None:
+def test_invalid_header_rejects_the_file(tmp_path: Path, header: bytes, reason: str) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(header + b"\n1,2,3\n")
     source = TextSource(LocalFile("x.csv", path, path.stat().st_size), FileFormat.CSV)
@@ -198,7 +198,7 @@ def test_a_header_that_is_none_breaks_the_source_off(tmp_path: Path, header: byt
 
 
 @given(st.integers(1, 400), st.sampled_from([("[", "]"), ('{"a":', "}")]))
-def test_nested_objects_are_read_as_deep_as_they_can_be_written(depth: int, brackets: tuple[str, str]) -> None:
+def test_nesting_depth_is_limited(depth: int, brackets: tuple[str, str]) -> None:
     line = f'{{"a": {brackets[0] * depth}1{brackets[1] * depth}}}'.encode()
     [record] = read(line, FileFormat.JSONL, ReadSettings(max_bytes=1 << 20, plain_text_field="text"))
     if depth < MAX_DEPTH:
@@ -209,7 +209,7 @@ def test_nested_objects_are_read_as_deep_as_they_can_be_written(depth: int, brac
         assert "nested more than" in record.reason
 
 
-def test_many_brackets_alone_are_not_deep() -> None:
+def test_many_shallow_brackets_are_accepted() -> None:
     line = orjson.dumps({"a": [[], {}] * MAX_DEPTH})
     assert fields(line, FileFormat.JSONL) == [{"a": [[], {}] * MAX_DEPTH}]
 
@@ -218,7 +218,7 @@ def test_many_brackets_alone_are_not_deep() -> None:
     st.sampled_from(LINE_FORMATS),
     st.binary(max_size=400) | st.text(max_size=200).map(lambda t: t.encode(errors="replace")),
 )
-def test_whatever_bytes_come_there_is_an_end_for_them(form: FileFormat, data: bytes) -> None:
+def test_any_bytes_are_parsed_or_rejected(form: FileFormat, data: bytes) -> None:
     try:
         found = read(data, form)
     except CorruptStream:

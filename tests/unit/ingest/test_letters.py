@@ -30,7 +30,7 @@ def read(path: Path) -> list[Record | RejectedRecord]:
     return list(source.parse_lines(split_lines([path.read_bytes()], SETTINGS.max_bytes), SETTINGS))
 
 
-def test_a_letters_document_comes_back_byte_for_byte_with_its_id(tmp_path: Path) -> None:
+def test_document_is_restored_byte_for_byte_with_its_id(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     own = b'{"n": 1.10, "document":{"a":1}, "text":"say \\"hi\\",\\"document\\":{}" }'
     with closing(DeadLetters(path, "run")) as letters:
@@ -55,7 +55,7 @@ def test_a_letters_document_comes_back_byte_for_byte_with_its_id(tmp_path: Path)
         b'{"id":"d","reason":",\\"document\\":{}","time":"t","document" : {"text":"x"}}',
     ],
 )
-def test_a_letter_that_was_edited_still_gives_its_document(tmp_path: Path, letter: bytes) -> None:
+def test_edited_dead_letter_yields_its_document(tmp_path: Path, letter: bytes) -> None:
     (tmp_path / "dead.jsonl").write_bytes(letter + b"\n")
     [record] = read(tmp_path / "dead.jsonl")
     assert isinstance(record, Record)
@@ -63,7 +63,7 @@ def test_a_letter_that_was_edited_still_gives_its_document(tmp_path: Path, lette
     assert orjson.loads(record.source) == {"text": "x"}
 
 
-def test_the_last_letter_of_a_document_counts(tmp_path: Path) -> None:
+def test_last_dead_letter_of_a_document_wins(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     with closing(DeadLetters(path, "run")) as letters:
         for text in (b"1", b"2"):
@@ -79,7 +79,7 @@ def test_the_last_letter_of_a_document_counts(tmp_path: Path) -> None:
     ]
 
 
-def test_what_holds_no_whole_document_is_rejected_again_with_all_that_it_holds(tmp_path: Path) -> None:
+def test_dead_letter_without_whole_document_is_rejected_again(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     with closing(DeadLetters(path, "run")) as letters:
         letters.write(RejectedRecord(Origin("f", 3), "malformed JSON", raw=b"caf\xe9", size=4))
@@ -100,7 +100,7 @@ def test_what_holds_no_whole_document_is_rejected_again_with_all_that_it_holds(t
         assert isinstance(reject, RejectedRecord)
 
 
-def test_letters_are_taken_aside_once_and_first(tmp_path: Path) -> None:
+def test_quarantine_is_idempotent_and_takes_precedence(tmp_path: Path) -> None:
     file = tmp_path / "docs.dead-letters.jsonl"
     with pytest.raises(SourceError, match="there are no dead letters in"):
         find_dead_letters(file)
@@ -115,12 +115,12 @@ def test_letters_are_taken_aside_once_and_first(tmp_path: Path) -> None:
     assert find_dead_letters(file).size == 3
 
 
-def test_a_file_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
+def test_quarantine_of_missing_file_raises_output_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be renamed"):
         quarantine(tmp_path / "missing" / "file")
 
 
-def test_letters_of_another_index_are_refused(tmp_path: Path) -> None:
+def test_dead_letters_of_another_index_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     for index in (None, "docs", "other"):
         with closing(DeadLetters(path, "run", index=index)) as letters:
@@ -136,7 +136,7 @@ def test_letters_of_another_index_are_refused(tmp_path: Path) -> None:
         check_dead_letter_index(path, {"docs"})
 
 
-def test_a_long_letter_without_a_document_is_rejected_wherever_its_bytes_are_cut(tmp_path: Path) -> None:
+def test_long_dead_letter_without_document_is_rejected(tmp_path: Path) -> None:
     """`raw` is set: the line itself, whose byte 65,536 is inside a character, is not decoded."""
     path = tmp_path / "dead.jsonl"
     for padding in ("", "x"):
@@ -156,7 +156,7 @@ def test_a_long_letter_without_a_document_is_rejected_wherever_its_bytes_are_cut
 
 
 @pytest.mark.parametrize(("levels", "loaded"), [(200, True), (201, False)])
-def test_a_letters_document_has_the_depth_limit_of_other_documents(tmp_path: Path, levels: int, loaded: bool) -> None:
+def test_document_has_the_usual_depth_limit(tmp_path: Path, levels: int, loaded: bool) -> None:
     path = tmp_path / "dead.jsonl"
     document = b'{"a":' * (levels - 1) + b"{}" + b"}" * (levels - 1)
     path.write_bytes(b'{"id":"d","document":' + document + b"}\n")

@@ -33,7 +33,7 @@ def records(source: DocumentSource) -> list[Record | RejectedRecord]:
     st.integers(1, 60),
     st.booleans(),
 )
-def test_pieces_are_whole_lines_that_make_up_the_file(
+def test_splits_are_whole_lines_that_make_up_the_file(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int, ended: bool
 ) -> None:
     content = b"\n".join(lines) + (b"\n" if ended else b"")
@@ -51,7 +51,7 @@ def test_pieces_are_whole_lines_that_make_up_the_file(
 
 @pytest.mark.parametrize("name", ["docs.jsonl", "docs.txt"])
 @pytest.mark.parametrize("size", [1, 50, 1000, 1 << 20])
-def test_records_of_the_pieces_are_those_of_the_file(tmp_path: Path, name: str, size: int) -> None:
+def test_split_records_equal_the_file_records(tmp_path: Path, name: str, size: int) -> None:
     path = tmp_path / name
     # A byte order mark in front belongs to the file, one at the beginning of a later line to the line.
     path.write_bytes(b"\xef\xbb\xbf" + b"".join(b'{"text": "%d"}\n\n\xef\xbb\xbfbroken\n' % n for n in range(100)))
@@ -61,7 +61,7 @@ def test_records_of_the_pieces_are_those_of_the_file(tmp_path: Path, name: str, 
     assert [record for piece in pieces for record in records(piece)] == records(source)
 
 
-def test_row_groups_are_the_pieces_of_a_table(tmp_path: Path) -> None:
+def test_parquet_is_split_by_row_groups(tmp_path: Path) -> None:
     path = tmp_path / "docs.parquet"
     table = pyarrow.table({"text": [f"number {n}" for n in range(1000)], "n": list(range(1000))})
     pyarrow.parquet.write_table(table, path, row_group_size=64)
@@ -74,7 +74,7 @@ def test_row_groups_are_the_pieces_of_a_table(tmp_path: Path) -> None:
     assert [record for piece in source.partitions(10) for record in records(piece)] == []
 
 
-def test_what_cannot_be_cut_is_a_piece_of_its_own(tmp_path: Path) -> None:
+def test_csv_and_compressed_files_are_not_split(tmp_path: Path) -> None:
     csv, packed, disguised = tmp_path / "docs.csv", tmp_path / "docs.jsonl.gz", tmp_path / "docs.jsonl"
     csv.write_text("text\n" + "a\n" * 100)
     packed.write_bytes(gzip.compress(b'{"text": "a"}\n' * 100))
@@ -84,14 +84,14 @@ def test_what_cannot_be_cut_is_a_piece_of_its_own(tmp_path: Path) -> None:
         assert source.partitions(10) == [source]
 
 
-def test_a_pipe_has_no_pieces() -> None:
+def test_splitting_a_pipe_raises_usage_error() -> None:
     for form in (FileFormat.JSONL, FileFormat.ARROW):
         [source] = find_sources(["-"], form)
         with pytest.raises(UsageError, match="can be read only once"):
             source.partitions(10)
 
 
-def test_a_file_that_has_become_shorter_breaks_off(tmp_path: Path) -> None:
+def test_file_truncated_after_split_raises_corrupt_stream(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 100)
     [source] = find_sources([str(path)], None)

@@ -13,13 +13,13 @@ from es_sbert.index.load_checks import check_can_hold_vectors, check_can_load_fi
 ROUTED = {"_routing": {"required": True}}
 
 
-def test_a_data_stream_takes_no_files() -> None:
+def test_loading_files_into_a_data_stream_is_rejected() -> None:
     with pytest.raises(VectorIndexError, match=r"\.ds-logs-1 belongs to the data stream logs") as told:
         check_can_load_files(IndexState(".ds-logs-1", {}, {}, data_stream="logs"), "logs")
     assert "`es-sbert ingest --index .ds-logs-1`" in told.value.remedy
 
 
-def test_a_routing_that_is_wanted_must_be_the_alias_own() -> None:
+def test_required_routing_must_come_from_the_alias() -> None:
     aliases = {"plain": {}, "one": {"index_routing": "1", "search_routing": "1"}}
     index = IndexState("docs", ROUTED, {}, aliases)
     check_can_load_files(index, "one")
@@ -30,24 +30,24 @@ def test_a_routing_that_is_wanted_must_be_the_alias_own() -> None:
 
 
 @pytest.mark.parametrize("source", [{"enabled": False}, {"excludes": ["*_meta"]}, {"includes": ["text", "embedding"]}])
-def test_an_index_that_does_not_keep_what_a_load_knows_documents_by_takes_no_files(source: dict[str, Any]) -> None:
+def test_index_without_metadata_in_source_is_rejected(source: dict[str, Any]) -> None:
     with pytest.raises(VectorIndexError, match="does not keep embedding_meta in _source"):
         check_can_load_files(IndexState("docs", {"_source": source}, {}), "docs", ["embedding_meta"])
 
 
 @pytest.mark.parametrize("source", [{}, {"excludes": ["embedding"]}, {"includes": ["text", "embedding_meta"]}])
-def test_the_vector_itself_need_not_be_in_source(source: dict[str, Any]) -> None:
+def test_vector_may_be_excluded_from_source(source: dict[str, Any]) -> None:
     check_can_load_files(IndexState("docs", {"_source": source}, {}), "docs", ["embedding_meta"])
 
 
-def test_an_index_that_indexes_nothing_takes_no_vectors() -> None:
+def test_index_with_enabled_false_is_rejected() -> None:
     state = IndexState("docs", {"enabled": False}, {})
     for check in (check_can_hold_vectors, lambda state: check_can_load_files(state, "docs")):
         with pytest.raises(VectorIndexError, match="enabled: false"):
             check(state)
 
 
-def test_fields_that_a_strict_mapping_refuses_are_named() -> None:
+def test_unmapped_fields_of_a_strict_mapping_are_listed() -> None:
     mappings = {
         "dynamic": "strict",
         "properties": {

@@ -26,7 +26,7 @@ from es_sbert.ingest.progress import (
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "?"), (0, "0:00"), (59.6, "1:00"), (125, "2:05"), (3723, "1:02:03")]
 )
-def test_clock(seconds: float | None, text: str) -> None:
+def test_format_duration(seconds: float | None, text: str) -> None:
     assert format_duration(seconds) == text
 
 
@@ -40,13 +40,13 @@ def test_clock(seconds: float | None, text: str) -> None:
         (10, 10, 1.2, 1.0),  # a file that grew since the load began
     ],
 )
-def test_what_is_read_ahead_is_not_processed(
+def test_fraction_processed_excludes_read_ahead(
     read: int, processed: int, part_read: float | None, fraction: float | None
 ) -> None:
     assert fraction_processed(read, processed, part_read) == fraction
 
 
-def test_a_line_has_rate_and_time_left() -> None:
+def test_progress_line_has_rate_and_time_left() -> None:
     snapshot = ProgressSnapshot(read=5000, processed=4000, fraction=0.4, seconds=10, seconds_left=15)
     assert snapshot.rate == 400
     assert progress_line(snapshot) == "4,000 documents · 400/s · 40% · 0:15 left"
@@ -55,7 +55,7 @@ def test_a_line_has_rate_and_time_left() -> None:
     assert progress_line(ProgressSnapshot(1, 1, 0.5, 10)) == "1 document · 0/s · 50% · ? left"
 
 
-def test_a_line_says_that_the_load_watches_for_changes() -> None:
+def test_progress_line_shows_watching() -> None:
     snapshot = ProgressSnapshot(1000, 1000, None, 10, watching=True)
     assert progress_line(snapshot) == "1,000 documents · watching for changes (Ctrl-C ends)"
 
@@ -72,7 +72,7 @@ def estimates(fractions: Iterable[float], seconds: float = 0.2) -> list[float | 
 
 
 @given(st.integers(0, 200), st.integers(20, 1000))
-def test_the_time_left_of_steady_work_falls_with_the_clock(before: int, steps: int) -> None:
+def test_time_left_decreases_linearly_at_constant_speed(before: int, steps: int) -> None:
     # `before`: the model is loaded and the first texts are tokenised.
     shown = estimates([*[0.0] * before, *(step / steps for step in range(1, steps + 1))])
     known = [left for left in shown if left is not None]
@@ -82,7 +82,7 @@ def test_the_time_left_of_steady_work_falls_with_the_clock(before: int, steps: i
     assert known[0] == pytest.approx(0.2 * (len(known) - 1), rel=0.01, abs=0.01)
 
 
-def test_the_time_left_follows_a_change_of_speed() -> None:
+def test_time_left_adapts_to_a_change_of_speed() -> None:
     """A resumed load passes over what it has loaded, and then embeds."""
     fast = [0.01 * step for step in range(1, 51)]
     slow = [0.5 + 0.0001 * step for step in range(1, 5001)]
@@ -91,7 +91,7 @@ def test_the_time_left_follows_a_change_of_speed() -> None:
     assert shown[len(fast) + 200] == pytest.approx(0.2 * 4800, rel=0.2)
 
 
-def test_a_stall_takes_the_estimate_away_and_not_the_progress() -> None:
+def test_stall_hides_time_left_but_not_progress() -> None:
     times = iter([0.0, 0.0, 10.0, 20.0, 100.0, 200.0])
     tracker = ProgressTracker(timer=lambda: next(times))
     for fraction in (0.0, 0.1, 0.2):
@@ -101,7 +101,7 @@ def test_a_stall_takes_the_estimate_away_and_not_the_progress() -> None:
     assert (stalled.fraction, stalled.seconds_left, stalled.waiting) == (0.2, None, "503")
 
 
-def test_a_line_every_five_seconds() -> None:
+def test_line_meter_prints_every_five_seconds() -> None:
     stream = io.StringIO()
     now = 0.0
     lines = LineMeter(stream, timer=lambda: now)
@@ -116,7 +116,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_a_bar() -> None:
+def test_terminal_gets_a_progress_bar() -> None:
     stream = Terminal()
     meter = choose_meter(stream, quiet=False)
     assert isinstance(meter, BarMeter)
@@ -125,6 +125,6 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "5 documents · 5/s · 50% · 0:01 left" in stream.getvalue()
 
 
-def test_a_file_gets_lines_and_quiet_gets_nothing() -> None:
+def test_non_terminal_gets_lines_and_quiet_gets_nothing() -> None:
     assert isinstance(choose_meter(io.StringIO(), quiet=False), LineMeter)
     assert isinstance(choose_meter(Terminal(), quiet=True), SilentMeter)

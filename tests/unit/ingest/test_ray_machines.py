@@ -16,13 +16,13 @@ from es_sbert.ingest.ray_cluster import RayWorkerPool, node_problem
         (None, None, "has no es-sbert in the Python that Ray uses there"),
     ],
 )
-def test_another_version_or_model_is_a_problem(
+def test_version_or_model_mismatch_is_a_node_problem(
     version: str | None, fingerprint: str | None, problem: str | None
 ) -> None:
     assert node_problem(version, fingerprint, "a" * 32, "1.2.0") == problem
 
 
-def test_only_machines_that_may_get_a_worker_are_asked() -> None:
+def test_only_nodes_that_fit_a_worker_are_checked() -> None:
     assert RayWorkerPool(1, 4, 4, 0).fits({"CPU": 4.0, "memory": 1e9})
     assert not RayWorkerPool(1, 4, 4, 0).fits({"CPU": 2.0})
     assert not RayWorkerPool(1, 4, 4, 0).fits({})

@@ -20,7 +20,7 @@ ray.exceptions.UserCodeException: UDF failed to process a data block.
 To change retry attempts, configure it."""
 
 
-def test_the_reason_is_the_worker_s_own() -> None:
+def test_summary_is_the_root_cause() -> None:
     assert remote_error_summary(RuntimeError(REMOTE)) == "ValueError: the true reason"
     assert remote_error_summary(RuntimeError("The node was lost.\n  more about it")) == "The node was lost."
     assert remote_error_summary(RuntimeError()) == "RuntimeError"

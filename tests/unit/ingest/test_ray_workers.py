@@ -30,7 +30,7 @@ CPU = {"CPU": 8.0, "memory": 1e9}
         ([GPU], "cpu", None, 3, RayWorkerPool(3, 4, 4, 0)),
     ],
 )
-def test_an_actor_takes_a_gpu_or_a_set_of_cores(
+def test_worker_pool_by_gpus_or_cores(
     nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, workers: RayWorkerPool
 ) -> None:
     assert choose_worker_pool(nodes, device, threads, count) == workers
@@ -45,19 +45,19 @@ def test_an_actor_takes_a_gpu_or_a_set_of_cores(
         ([CPU], "auto", None, 3, "can run 2 workers of 4 CPUs, not 3"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_impossible_worker_pool_raises_cluster_error(
     nodes: list[dict[str, float]], device: str, threads: int | None, count: int | None, message: str
 ) -> None:
     with pytest.raises(ClusterError, match=message):
         choose_worker_pool(nodes, device, threads, count)
 
 
-def test_which_gpu_is_for_ray_to_say() -> None:
+def test_choosing_a_gpu_index_is_rejected() -> None:
     with pytest.raises(UsageError, match="Ray assigns GPUs"):
         choose_worker_pool([GPU], "cuda:1", None, None)
 
 
-def test_our_error_is_found_wherever_ray_has_packed_it() -> None:
+def test_own_error_is_unwrapped_from_ray_errors() -> None:
     ours = OutputError("the state cannot be written", "Free space.")
     remote = RayTaskError("call", "traceback", ours)
     assert find_own_error(ours) is ours
@@ -76,11 +76,11 @@ def test_slices_are_numbered() -> None:
     assert len(parts) >= 2
 
 
-def test_there_are_no_more_slices_than_engines_take() -> None:
+def test_slices_are_capped_at_the_engine_limit() -> None:
     assert len(partition_index(200, "pit")) == 1024
 
 
-def test_a_ledger_travels_and_is_added_up() -> None:
+def test_pickled_ledgers_are_merged() -> None:
     ledger, total = Ledger(), Ledger()
     ledger.add_read(3)
     ledger.add_indexed(lost_tokens=5)

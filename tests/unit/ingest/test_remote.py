@@ -87,7 +87,7 @@ def numbers(records: list[Record | RejectedRecord]) -> list[int]:
         ("docs.jsonl", None), (r"C:\docs", None), ("a:b", None), ("/a://b", None), ("c://x", None),
     ],
 )  # fmt: skip
-def test_what_is_an_address(argument: str, protocol: str | None) -> None:
+def test_is_url(argument: str, protocol: str | None) -> None:
     assert is_url(argument) == (protocol is not None)
     assert protocol is None or url_scheme(argument) == protocol
 
@@ -104,11 +104,11 @@ def test_what_is_an_address(argument: str, protocol: str | None) -> None:
         ("abfs://container@account/f", "abfs://container@account/f"), ("s3://bucket/what?.csv", "s3://bucket/what?.csv"),
     ],
 )  # fmt: skip
-def test_secrets_are_not_shown(text: str, shown: str) -> None:
+def test_redact_secrets(text: str, shown: str) -> None:
     assert redact_secrets(text) == shown
 
 
-def test_patterns_compression_and_formats_go_by_the_name_as_with_paths(memory: Any) -> None:
+def test_remote_patterns_compression_and_formats_work_like_paths(memory: Any) -> None:
     memory.pipe(
         {"/docs/b.jsonl.gz": gzip.compress(LINES), "/docs/a.jsonl": LINES, "/docs/deep/c.csv": b"n,text\n1,x\n"}
     )
@@ -124,13 +124,13 @@ def test_patterns_compression_and_formats_go_by_the_name_as_with_paths(memory: A
     assert default_checkpoint_path("docs", sources) == Path("docs.load-state")
 
 
-def test_sources_can_be_sent_to_another_process(memory: Any) -> None:
+def test_sources_are_picklable(memory: Any) -> None:
     memory.pipe("/a.jsonl", LINES)
     [source] = find("memory://a.jsonl")
     assert pickle.loads(pickle.dumps(source)) == source
 
 
-def test_the_address_of_a_file_here_is_the_file(tmp_path: Path) -> None:
+def test_file_url_equals_the_local_path(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(LINES)
     (tmp_path / "b.jsonl").write_bytes(LINES)
     assert find(f"file://{tmp_path}/*.jsonl") == find(f"{tmp_path}/*.jsonl")
@@ -147,14 +147,14 @@ def test_the_address_of_a_file_here_is_the_file(tmp_path: Path) -> None:
         ("http://anna:s3cret@127.0.0.1:9/f.jsonl?key=s3cret", r"http://127.0.0.1:9/f.jsonl\?… cannot be read: "),
     ],
 )
-def test_addresses_that_cannot_be_sources(memory: Any, address: str, message: str) -> None:
+def test_invalid_urls_are_rejected_without_secrets(memory: Any, address: str, message: str) -> None:
     memory.pipe("/docs/odd", b"x")
     with pytest.raises(SourceError, match=message) as caught:
         find(address)
     assert "s3cret" not in repr(caught.value.__cause__) + str(caught.value)
 
 
-def test_protocols_that_are_not_known_or_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_or_uninstalled_protocol_raises_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="Protocol not known: gopher\n  Write an address that fsspec knows"):
         find("gopher://host/f.jsonl")
     monkeypatch.setitem(sys.modules, "adlfs", None)
@@ -163,7 +163,7 @@ def test_protocols_that_are_not_known_or_not_installed(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_http_with_a_password_and_a_signature(ranges: bool) -> None:
+def test_http_with_basic_auth_and_signed_url(ranges: bool) -> None:
     credentials = "Basic " + base64.b64encode(b"anna:s3cret").decode()
     with HttpFiles({"/docs/f.jsonl.gz": gzip.compress(LINES)}, ranges=ranges, authorization=credentials) as server:
         [source] = find(f"http://anna:s3cret@{server.host}/docs/f.jsonl.gz?signature=s3cret")
@@ -177,7 +177,7 @@ def test_http_with_a_password_and_a_signature(ranges: bool) -> None:
         assert "wr0ng" not in str(caught.value)
 
 
-def test_a_server_without_ranges_gives_a_long_file_in_one_answer() -> None:
+def test_server_without_ranges_is_read_in_one_response() -> None:
     with HttpFiles({"/f.jsonl": LINES}, ranges=False) as server:
         assert numbers(read(*find(f"{server.url}/f.jsonl"))) == list(range(COUNT))
 
@@ -186,7 +186,7 @@ def test_a_server_without_ranges_gives_a_long_file_in_one_answer() -> None:
     ("ranges", "faults"),
     [(True, [None, -7000, -9999, 503, 429, None, -1, 500, -50_000]), (False, [None, None, -50_000, 503, -1, 429])],
 )
-def test_broken_connections_are_taken_up_where_they_broke(ranges: bool, faults: list[int | None]) -> None:
+def test_broken_connection_resumes_at_the_last_byte(ranges: bool, faults: list[int | None]) -> None:
     with HttpFiles({"/f.jsonl": LINES}, ranges=ranges) as server:
         server.faults = faults
         records = read(*find(f"{server.url}/f.jsonl"))
@@ -195,7 +195,7 @@ def test_broken_connections_are_taken_up_where_they_broke(ranges: bool, faults: 
     assert [record.origin.line for record in records] == list(range(1, COUNT + 1))
 
 
-def test_a_connection_that_stays_broken_ends_the_reading_and_rejects_nothing() -> None:
+def test_persistent_disconnects_stop_reading_without_rejects() -> None:
     said: list[str] = []
     with HttpFiles({"/f.jsonl": LINES, "/g.jsonl": LINES}) as server:
         sources = find(f"http://anna:s3cret@{server.host}/f.jsonl", f"{server.url}/g.jsonl")
@@ -209,7 +209,7 @@ def test_a_connection_that_stays_broken_ends_the_reading_and_rejects_nothing() -
 
 
 @pytest.mark.parametrize("change", ["changed", "removed"])
-def test_a_file_that_is_another_one_half_way_is_not_mixed_with_it(change: str) -> None:
+def test_file_changed_while_reading_is_rejected(change: str) -> None:
     with HttpFiles({"/f.jsonl": LINES}) as server:
         sources = find(f"{server.url}/f.jsonl")
         server.faults = [None, None, -1]
@@ -228,7 +228,7 @@ def test_a_file_that_is_another_one_half_way_is_not_mixed_with_it(change: str) -
     )
 
 
-def test_a_file_that_was_removed_since_it_was_found(memory: Any) -> None:
+def test_removed_file_is_rejected(memory: Any) -> None:
     memory.pipe("/a.jsonl", LINES)
     sources = find("memory://a.jsonl")
     memory.rm("/a.jsonl")
@@ -237,7 +237,7 @@ def test_a_file_that_was_removed_since_it_was_found(memory: Any) -> None:
     assert reject.reason == "the file cannot be opened: no such file: memory://a.jsonl"
 
 
-def test_waiting_for_a_server_can_be_stopped() -> None:
+def test_retry_wait_stops_on_stop_event() -> None:
     stop = threading.Event()
     with HttpFiles({"/f.jsonl": LINES}) as server:
         sources = find(f"{server.url}/f.jsonl")
@@ -258,7 +258,7 @@ def tables() -> tuple[pa.Table, bytes, bytes]:
     return table, as_parquet.getvalue(), as_arrow.getvalue()
 
 
-def test_tables_over_a_bad_connection() -> None:
+def test_tables_are_read_over_a_bad_connection() -> None:
     table, as_parquet, as_arrow = tables()
     with HttpFiles({"/t.parquet": as_parquet, "/t.arrow": as_arrow}) as server:
         for name in ("t.parquet", "t.arrow"):
@@ -270,7 +270,7 @@ def test_tables_over_a_bad_connection() -> None:
             assert [record.fields for record in records if isinstance(record, Record)] == table.to_pylist()
 
 
-def test_parquet_wants_a_server_that_gives_parts() -> None:
+def test_parquet_requires_range_requests() -> None:
     _, as_parquet, as_arrow = tables()
     with HttpFiles({"/t.parquet": as_parquet, "/t.arrow": as_arrow}, ranges=False) as server:
         with pytest.raises(SourceError, match="gives files only from the beginning to the end; fetch the file"):
@@ -278,7 +278,7 @@ def test_parquet_wants_a_server_that_gives_parts() -> None:
         assert numbers(read(*find(f"{server.url}/t.arrow"))) == list(range(COUNT))
 
 
-def test_a_server_that_falls_silent_at_a_table_loses_it_rather_than_damages_it() -> None:
+def test_server_failing_during_a_table_reports_it_unreachable() -> None:
     _, as_parquet, as_arrow = tables()
     with HttpFiles({"/t.parquet": as_parquet, "/t.arrow": as_arrow}) as server:
         for name in ("t.parquet", "t.arrow"):
@@ -292,7 +292,7 @@ def test_a_server_that_falls_silent_at_a_table_loses_it_rather_than_damages_it()
             assert f"{name} could not be read" in reason
 
 
-def test_a_server_that_is_down_for_a_while_is_no_reason_to_call_a_file_removed() -> None:
+def test_unavailable_server_does_not_mean_removed_file() -> None:
     said: list[str] = []
     with HttpFiles({"/f.jsonl": LINES}) as server:
         sources = find(f"{server.url}/f.jsonl")
@@ -307,7 +307,7 @@ def test_a_server_that_is_down_for_a_while_is_no_reason_to_call_a_file_removed()
     assert "f.jsonl could not be read after the record of line" in reason
 
 
-def test_access_that_is_taken_away_half_way_stops_the_reading() -> None:
+def test_revoked_access_stops_reading() -> None:
     said: list[str] = []
     with HttpFiles({"/f.jsonl": LINES}) as server:
         sources = find(f"{server.url}/f.jsonl")

@@ -36,26 +36,26 @@ class Waits(threading.Event):
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 502, 503, 504, 507])
-def test_what_passes_by_itself(status: int) -> None:
+def test_transient_statuses(status: int) -> None:
     assert is_transient(RequestFailed("", "", status))
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413])
-def test_what_does_not(status: int) -> None:
+def test_permanent_statuses(status: int) -> None:
     assert not is_transient(RequestFailed("", "", status))
 
 
-def test_no_answer_passes_refused_credentials_do_not() -> None:
+def test_unreachable_is_transient_but_access_denied_is_not() -> None:
     assert is_transient(EngineUnreachable("", ""))
     assert not is_transient(AccessDenied("", ""))
 
 
-def test_waits_double_up_to_the_ceiling() -> None:
+def test_backoff_doubles_up_to_the_ceiling() -> None:
     policy = RetryPolicy(budget=300)
     assert [policy.longest_wait(failures) for failures in (1, 2, 3, 6, 7, 8, 5000)] == [0.5, 1, 2, 16, 30, 30, 30]
 
 
-def test_a_call_is_repeated_until_it_succeeds() -> None:
+def test_call_is_retried_until_it_succeeds() -> None:
     failures: list[EngineError] = [RequestFailed("", "", 503), EngineUnreachable("", "")]
     retries: list[int] = []
 
@@ -68,7 +68,7 @@ def test_a_call_is_repeated_until_it_succeeds() -> None:
     assert len(retries) == 2
 
 
-def test_the_budget_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_stop_when_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     waits, policy = Waits(monkeypatch), RetryPolicy(60, first=1, ceiling=4)
 
     def call() -> None:
@@ -83,7 +83,7 @@ def test_the_budget_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0 <= pause <= policy.longest_wait(number) for number, pause in enumerate(waits.waited, start=1))
 
 
-def test_a_budget_of_nothing_means_one_try() -> None:
+def test_zero_budget_means_no_retry() -> None:
     assert not Backoff(RetryPolicy(0), threading.Event()).wait()
 
 
@@ -94,7 +94,7 @@ def test_an_aborted_load_does_not_wait() -> None:
     assert not Backoff(RetryPolicy(1e6, first=1e6, ceiling=1e6), aborted).wait()
 
 
-def test_success_renews_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_success_resets_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Waits(monkeypatch)
     backoff = Backoff(RetryPolicy(10), waits)
     assert backoff.wait()

@@ -32,7 +32,7 @@ def check(path: Path, *fields: str, id_field: str | None = None) -> None:
         ("a.b.tsv.ZSTD", FileFormat.TSV, Compression.ZSTD), ("a.txt", FileFormat.LINES, None),
     ],
 )  # fmt: skip
-def test_the_name_tells_format_and_compression(
+def test_extension_sets_format_and_compression(
     tmp_path: Path, name: str, form: FileFormat, compression: Compression | None
 ) -> None:
     (tmp_path / name).touch()
@@ -40,7 +40,7 @@ def test_the_name_tells_format_and_compression(
     assert source == TextSource(LocalFile(str(tmp_path / name), tmp_path / name, 0), form, compression)
 
 
-def test_a_given_format_overrules_the_name(tmp_path: Path) -> None:
+def test_explicit_format_overrides_the_extension(tmp_path: Path) -> None:
     (tmp_path / "a.gz").touch()
     [source] = find_sources([str(tmp_path / "a.gz")], FileFormat.TSV)
     assert source == TextSource(
@@ -56,13 +56,13 @@ def test_patterns_are_expanded_and_sorted(tmp_path: Path) -> None:
     assert names == ["a.jsonl", "b.jsonl", "d.jsonl"]
 
 
-def test_a_file_whose_name_looks_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_existing_file_with_glob_characters_is_not_expanded(tmp_path: Path) -> None:
     (tmp_path / "part[1].jsonl").touch()
     [source] = find_sources([str(tmp_path / "part[1].jsonl")], None)
     assert source.path == tmp_path / "part[1].jsonl"
 
 
-def test_a_name_of_any_bytes_can_be_printed(tmp_path: Path) -> None:
+def test_non_utf8_file_name_is_printable(tmp_path: Path) -> None:
     name = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
     with open(name, "wb"):
         [source] = find_sources([os.fsdecode(name)], None)
@@ -78,7 +78,7 @@ def test_a_name_of_any_bytes_can_be_printed(tmp_path: Path) -> None:
         ("odd.dat", "does not tell its format"),
     ],
 )
-def test_files_that_cannot_be_sources(
+def test_invalid_source_arguments_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -87,14 +87,14 @@ def test_files_that_cannot_be_sources(
         find_sources([argument], None)
 
 
-def test_standard_input_wants_a_format_and_comes_once() -> None:
+def test_stdin_requires_a_format_and_is_accepted_once() -> None:
     with pytest.raises(UsageError, match="format of standard input"):
         find_sources(["-"], None)
     with pytest.raises(UsageError, match="named twice"):
         find_sources(["-", "-"], FileFormat.JSONL)
 
 
-def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_unreadable_file_raises_source_error(tmp_path: Path) -> None:
     path = tmp_path / "socket.jsonl"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -116,13 +116,13 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
         ("a.csv.gz", gzip.compress(b"id,text\n", mtime=0)[:12], "cut off"),
     ],
 )
-def test_files_that_are_refused_before_anything_is_loaded(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_invalid_files_are_rejected_before_the_load(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(SourceError, match=message):
         check(tmp_path / name)
 
 
-def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
+def test_missing_column_error_lists_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"key,text\n")
     with pytest.raises(SourceError, match=r"no column id\n.*--id-field; its columns are: key, text"):
@@ -137,12 +137,12 @@ def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
         ("cut.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:15]),
     ],
 )  # fmt: skip
-def test_files_that_pass_the_first_look(tmp_path: Path, name: str, data: bytes) -> None:
+def test_valid_files_pass_the_check(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
     check(tmp_path / name, "title", "body", id_field="id")
 
 
-def test_a_truncated_archive_gives_its_beginning_and_the_next_file_follows(tmp_path: Path) -> None:
+def test_truncated_archive_yields_its_beginning_then_next_file(tmp_path: Path) -> None:
     lines = b"".join(b'{"n": %d}\n' % number for number in range(20_000))
     cut, fine = tmp_path / "cut.jsonl.gz", tmp_path / "fine.jsonl"
     cut.write_bytes(gzip.compress(lines)[:20_000])
@@ -160,14 +160,14 @@ def test_a_truncated_archive_gives_its_beginning_and_the_next_file_follows(tmp_p
     assert counter.bytes == 20_000 + 9
 
 
-def test_a_file_that_vanished_since_the_first_look(tmp_path: Path) -> None:
+def test_file_removed_after_check_is_rejected(tmp_path: Path) -> None:
     source = TextSource(LocalFile("gone.jsonl", tmp_path / "gone.jsonl", 10), FileFormat.JSONL)
     [reject] = read_records([source], SETTINGS, ByteCounter(), threading.Event(), pytest.fail)
     assert isinstance(reject, RejectedRecord)
     assert "cannot be opened: No such file" in reject.reason
 
 
-def test_a_silent_pipe_can_be_stopped_and_a_half_line_is_no_document(tmp_path: Path) -> None:
+def test_stop_ends_a_silent_pipe_and_drops_the_partial_line(tmp_path: Path) -> None:
     path = tmp_path / "pipe.jsonl"
     os.mkfifo(path)
     [source] = find_sources([str(path)], None)

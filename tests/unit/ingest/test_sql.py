@@ -50,7 +50,7 @@ def check(wanted: SqlSource, *fields: str, id_field: str | None = "id") -> None:
     check_sources([wanted], 1000, fields or ("text",), id_field)
 
 
-def test_rows_come_in_their_order_with_their_numbers(database: Path) -> None:
+def test_rows_are_read_in_order_with_row_numbers(database: Path) -> None:
     wanted = source(database, "SELECT *, NULL AS none FROM docs WHERE text LIKE '100%' AND ':x' != '%s' ORDER BY id")
     check(wanted)
     records = list(read(wanted))
@@ -83,7 +83,7 @@ def test_rows_come_in_their_order_with_their_numbers(database: Path) -> None:
         ("PRAGMA query_only = OFF", "the statement in --sql returns no rows"),
     ],
 )  # fmt: skip
-def test_queries_that_are_refused_before_anything_is_loaded(database: Path, query: str, message: str) -> None:
+def test_invalid_queries_are_rejected_before_the_load(database: Path, query: str, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         check(source(database, query))
     assert len(list(read(source(database)))) == COUNT
@@ -100,7 +100,7 @@ def test_queries_that_are_refused_before_anything_is_loaded(database: Path, quer
         ("postgres://u:s3cret@127.0.0.1:9/d", SourceError, "the database cannot be reached: connection failed"),
     ],
 )
-def test_addresses_that_lead_nowhere(
+def test_invalid_database_urls_are_rejected_without_secrets(
     address: str, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -112,7 +112,7 @@ def test_addresses_that_lead_nowhere(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_database_that_is_gone_when_the_load_begins_is_lost_not_rejected() -> None:
+def test_unavailable_database_is_reported_as_unreachable() -> None:
     said: list[str] = []
     assert list(read(source("postgresql://u:s3cret@127.0.0.1:9/d"), lost=said.append)) == []
     [reason] = said
@@ -120,7 +120,7 @@ def test_a_database_that_is_gone_when_the_load_begins_is_lost_not_rejected() -> 
     assert "s3cret" not in reason
 
 
-def test_a_bad_value_is_a_dead_letter_and_its_neighbours_are_not(database: Path) -> None:
+def test_invalid_value_rejects_only_its_row(database: Path) -> None:
     query = "SELECT id, text, CASE WHEN id = 1 THEN 9e999 ELSE price END AS price FROM docs WHERE id < 3 ORDER BY id"
     first, second, third = read(source(database, query))
     assert isinstance(first, Record)
@@ -130,7 +130,7 @@ def test_a_bad_value_is_a_dead_letter_and_its_neighbours_are_not(database: Path)
     assert math.isclose(third.fields["price"], 0.25)
 
 
-def test_a_query_that_fails_half_way_says_where(database: Path) -> None:
+def test_query_failing_midway_names_the_last_row(database: Path) -> None:
     query = "SELECT id, text, json(CASE WHEN id = 500 THEN 'no JSON' ELSE '1' END) AS j FROM docs ORDER BY id"
     *records, last = read(source(database, query))
     assert [record.fields["id"] for record in records if isinstance(record, Record)] == list(range(len(records)))
@@ -139,7 +139,7 @@ def test_a_query_that_fails_half_way_says_where(database: Path) -> None:
     assert f"breaks off after the record of line {len(records)}: the query failed: malformed JSON" in last.reason
 
 
-def test_a_database_that_is_locked_is_lost_not_rejected(database: Path) -> None:
+def test_locked_database_is_reported_as_unreachable(database: Path) -> None:
     said: list[str] = []
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -149,7 +149,7 @@ def test_a_database_that_is_locked_is_lost_not_rejected(database: Path) -> None:
     assert len(list(read(wanted))) == COUNT
 
 
-def test_reading_stops_when_told(database: Path) -> None:
+def test_reading_stops_on_stop_event(database: Path) -> None:
     stop = threading.Event()
     records = read(source(database), stop=stop)
     assert isinstance(next(records), Record)
@@ -157,7 +157,7 @@ def test_reading_stops_when_told(database: Path) -> None:
     assert list(records) == []
 
 
-def test_without_the_extra(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_raises_usage_error(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
     with pytest.raises(UsageError, match=r"pip install 'es-sbert\[sql\]'"):
         check(source(database))

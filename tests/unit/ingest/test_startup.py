@@ -35,9 +35,7 @@ class Starting:
 @pytest.mark.parametrize(
     "error", [EngineUnreachable("nothing listens", "start it"), RequestFailed("not ready", "wait", 503)]
 )
-def test_an_engine_that_is_starting_is_waited_for_and_that_is_said_at_once(
-    error: EngineError, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waits_for_a_starting_engine_and_logs_it(error: EngineError, caplog: pytest.LogCaptureFixture) -> None:
     engine = Starting(error, 2)
     with caplog.at_level(logging.INFO, "es_sbert"):
         assert wait_for_engine(engine, 300) == "ready"
@@ -54,7 +52,7 @@ def test_an_engine_that_is_starting_is_waited_for_and_that_is_said_at_once(
         UnsupportedEngine("a shop", "port"), RequestFailed("bad", "mend", 400),
     ],
 )  # fmt: skip
-def test_what_does_not_pass_fails_at_once(error: EngineError, caplog: pytest.LogCaptureFixture) -> None:
+def test_permanent_error_is_raised_at_once(error: EngineError, caplog: pytest.LogCaptureFixture) -> None:
     engine = Starting(error, 1)
     with pytest.raises(type(error)):
         wait_for_engine(engine, 300)
@@ -62,14 +60,14 @@ def test_what_does_not_pass_fails_at_once(error: EngineError, caplog: pytest.Log
     assert not caplog.records
 
 
-def test_nothing_is_waited_for_without_a_budget(caplog: pytest.LogCaptureFixture) -> None:
+def test_zero_budget_does_not_wait(caplog: pytest.LogCaptureFixture) -> None:
     engine = Starting(EngineUnreachable("nothing listens", "start it"), 1)
     with pytest.raises(EngineUnreachable, match=r"^nothing listens\n"):
         wait_for_engine(engine, 0)
     assert (engine.calls, caplog.records) == (1, [])
 
 
-def test_a_wait_ends_with_its_budget_or_when_it_is_told() -> None:
+def test_wait_ends_with_budget_or_stop_event() -> None:
     with pytest.raises(EngineUnreachable, match=r"nothing listens \(waited for \d+ s\)"):
         wait_for_engine(Starting(EngineUnreachable("nothing listens", "start it"), 10**9), 0.05)
     told = threading.Event()

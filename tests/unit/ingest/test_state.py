@@ -47,7 +47,7 @@ def record_seen(state: CheckpointFile, document_id: str, content: str = A, line:
     return meet_at(state, document_id, content, Origin("f", line))[0]
 
 
-def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first(tmp_path: Path) -> None:
+def test_repeated_and_conflicting_ids_name_the_first_origin(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         for number in range(5000):
             met, _ = meet_at(state, f"id {number}", A, Origin(f"file {number // 2000}", number))
@@ -57,7 +57,7 @@ def test_repetitions_are_told_from_contradictions_and_say_where_they_stood_first
         assert meet_at(state, "id 2000", A, Origin("file 0", 3)) == (SeenStatus.REPEATED, Origin("file 1", 2000))
 
 
-def test_acknowledged_documents_of_this_pass_are_counted_by_id_and_content(tmp_path: Path) -> None:
+def test_acknowledged_documents_are_counted_by_id_and_content(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         for document in ("a", "b", "unsent"):
             record_seen(state, document)
@@ -69,7 +69,7 @@ def test_acknowledged_documents_of_this_pass_are_counted_by_id_and_content(tmp_p
         assert state.count_acknowledged() == 0, "nothing was met in this pass"
 
 
-def test_distrust_lasts_until_the_load_ends_and_takes_acknowledgements_back(tmp_path: Path) -> None:
+def test_untrusted_checkpoint_discards_acknowledgements(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         record_seen(state, "a")
         state.record_acknowledged(["a"])
@@ -83,7 +83,7 @@ def test_distrust_lasts_until_the_load_ends_and_takes_acknowledgements_back(tmp_
         assert not state.is_untrusted()
 
 
-def test_a_resumed_load_looks_everything_up_again(tmp_path: Path) -> None:
+def test_resumed_load_checks_all_documents_again(tmp_path: Path) -> None:
     """What was acknowledged may have been deleted, changed or lost since."""
     with opened(tmp_path / "state") as state:
         assert not state.resumed
@@ -101,7 +101,7 @@ def test_a_resumed_load_looks_everything_up_again(tmp_path: Path) -> None:
         assert state.seen_ids(["in", "changed", "unsent", "new"]) == {"in", "changed", "new"}
 
 
-def test_a_part_that_is_read_again_is_known_by_what_was_acknowledged_of_it(tmp_path: Path) -> None:
+def test_reread_records_are_recognized_as_acknowledged(tmp_path: Path) -> None:
     state = CheckpointFile(tmp_path / "state", IDENTITY, rereads=True)
     for line, document in enumerate(("in", "unsent"), 1):
         assert record_seen(state, document, line=line) is SeenStatus.NEW
@@ -117,7 +117,7 @@ def test_a_part_that_is_read_again_is_known_by_what_was_acknowledged_of_it(tmp_p
     state.close()
 
 
-def test_one_group_of_records_is_told_apart_like_several(tmp_path: Path) -> None:
+def test_grouped_and_single_records_have_equal_status(tmp_path: Path) -> None:
     group = [SeenRecord(f"id {number % 700}", A if number < 1000 else B, Origin("f", number)) for number in range(1200)]
     with opened(tmp_path / "state") as state:
         together = state.record_seen(group)
@@ -128,7 +128,7 @@ def test_one_group_of_records_is_told_apart_like_several(tmp_path: Path) -> None
     ] * 200
 
 
-def test_the_end_of_a_load_leaves_nothing(tmp_path: Path) -> None:
+def test_finish_removes_the_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         record_seen(state, "x")
         state.record_acknowledged(["x"])
@@ -136,7 +136,7 @@ def test_the_end_of_a_load_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_is_killed_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
+def test_sigkill_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     path = tmp_path / "state"
     script = (
         "import os, signal, sys\n"
@@ -165,7 +165,7 @@ def test_a_process_that_is_killed_leaves_a_checkpoint_to_resume_from(tmp_path: P
         st.tuples(st.sampled_from("abcd"), st.sampled_from([A, B]), st.sampled_from(["record_seen", "ack", "again"]))
     )
 )
-def test_a_record_is_new_once_in_each_run(
+def test_record_is_new_once_per_run(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
 ) -> None:
     path = tmp_path_factory.mktemp("state") / "state"
@@ -200,7 +200,7 @@ def test_a_record_is_new_once_in_each_run(
     ],
     ids=str,
 )
-def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_checkpoint_of_another_load_is_ignored(tmp_path: Path, change: dict[str, Any]) -> None:
     with opened(tmp_path / "state") as state:
         record_seen(state, "x")
         state.record_acknowledged(["x"])
@@ -211,7 +211,7 @@ def test_the_state_of_another_load_is_not_believed(tmp_path: Path, change: dict[
 
 
 @pytest.mark.parametrize("kind", ["no database", "cut", "overwritten"])
-def test_a_broken_file_is_put_aside_and_said(tmp_path: Path, kind: str) -> None:
+def test_broken_checkpoint_is_moved_aside_and_noted(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "state"
     with opened(path) as state:
         state.record_dead_letters(number.to_bytes(16, "big") for number in range(2000))
@@ -229,7 +229,7 @@ def test_a_broken_file_is_put_aside_and_said(tmp_path: Path, kind: str) -> None:
     assert (tmp_path / "state.broken").read_bytes() == broken
 
 
-def test_a_file_of_an_earlier_version_is_begun_anew(tmp_path: Path) -> None:
+def test_checkpoint_of_an_earlier_version_is_replaced(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "state")) as db:
         db.execute("CREATE TABLE load (format INTEGER PRIMARY KEY, identity BLOB, run TEXT, passes INTEGER)")
         db.execute("INSERT INTO load VALUES (1, x'', 'then', 1)")
@@ -241,7 +241,7 @@ def test_a_file_of_an_earlier_version_is_begun_anew(tmp_path: Path) -> None:
             assert record_seen(state, "x") is SeenStatus.NEW
 
 
-def test_what_a_killed_load_has_read_is_not_taken_for_read(tmp_path: Path) -> None:
+def test_seen_records_of_a_killed_load_are_discarded(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         record_seen(state, "x")
         left = (tmp_path / "state-seen").read_bytes()
@@ -252,7 +252,7 @@ def test_what_a_killed_load_has_read_is_not_taken_for_read(tmp_path: Path) -> No
             assert record_seen(state, "x") is SeenStatus.NEW
 
 
-def test_an_empty_file_is_a_load_that_never_began(tmp_path: Path) -> None:
+def test_empty_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     with opened(tmp_path / "state") as state:
         assert (state.resumed, state.note) == (False, None)
@@ -268,7 +268,7 @@ def test_a_database_of_another_program_is_a_load_that_never_began(tmp_path: Path
         assert record_seen(state, "x") is SeenStatus.NEW
 
 
-def test_two_loads_do_not_share_a_state(tmp_path: Path) -> None:
+def test_concurrent_loads_cannot_share_a_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path / "state"):
         with pytest.raises(UsageError, match="another load is running") as caught:
             CheckpointFile(tmp_path / "state", IDENTITY)
@@ -277,9 +277,7 @@ def test_two_loads_do_not_share_a_state(tmp_path: Path) -> None:
         assert state.resumed
 
 
-def test_a_file_that_another_load_removes_before_it_is_locked_keeps_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_removed_before_locking_is_reopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, locked = tmp_path / "state", state_module._open_locked
     opened_so_far = []
 
@@ -297,7 +295,7 @@ def test_a_file_that_another_load_removes_before_it_is_locked_keeps_nobody_out(
             CheckpointFile(path, IDENTITY)
 
 
-def test_a_load_that_ends_removes_its_state_before_it_lets_go_of_it(tmp_path: Path) -> None:
+def test_finish_removes_the_checkpoint_before_unlocking(tmp_path: Path) -> None:
     path = tmp_path / "state"
     with opened(path) as state, closing(sqlite3.connect(path, timeout=0)) as other:
         left = []
@@ -314,7 +312,7 @@ def test_a_load_that_ends_removes_its_state_before_it_lets_go_of_it(tmp_path: Pa
     assert left == list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_missing_folder_raises_output_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written") as caught:
         CheckpointFile(tmp_path / "missing" / "state", IDENTITY)
     assert "--state" in caught.value.remedy
@@ -325,14 +323,14 @@ def test_a_folder_in_the_place_of_the_file_is_an_error_that_names_it(tmp_path: P
         CheckpointFile(tmp_path, IDENTITY)
 
 
-def test_letters_are_remembered(tmp_path: Path) -> None:
+def test_dead_letters_are_remembered(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         state.record_dead_letters([b"a" * 16, b"a" * 16, b"b" * 16])
         assert state.has_dead_letter(b"a" * 16)
         assert not state.has_dead_letter(b"c" * 16)
 
 
-def test_the_state_stands_beside_the_first_file_that_allows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_path_is_next_to_the_first_suitable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stdin = TextSource(StandardInput(), FileFormat.JSONL)
     file = TextSource(LocalFile("docs.jsonl.gz", tmp_path / "docs.jsonl.gz", None), FileFormat.JSONL)
     assert default_checkpoint_path("my/docs", [stdin, file]) == tmp_path / "docs.jsonl.gz.my%2Fdocs.load-state"

@@ -76,7 +76,7 @@ def test_exit_codes(options: dict[str, Any], code: int) -> None:
     assert summary(**options).exit_code == code
 
 
-def test_counts_that_do_not_add_up_give_no_summary() -> None:
+def test_unbalanced_counts_raise_ledger_error() -> None:
     ledger = Ledger()
     ledger.add_read()
     with pytest.raises(LedgerError):
@@ -96,7 +96,7 @@ def test_counts_that_do_not_add_up_give_no_summary() -> None:
         )
 
 
-def test_words() -> None:
+def test_summary_lines() -> None:
     lines = summary(
         indexed=1200,
         updated=3,
@@ -130,7 +130,7 @@ def test_words() -> None:
     ]
 
 
-def test_json_names_the_dead_letter_file_only_where_there_is_one() -> None:
+def test_json_has_dead_letter_file_only_if_written() -> None:
     assert summary(indexed=1).model_dump()["dead_letters"] is None
     dumped = summary(dead=1, indexed=1).model_dump()
     assert dumped["dead_letters"] == "docs.dead"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @given(st.integers(1, 4), st.integers(0, 60), st.integers(1, 3))
 @settings(deadline=None, max_examples=30)
-def test_stages_hand_everything_on(capacity: int, count: int, workers: int) -> None:
+def test_stages_pass_on_every_item(capacity: int, count: int, workers: int) -> None:
     threads = StageThreads(LoadControl())
     seen: list[int] = []
     numbers = threads.add_stage("read", range(count), capacity)
@@ -29,7 +29,7 @@ def test_stages_hand_everything_on(capacity: int, count: int, workers: int) -> N
     assert sorted(seen) == [number * number for number in range(count)]
 
 
-def test_a_channel_holds_no_more_than_its_capacity() -> None:
+def test_queue_blocks_at_capacity() -> None:
     channel: ClosableQueue[int] = ClosableQueue(2)
     put: list[int] = []
     full = threading.Event()
@@ -52,7 +52,7 @@ def test_a_channel_holds_no_more_than_its_capacity() -> None:
 
 
 @pytest.mark.parametrize("failing", ["first", "middle", "last"])
-def test_the_first_error_ends_all_pipeline_and_comes_out(failing: str) -> None:
+def test_first_error_stops_all_stages_and_is_raised(failing: str) -> None:
     control = LoadControl()
     threads = StageThreads(control)
 
@@ -75,7 +75,7 @@ def test_the_first_error_ends_all_pipeline_and_comes_out(failing: str) -> None:
     assert control.stop.is_set()
 
 
-def test_a_stage_that_is_added_after_a_failure_ends_too() -> None:
+def test_stage_added_after_a_failure_stops() -> None:
     control = LoadControl()
     threads = StageThreads(control)
     numbers = threads.add_stage("fail", map(int, ["failed"]), 1)
@@ -86,7 +86,7 @@ def test_a_stage_that_is_added_after_a_failure_ends_too() -> None:
         threads.wait()
 
 
-def test_an_error_in_the_waiting_thread_ends_the_pipeline() -> None:
+def test_error_in_the_waiting_thread_stops_all_stages() -> None:
     control = LoadControl()
     threads = StageThreads(control)
     ended = threading.Event()
@@ -114,7 +114,7 @@ def test_an_error_in_the_waiting_thread_ends_the_pipeline() -> None:
     over.set()
 
 
-def test_the_first_reason_for_a_loss_counts() -> None:
+def test_first_unreachable_reason_is_kept() -> None:
     control = LoadControl()
     assert control.unreachable_reason is None
     control.mark_unreachable("first")
@@ -124,7 +124,7 @@ def test_the_first_reason_for_a_loss_counts() -> None:
     assert not control.aborted.is_set()
 
 
-def test_the_end_is_shown_however_soon_it_comes() -> None:
+def test_last_tick_runs_even_if_threads_already_ended() -> None:
     threads = StageThreads(LoadControl())
     ended = threading.Event()
     threads.start("work", ended.set)

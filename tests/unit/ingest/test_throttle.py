@@ -10,7 +10,7 @@ from es_sbert.engines.retry import SMALLEST_BODY, Throttle
 MIB = 1 << 20
 
 
-def test_trouble_halves_and_success_adds() -> None:
+def test_throttle_halves_on_overload_and_grows_on_success() -> None:
     throttle = Throttle(4 * MIB, most_requests=4)
     assert (throttle.body_bytes, throttle.requests) == (4 * MIB, 2)
     throttle.decrease()
@@ -22,7 +22,7 @@ def test_trouble_halves_and_success_adds() -> None:
     assert (throttle.body_bytes, throttle.requests) == (4 * MIB, 4)
 
 
-def test_a_limit_of_the_server_is_never_tried_again() -> None:
+def test_throttle_stays_below_the_server_body_limit() -> None:
     throttle = Throttle(4 * MIB, most_requests=4)
     throttle.limit_body(3 * MIB)
     for _ in range(20):
@@ -31,7 +31,7 @@ def test_a_limit_of_the_server_is_never_tried_again() -> None:
 
 
 @given(st.lists(st.sampled_from(["taken", "overloaded", "too large"])), st.integers(1, 10 * MIB), st.integers(1, 9))
-def test_there_is_always_something_to_send(steps: list[str], largest: int, most: int) -> None:
+def test_throttle_stays_within_bounds(steps: list[str], largest: int, most: int) -> None:
     throttle = Throttle(largest, most)
     for step in steps:
         if step == "taken":
@@ -46,7 +46,7 @@ def test_there_is_always_something_to_send(steps: list[str], largest: int, most:
         assert throttle.body_bytes >= min(largest, SMALLEST_BODY)
 
 
-def test_no_more_requests_run_than_are_allowed() -> None:
+def test_concurrent_requests_are_limited() -> None:
     throttle = Throttle(MIB, most_requests=3)
     lock, running, most = threading.Lock(), 0, 0
     # Two at a time, or nobody comes further; on a machine however slow.

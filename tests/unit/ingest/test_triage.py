@@ -50,11 +50,11 @@ def there(meta: dict[str, Any] | None, *, text_changed: bool = False) -> StoredV
         (there(meta(text_hash="other"), text_changed=True), ChangeDecision(Decision.WRITE, (0,))),
     ],
 )
-def test_what_changed_decides(stored: StoredVector, sorting: ChangeDecision) -> None:
+def test_decision_by_what_changed(stored: StoredVector, sorting: ChangeDecision) -> None:
     assert detect_changes(DOCUMENT, [stored], (target(),)) == sorting
 
 
-def test_a_document_without_text_is_cleared_where_the_index_has_its_vector() -> None:
+def test_empty_text_clears_a_stored_vector() -> None:
     empty = DOCUMENT._replace(texts=("",))
     assert detect_changes(empty, [StoredVector()], (target(),)) == ChangeDecision(Decision.EMPTY)
     for left in (there(meta()), StoredVector(True, None), StoredVector(False, meta())):
@@ -63,7 +63,7 @@ def test_a_document_without_text_is_cleared_where_the_index_has_its_vector() -> 
     assert detect_changes(letter, [there(meta())], (target(),)) == ChangeDecision(Decision.SUPERSEDED)
 
 
-def test_each_field_is_embedded_kept_or_dropped_for_itself() -> None:
+def test_each_field_is_embedded_kept_or_dropped() -> None:
     document = DOCUMENT._replace(texts=("a title", "a body", "a summary"))
     title, body = there(meta(text_hash=text_hash("a title"))), there(meta(text_hash=text_hash("a body")))
     other, none = there(meta(text_hash=text_hash("a summary"), fingerprint="old")), StoredVector()
@@ -86,7 +86,7 @@ def test_each_field_is_embedded_kept_or_dropped_for_itself() -> None:
     st.lists(st.sampled_from(["", "x", "y"]), min_size=3, max_size=3),
     st.booleans(),
 )
-def test_afterwards_every_text_has_its_vector_and_no_other(
+def test_changes_leave_exactly_the_vectors_of_the_texts(
     texts: list[str], stored: list[str | None], gone: list[bool], indexed: list[str], same: bool
 ) -> None:
     document = DOCUMENT._replace(texts=tuple(texts), document_hash="dochash" if same else "new")
@@ -114,12 +114,12 @@ def test_afterwards_every_text_has_its_vector_and_no_other(
 
 
 @pytest.mark.parametrize("value", [None, "text", {}, {**META, "tokens": "many"}, [META]])
-def test_meta_of_other_programs_counts_as_none(value: Any) -> None:
+def test_foreign_meta_is_ignored(value: Any) -> None:
     assert read_document_meta({"embedding_meta": value}, "embedding_meta") is None
     assert read_document_meta({}, "embedding_meta") is None
 
 
-def test_meta_is_read_back() -> None:
+def test_document_meta_round_trip() -> None:
     assert read_document_meta({"embedding_meta": META}, "embedding_meta") == DocumentMeta.model_validate(META)
 
 
@@ -129,12 +129,12 @@ def test_meta_is_read_back() -> None:
      ({"excludes": ["body", "embedding", "raw.*"]}, "body, raw.* in its _source"),
      ({"includes": ["text", "embed*"]}, "fields in its _source but text, embed*")],
 )  # fmt: skip
-def test_what_is_not_in_the_source_is_named(source: dict[str, Any], lost: str | None) -> None:
+def test_fields_missing_from_source_are_listed(source: dict[str, Any], lost: str | None) -> None:
     assert fields_missing_from_source({"_source": source}, ["embedding"]) == lost
 
 
 @pytest.mark.parametrize(("written", "later"), [(None, False), ("mow", True), ("now", False), ("of late", False)])
-def test_a_dead_letter_gives_way_to_a_later_version(written: str | None, later: bool) -> None:
+def test_dead_letter_is_superseded_by_a_later_version(written: str | None, later: bool) -> None:
     document = DOCUMENT._replace(written=written)
     assert is_superseded(document, META) is later
     assert not is_superseded(document, None)

@@ -30,7 +30,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def test_values_and_rows(path: Path) -> None:
+def test_values_and_row_numbers(path: Path) -> None:
     table = read_table(path, ["c", "a", "b"])
     assert table.columns == COLUMNS
     assert table.lines.tolist() == [1, 2, 3]
@@ -39,11 +39,11 @@ def test_values_and_rows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 9])
-def test_limit(path: Path, limit: int) -> None:
+def test_limit_reads_the_first_rows(path: Path, limit: int) -> None:
     assert read_table(path, ["a"], limit=limit).columns["a"] == COLUMNS["a"][:limit]
 
 
-def test_missing_column(path: Path) -> None:
+def test_missing_column_is_rejected(path: Path) -> None:
     with pytest.raises(SourceError, match="has no column z\n  Name one of its columns: a, b, c"):
         read_table(path, ["a", "z"])
 
@@ -53,19 +53,19 @@ def test_a_limit_beyond_one_batch(tmp_path: Path) -> None:
     assert read_table(tmp_path / "t.parquet", ["a"], limit=33_333).columns["a"] == list(range(33_333))
 
 
-def test_no_rows(tmp_path: Path) -> None:
+def test_empty_table_is_rejected(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"a": pyarrow.array([], pyarrow.string())}), tmp_path / "t.parquet")
     with pytest.raises(SourceError, match="holds no rows"):
         read_table(tmp_path / "t.parquet", ["a"])
 
 
-def test_no_parquet_inside(tmp_path: Path) -> None:
+def test_invalid_parquet_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"a,b\n1,2\n")
     with pytest.raises(SourceError, match="cannot be read as Parquet"):
         read_table(tmp_path / "t.parquet", ["a"])
 
 
-def test_several_splits(tmp_path: Path) -> None:
+def test_dataset_dict_requires_a_split(tmp_path: Path) -> None:
     data = datasets.Dataset.from_dict({"a": ["x"]})
     datasets.DatasetDict({"train": data, "test": data}).save_to_disk(str(tmp_path / "folder"))
     with pytest.raises(SourceError, match="several splits\n  Name one of them: .*folder/train, .*folder/test"):
@@ -73,12 +73,12 @@ def test_several_splits(tmp_path: Path) -> None:
     assert read_table(tmp_path / "folder" / "test", ["a"]).columns["a"] == ["x"]
 
 
-def test_some_other_folder(tmp_path: Path) -> None:
+def test_other_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is a folder, but none that"):
         read_table(tmp_path, ["a"])
 
 
-def test_a_datasets_folder_without_its_data(tmp_path: Path) -> None:
+def test_datasets_folder_without_data_is_rejected(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"a": ["x"]}).save_to_disk(str(tmp_path / "folder"))
     for file in (tmp_path / "folder").glob("*.arrow"):
         file.unlink()
@@ -87,13 +87,13 @@ def test_a_datasets_folder_without_its_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"splits": 1}'])
-def test_a_broken_list_of_splits(text: str, tmp_path: Path) -> None:
+def test_broken_split_list_is_rejected(text: str, tmp_path: Path) -> None:
     (tmp_path / "dataset_dict.json").write_text(text)
     with pytest.raises(SourceError, match="dataset_dict.json cannot be read"):
         read_table(tmp_path, ["a"])
 
 
-def test_without_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_raises_usage_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     extra = "parquet" if path.suffix else "train"
     with pytest.raises(UsageError, match=rf"pip install 'es-sbert\[{extra}\]'"):

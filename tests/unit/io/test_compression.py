@@ -35,31 +35,27 @@ def unpack(chunks: Iterator[bytes], compression: Compression | None = None) -> t
 
 @packed
 @given(members=st.lists(st.binary(max_size=3000), min_size=1, max_size=4), size=st.integers(1, 5000))
-def test_members_one_after_another_come_out_as_one_stream(
-    compression: Compression, members: list[bytes], size: int
-) -> None:
+def test_concatenated_members_are_decompressed(compression: Compression, members: list[bytes], size: int) -> None:
     data = b"".join(PACK[compression](member) for member in members)
     assert b"".join(decompress(in_chunks(data, size))) == b"".join(members)
 
 
 @given(data=st.binary(max_size=200), size=st.integers(1, 50))
-def test_plain_bytes_pass_through(data: bytes, size: int) -> None:
+def test_uncompressed_bytes_pass_through(data: bytes, size: int) -> None:
     if detect_compression(data) is Compression.NONE:
         assert b"".join(decompress(in_chunks(data, size))) == data
 
 
 @packed
 @given(data=st.binary(min_size=200, max_size=2000), where=st.floats(0.2, 0.99))
-def test_a_stream_that_is_cut_off_gives_a_beginning_and_then_says_so(
-    compression: Compression, data: bytes, where: float
-) -> None:
+def test_truncated_stream_yields_a_prefix_and_raises(compression: Compression, data: bytes, where: float) -> None:
     whole = PACK[compression](data)
     out, problem = unpack(in_chunks(whole[: int(len(whole) * where)], 100), compression)
     assert "cut off" in problem
     assert data.startswith(out)
 
 
-def test_what_stands_before_the_cut_comes_out() -> None:
+def test_data_before_the_truncation_is_yielded() -> None:
     lines = b"".join(b"line %d\n" % number for number in range(100_000))
     whole = gzip.compress(lines)
     out, problem = unpack(in_chunks(whole[: len(whole) // 2], 4096))
@@ -69,14 +65,14 @@ def test_what_stands_before_the_cut_comes_out() -> None:
 
 
 @packed
-def test_damaged_data_is_reported(compression: Compression) -> None:
+def test_damaged_data_raises_corrupt_stream(compression: Compression) -> None:
     whole = bytearray(PACK[compression](bytes(range(256)) * 50))
     whole[4:20] = b"\xff" * 16
     with pytest.raises(CorruptStream):
         b"".join(decompress(in_chunks(bytes(whole), 10)))
 
 
-def test_a_changed_byte_fails_gzips_checksum() -> None:
+def test_gzip_checksum_mismatch_raises_corrupt_stream() -> None:
     whole = bytearray(gzip.compress(b"some text", mtime=0))
     whole[-8] ^= 1
     with pytest.raises(CorruptStream, match="damaged"):
@@ -84,7 +80,7 @@ def test_a_changed_byte_fails_gzips_checksum() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_notes_between_zstd_frames_are_passed_over(size: int) -> None:
+def test_zstd_skippable_frames_are_skipped(size: int) -> None:
     note = b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
     data = note + PACK[Compression.ZSTD](b"one\n") + note + note + PACK[Compression.ZSTD](b"two\n") + note
     assert detect_compression(data) is Compression.ZSTD
@@ -92,11 +88,11 @@ def test_notes_between_zstd_frames_are_passed_over(size: int) -> None:
     assert unpack(in_chunks(data[:-1], size))[1] == "the zstd data ends early: the file was cut off"
 
 
-def test_zeros_behind_gzip_data_are_padding() -> None:
+def test_zeros_after_gzip_data_are_padding() -> None:
     assert b"".join(decompress([gzip.compress(b"text") + b"\0" * 500, b"\0" * 12])) == b"text"
 
 
 @packed
-def test_one_step_unpacks_a_bounded_amount(compression: Compression) -> None:
+def test_decompression_step_is_bounded(compression: Compression) -> None:
     bomb = PACK[compression](b"\0" * (64 << 20))
     assert max(len(chunk) for chunk in decompress([bomb])) <= 33 << 20

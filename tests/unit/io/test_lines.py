@@ -13,7 +13,7 @@ from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, Line, split_li
 
 
 @given(st.lists(st.binary(max_size=30)))
-def test_lines_do_not_depend_on_the_chunks(chunks: list[bytes]) -> None:
+def test_lines_are_independent_of_chunk_boundaries(chunks: list[bytes]) -> None:
     whole = b"".join(chunks)
     expected = whole.split(b"\n")
     if expected[-1] == b"":
@@ -30,7 +30,7 @@ def test_lines_beyond_the_limit_are_marked_with_their_size(chunks: list[bytes], 
         assert line.is_too_long == (len(whole.data) > limit)
 
 
-def test_a_line_that_is_too_long_takes_no_memory() -> None:
+def test_too_long_line_is_not_held_in_memory() -> None:
     def chunks() -> Iterator[bytes]:
         yield b"short\n"
         for _ in range(800):
@@ -60,15 +60,15 @@ def test_the_utf8_byte_order_mark_is_dropped_once(size: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc"])
-def test_streams_shorter_than_the_mark_come_through(data: bytes) -> None:
+def test_streams_shorter_than_the_byte_order_mark_pass_through(data: bytes) -> None:
     assert b"".join(strip_byte_order_mark([data])) == data
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf16_is_named(encoding: str) -> None:
+def test_utf16_raises_corrupt_stream(encoding: str) -> None:
     with pytest.raises(CorruptStream, match="UTF-16"):
         list(strip_byte_order_mark(["\ufeff{}".encode(encoding)]))
 
 
-def test_a_carriage_return_stays() -> None:
+def test_carriage_return_is_kept() -> None:
     assert list(split_lines([b"a\r\nb"], 10)) == [Line(1, b"a\r", 2), Line(2, b"b", 1)]

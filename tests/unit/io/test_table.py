@@ -26,28 +26,28 @@ def table(*values: object, unit: str = "line") -> Table:
         (["x" * 100], "a is not a text: ['" + "x" * 58 + "…"),
     ],
 )
-def test_what_is_no_text(value: object, reason: str) -> None:
+def test_non_text_values_are_rejected(value: object, reason: str) -> None:
     with pytest.raises(SourceError) as caught:
         table("fine", value).texts("a")
     assert caught.value.message == f"t, line 3: {reason}"
 
 
-def test_texts_are_left_as_they_are() -> None:
+def test_texts_are_not_stripped() -> None:
     assert table(" x ", "y").texts("a") == [" x ", "y"]
 
 
-def test_numbers() -> None:
+def test_floats_are_parsed() -> None:
     assert table("1", " -2.5e1 ", 3, 4.5, Decimal("5.25")).floats("a").tolist() == [1.0, -25.0, 3.0, 4.5, 5.25]
 
 
 @pytest.mark.parametrize("value", ["high", "", "nan", "inf", "1_000", "1,5", True, None, float("nan"), [1], 10**400])
-def test_what_is_no_number(value: object) -> None:
+def test_non_numeric_values_are_rejected(value: object) -> None:
     with pytest.raises(SourceError, match="t, row 3: a is not a finite number: ") as caught:
         table(1, value, unit="row").floats("a")
     assert len(caught.value.message) < 120
 
 
-def test_problems_of_several_columns_come_in_the_order_of_the_file() -> None:
+def test_problems_of_several_columns_are_in_file_order() -> None:
     both = Table(Path("t"), {"a": ["x", "", "", ""], "b": ["1", "2", "?", "?"]}, np.array([2, 3, 4, 5]))
     problems = both.problems()
     assert both.texts("a", problems) == ["x", "", "", ""]
@@ -58,5 +58,5 @@ def test_problems_of_several_columns_come_in_the_order_of_the_file() -> None:
     assert caught.value.remedy == "Mend it."
 
 
-def test_no_problems_pass() -> None:
+def test_check_without_problems_passes() -> None:
     table("x").problems().check("Nothing to mend.")

@@ -40,7 +40,7 @@ def write(path: Path, data: str | bytes) -> Path:
         ("t.NDJSON", '{"a": "x \\"1\\"", "b": "2.5"}\n{"b": "3", "a": "\\"y"}', [1, 2]),
     ],
 )
-def test_formats_by_name(name: str, text: str, lines: list[int], ending: str, tmp_path: Path) -> None:
+def test_formats_by_extension(name: str, text: str, lines: list[int], ending: str, tmp_path: Path) -> None:
     table = read_table(write(tmp_path / (name + ending), text), ["b", "a"])
     assert table.columns == {"b": ["2.5", "3"], "a": ['x "1"', '"y']}
     assert table.texts("a") == ['x "1"', '"y']
@@ -49,7 +49,7 @@ def test_formats_by_name(name: str, text: str, lines: list[int], ending: str, tm
     assert len(table) == 2
 
 
-def test_a_row_of_several_lines_is_named_by_its_first(tmp_path: Path) -> None:
+def test_multiline_row_is_numbered_by_its_first_line(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "t.csv", 'a\r\n"1\n2\n3"\r\n4\r\n'), ["a"])
     assert table.columns["a"] == ["1\n2\n3", "4"]
     assert table.lines.tolist() == [2, 5]
@@ -64,7 +64,7 @@ def test_csv_round_trip(rows: list[tuple[str, str]], tmp_path: Path) -> None:
     assert list(zip(table.columns["a"], table.columns["b"], strict=True)) == rows
 
 
-def test_json_values_stay_as_they_are(tmp_path: Path) -> None:
+def test_json_values_keep_their_type(tmp_path: Path) -> None:
     values = ["x", 1, 2.5, True, None, ["l"], {"k": 1}]
     lines = "\n".join(json.dumps({"a": value, "other": 0}) for value in values)
     assert read_table(write(tmp_path / "t.jsonl", lines), ["a"]).columns == {"a": values}
@@ -75,7 +75,7 @@ def test_limit_reads_no_further(tmp_path: Path) -> None:
     assert table.columns["a"] == [1, 2]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None:
     assert read_table(write(tmp_path / "t.tsv", b"\xef\xbb\xbfa\tb\n1\t2\n"), ["a"]).columns["a"] == ["1"]
 
 
@@ -101,7 +101,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> Non
         ("t.gz", b"a\n1\n", "does not tell its format"),
     ],
 )
-def test_bad_files(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected(name: str, data: bytes, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / name, data)
     with pytest.raises(SourceError) as caught:
         read_table(path, ["a"])
@@ -109,12 +109,12 @@ def test_bad_files(name: str, data: bytes, message: str, tmp_path: Path) -> None
     assert str(path) in caught.value.message
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no.tsv does not exist\n.*--data"):
         read_table(tmp_path / "no.tsv", ["a"])
 
 
-def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_denied_raises_source_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -132,7 +132,7 @@ def test_damaged_compression_names_the_last_good_line(tmp_path: Path) -> None:
         read_table(path, ["a"])
 
 
-def test_the_first_problems_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
+def test_error_lists_the_first_problems_and_counts_the_rest(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", '{"a": 1}\n' + "[]\n" * 1007)
     with pytest.raises(SourceError) as caught:
         read_table(path, ["a"])

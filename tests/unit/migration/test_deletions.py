@@ -23,7 +23,7 @@ def counted(numbers: set[int], asked: list[int] | None = None) -> CountSeqNoRang
 
 
 @given(st.sets(st.integers(0, 5000), max_size=300), st.data())
-def test_every_number_that_is_gone_is_in_a_range(before: set[int], data: st.DataObject) -> None:
+def test_every_deleted_number_is_in_a_changed_range(before: set[int], data: st.DataObject) -> None:
     now = data.draw(st.sets(st.sampled_from(sorted(before)))) if before else set()
     up_to = data.draw(st.integers(-1, 5000))
     found = changed_ranges(up_to, counted(before), counted(now))
@@ -36,7 +36,7 @@ def test_every_number_that_is_gone_is_in_a_range(before: set[int], data: st.Data
     assert len(covered - gone) <= 16 * len(found)
 
 
-def test_few_changes_in_many_documents_take_few_counts() -> None:
+def test_few_changes_need_few_counts() -> None:
     asked: list[int] = []
     before = set(range(200_000))
     ranges = changed_ranges(199_999, counted(before, asked), counted(before - {7, 150_000}))

@@ -44,11 +44,11 @@ def state(engine_type: EngineType = EngineType.ELASTICSEARCH, **settings: str) -
         ("docs-abcdef01-x", "docs-abcdef01"),
     ],
 )
-def test_the_name_says_alias_and_model_and_is_never_the_old_one(source: str, name: str) -> None:
+def test_new_index_name_combines_alias_and_model(source: str, name: str) -> None:
     assert new_index_name("docs", "abcdef0123456789", source) == name
 
 
-def test_the_body_is_the_old_index_s_but_for_the_vector_field() -> None:
+def test_new_index_body_differs_only_in_the_vector_field() -> None:
     old = state(
         **{
             "index.number_of_shards": "3",
@@ -87,7 +87,7 @@ def test_the_body_is_the_old_index_s_but_for_the_vector_field() -> None:
     assert "load" in old.mappings["_meta"]["es_sbert"]
 
 
-def test_on_opensearch_all_vector_fields_have_a_graph_or_none() -> None:
+def test_opensearch_vector_fields_must_all_have_a_graph_or_none() -> None:
     old = state(EngineType.OPENSEARCH, **{"index.knn": "true"})
     assert new_index_body(EngineType.OPENSEARCH, old, {"embedding": NEW})["settings"]["index.knn"] == "true"
     flat = NEW.model_copy(update={"index_type": "flat"})
@@ -99,7 +99,7 @@ def test_on_opensearch_all_vector_fields_have_a_graph_or_none() -> None:
         new_index_body(EngineType.OPENSEARCH, old, {"embedding": flat})
 
 
-def test_notes_stand_beside_what_else_is_in_meta() -> None:
+def test_migration_state_keeps_other_meta() -> None:
     note = MigrationState(
         alias="docs", source="docs-1", source_uuid="u", fields=("embedding",), run="r", copied=(-1, 5)
     )
@@ -112,7 +112,7 @@ def test_notes_stand_beside_what_else_is_in_meta() -> None:
         read_migration_state(IndexState("docs-2", {"_meta": {"es_sbert": {"migration": {"alias": 3}}}}, {}))
 
 
-def test_all_aliases_move_in_one_request_with_what_belongs_to_them() -> None:
+def test_aliases_are_swapped_in_one_request() -> None:
     aliases: dict[str, Json] = {"write": {"is_write_index": True}, "read": {"filter": {"term": {"a": 1}}}}
     assert swap_actions("old", "new", aliases) == [
         {"remove": {"index": "old", "alias": "read", "must_exist": True}},
@@ -127,7 +127,7 @@ def test_all_aliases_move_in_one_request_with_what_belongs_to_them() -> None:
     ]
 
 
-def test_copies_leave_out_what_is_ours_and_keep_the_routing() -> None:
+def test_copy_write_excludes_vector_fields_and_keeps_routing() -> None:
     hit = {
         "_id": "1",
         "_routing": "r",
@@ -155,7 +155,7 @@ _VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(min_size=1), _VALUES, max_size=5))
-def test_every_document_that_json_can_hold_is_copied_as_it_is(source: Json) -> None:
+def test_copy_write_preserves_any_json_document(source: Json) -> None:
     """Whole numbers of any size among them."""
     lines = copy_write({"_id": "1", "_source": source}, ()).body.split(b"\n")
     assert len(lines) == 3

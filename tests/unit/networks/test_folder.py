@@ -29,7 +29,7 @@ def both(folder: Path, ours: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
-def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, architecture: str) -> None:
+def test_vectors_equal_sentence_transformers(tmp_path: Path, architecture: str) -> None:
     folder = write_checkpoint(tmp_path / "model", architecture)
     encoder = open_siamese_encoder(folder)
     vectors = encoder.embed(TEXTS)
@@ -59,7 +59,7 @@ def test_several_poolings_and_a_dense_layer_survive_saving(tmp_path: Path) -> No
     assert read_sentence_model(tmp_path / "saved").pooling == (Pooling.MAX, Pooling.CLS)
 
 
-def test_an_untouched_model_keeps_its_fingerprint(tmp_path: Path) -> None:
+def test_saved_model_keeps_its_fingerprint(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", prompts={"query": "find: ", "document": ""})
     save_siamese_encoder(open_siamese_encoder(folder), tmp_path / "saved")
     assert read_sentence_model(tmp_path / "saved").fingerprint == read_sentence_model(folder).fingerprint
@@ -100,13 +100,13 @@ def test_a_bare_transformer_gets_mean_pooling(tmp_path: Path) -> None:
     np.testing.assert_allclose(encoder.embed(TEXTS[:2]), expected.numpy(), atol=1e-5)
 
 
-def test_a_text_has_one_vector_whatever_stands_beside_it(tmp_path: Path) -> None:
+def test_vector_is_independent_of_the_batch(tmp_path: Path) -> None:
     encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model"))
     alone = np.concatenate([encoder.embed([text]) for text in TEXTS])
     np.testing.assert_allclose(encoder.embed(TEXTS), alone, atol=1e-6)
 
 
-def test_measuring_leaves_the_mode_of_training_alone(tmp_path: Path) -> None:
+def test_embedding_keeps_training_mode(tmp_path: Path) -> None:
     encoder = open_siamese_encoder(write_checkpoint(tmp_path / "model"))
     encoder.train()
     first = encoder.embed(TEXTS)
@@ -136,7 +136,7 @@ def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
         open_siamese_encoder(folder)
 
 
-def test_a_folder_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_unknown_architecture_is_rejected(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "no-such-thing"}))
@@ -144,7 +144,7 @@ def test_a_folder_that_transformers_does_not_know_is_refused(tmp_path: Path) -> 
         open_siamese_encoder(folder)
 
 
-def test_a_bare_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
+def test_bare_folder_without_hidden_size_is_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "model")
     bare = tmp_path / "copy"
     shutil.copytree(tmp_path / "model-transformer", bare)
@@ -153,7 +153,7 @@ def test_a_bare_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
         open_siamese_encoder(bare)
 
 
-def test_weights_that_do_not_fill_the_network_are_refused(tmp_path: Path) -> None:
+def test_weights_missing_tensors_are_rejected(tmp_path: Path) -> None:
     """transformers would train on from random numbers."""
     folder = write_checkpoint(tmp_path / "model")
     weights = load_file(folder / "model.safetensors")

@@ -21,21 +21,21 @@ BY_HAND = {
 }
 
 
-def test_every_mode_is_worked_by_hand() -> None:
+def test_every_pooling_mode_has_an_expected_result() -> None:
     assert set(BY_HAND) == set(Pooling)
 
 
 @pytest.mark.parametrize("mode", list(Pooling))
-def test_a_mode(mode: Pooling) -> None:
+def test_pooling_mode_by_hand(mode: Pooling) -> None:
     torch.testing.assert_close(pool(TOKENS, MASK, [mode]), torch.tensor(BY_HAND[mode], dtype=torch.float32))
 
 
-def test_several_modes_stand_side_by_side_in_their_order() -> None:
+def test_several_modes_are_concatenated_in_order() -> None:
     both = pool(TOKENS, MASK, [Pooling.MAX, Pooling.CLS])
     torch.testing.assert_close(both, torch.tensor([[3.0, 2, 1, 2], [2, 6, 1, 0]]))
 
 
-def test_what_stands_in_padding_does_not_matter() -> None:
+def test_padding_is_ignored() -> None:
     other = TOKENS.clone()
     other[0, 2] = -1e9
     for mode in Pooling:

@@ -24,7 +24,7 @@ from es_sbert.errors import UsageError
         (["x", "--filter", "[1]"], "the filter must be a JSON object with one query"),
     ],
 )
-def test_options_that_do_not_go_together(args: list[str], message: str) -> None:
+def test_conflicting_options_are_rejected(args: list[str], message: str) -> None:
     result = CliRunner().invoke(cli, ["search", "--index", "docs", *args])
     assert isinstance(result.exception, UsageError)
     assert message in result.exception.message

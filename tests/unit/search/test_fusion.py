@@ -14,7 +14,7 @@ rankings = st.dictionaries(
 )
 
 
-def test_the_sum_of_reciprocal_ranks() -> None:
+def test_reciprocal_rank_fusion_sums_reciprocal_ranks() -> None:
     fused = reciprocal_rank_fusion({"near": ["a", "b"], "words": ["b", "c"]})
     assert fused == [
         FusedDocument("b", 1 / 62 + 1 / 61, {"near": 2, "words": 1}),
@@ -24,7 +24,7 @@ def test_the_sum_of_reciprocal_ranks() -> None:
 
 
 @given(rankings, st.integers(1, 200))
-def test_every_document_comes_once_with_its_ranks(given: dict[str, list[int]], constant: int) -> None:
+def test_every_document_is_fused_once_with_its_ranks(given: dict[str, list[int]], constant: int) -> None:
     fused = reciprocal_rank_fusion(given, constant=constant)
     assert sorted(document.key for document in fused) == sorted({key for ranking in given.values() for key in ranking})
     assert [document.score for document in fused] == sorted((document.score for document in fused), reverse=True)
@@ -36,12 +36,12 @@ def test_every_document_comes_once_with_its_ranks(given: dict[str, list[int]], c
 
 
 @given(st.lists(st.integers(), unique=True, max_size=20), st.floats(0.01, 100))
-def test_one_ranking_stays_as_it_is(ranking: list[int], weight: float) -> None:
+def test_single_ranking_keeps_its_order(ranking: list[int], weight: float) -> None:
     assert [document.key for document in reciprocal_rank_fusion({"a": ranking}, weights={"a": weight})] == ranking
 
 
 @given(rankings, st.floats(0.01, 100))
-def test_only_the_proportion_of_weights_matters(given: dict[str, list[int]], factor: float) -> None:
+def test_only_relative_weights_matter(given: dict[str, list[int]], factor: float) -> None:
     weights = {"lexical": 1.0, "a": 2.0, "b": 4.0}
     scaled = {name: weight * factor for name, weight in weights.items()}
     first, second = (reciprocal_rank_fusion(given, weights=own) for own in (weights, scaled))
@@ -51,6 +51,6 @@ def test_only_the_proportion_of_weights_matters(given: dict[str, list[int]], fac
 @pytest.mark.parametrize(
     ("constant", "weights"), [(0, {}), (float("nan"), {}), (60, {"a": 0.0}), (60, {"a": float("nan")})]
 )
-def test_what_makes_no_sense(constant: Any, weights: dict[str, float]) -> None:
+def test_invalid_constant_and_weights_are_rejected(constant: Any, weights: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="the rank constant is|the weight of a is"):
         reciprocal_rank_fusion({"a": [1]}, constant=constant, weights=weights)

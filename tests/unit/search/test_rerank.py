@@ -65,7 +65,7 @@ def said(result: SearchResult) -> Reranking:
     return result.reranking
 
 
-def test_the_order_is_that_of_sentence_transformers(folder: Path, reranker: Reranker) -> None:
+def test_order_equals_sentence_transformers(folder: Path, reranker: Reranker) -> None:
     result = rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
     texts = [f"t{number} {body}" for number, body in enumerate(BODIES)]
     theirs = CrossEncoder(str(folder), device="cpu").rank(QUERY, texts, show_progress_bar=False)
@@ -74,7 +74,7 @@ def test_the_order_is_that_of_sentence_transformers(folder: Path, reranker: Rera
     np.testing.assert_allclose([hit.rerank_score for hit in result], [entry["score"] for entry in theirs], atol=1e-5)
 
 
-def test_what_the_search_said_of_a_hit_stays(reranker: Reranker) -> None:
+def test_reranked_hits_keep_their_search_scores(reranker: Reranker) -> None:
     before = documents(BODIES)
     result = rerank(QUERY, before, reranker, TEXT_OF, k=2)
     assert len(result) == 2
@@ -87,7 +87,7 @@ def test_what_the_search_said_of_a_hit_stays(reranker: Reranker) -> None:
         assert reranked.as_json() == old.as_json() | {"rerank_score": reranked.rerank_score}
 
 
-def test_beyond_the_window_the_search_decides(reranker: Reranker) -> None:
+def test_hits_beyond_the_window_keep_search_order(reranker: Reranker) -> None:
     result = rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10, window=2)
     assert sorted(ids(result)[:2]) == ["0", "1"]
     assert ids(result)[2:] == ["2", "3", "4"]
@@ -95,7 +95,7 @@ def test_beyond_the_window_the_search_decides(reranker: Reranker) -> None:
     assert (said(result).scored, said(result).without_text) == (2, 0)
 
 
-def test_hits_without_a_text_follow_and_are_counted(reranker: Reranker) -> None:
+def test_hits_without_text_come_last_and_are_counted(reranker: Reranker) -> None:
     sources: list[dict[str, object]] = [{}, {"body": "A nurse."}, {"title": 3}, {"body": " "}, {"body": "b"}]
     hits = [hit(number, source) for number, source in enumerate(sources)]
     result = rerank(QUERY, found(*hits), reranker, TEXT_OF, k=10, window=4)
@@ -104,7 +104,7 @@ def test_hits_without_a_text_follow_and_are_counted(reranker: Reranker) -> None:
     assert "3 hits have no text" in str(result.reranking)
 
 
-def test_of_passages_the_nearest_is_read(reranker: Reranker) -> None:
+def test_nearest_chunk_is_scored(reranker: Reranker) -> None:
     meta = META.model_copy(update={"passages": ChunkRules.of(32)})
     near, cut_out = Passage(0, 6, "Why is"), Passage(0, 6, None)
     result = rerank(
@@ -115,24 +115,24 @@ def test_of_passages_the_nearest_is_read(reranker: Reranker) -> None:
     assert (said(result).truncated, said(result).without_text) == (0, 1)
 
 
-def test_nothing_found(reranker: Reranker) -> None:
+def test_no_hits(reranker: Reranker) -> None:
     result = rerank(QUERY, found(), reranker, TEXT_OF, k=10)
     assert result.hits == ()
     assert (said(result).scored, said(result).truncated, said(result).without_text) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("window", [0, -1, MAX_WINDOW + 1])
-def test_a_window_out_of_range(reranker: Reranker, window: int) -> None:
+def test_window_out_of_range_is_rejected(reranker: Reranker, window: int) -> None:
     with pytest.raises(UsageError, match=f"window is {window}"):
         rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10, window=window)
 
 
-def test_an_index_that_does_not_say_what_its_text_is() -> None:
+def test_index_without_a_text_template_is_rejected() -> None:
     with pytest.raises(UsageError, match="does not say of which fields"):
         hit_text_reader(META.model_copy(update={"text": None}))
 
 
-def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
+def test_model_with_several_labels_is_rejected(tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1)
     export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
     with Reranker(tmp_path / "out", device="cpu") as reranker, pytest.raises(UsageError, match="has 3 outputs"):
@@ -140,7 +140,7 @@ def test_a_model_with_several_labels_cannot_rank(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 30), st.dictionaries(st.integers(0, 29), st.sampled_from([-1.0, 0.0, 0.5, 2.0])))
-def test_every_hit_has_one_place(hits: int, scores: dict[int, float]) -> None:
+def test_rerank_order_contains_every_hit_once(hits: int, scores: dict[int, float]) -> None:
     score_at = {place: score for place, score in scores.items() if place < hits}
     order = rerank_order(hits, score_at)
     assert sorted(order) == list(range(hits))
@@ -149,7 +149,7 @@ def test_every_hit_has_one_place(hits: int, scores: dict[int, float]) -> None:
     assert others == sorted(others)
 
 
-def test_of_several_indices_each_has_its_own_text_and_of_several_fields_the_first_counts() -> None:
+def test_text_is_read_per_index_from_the_first_field() -> None:
     def field(index: str, name: str, text: str | None) -> VectorField:
         return VectorField(index, name, META.model_copy(update={"text": text}), FieldOutcome.PRESENT)
 

@@ -9,9 +9,7 @@ from es_sbert.search.vector_query import SearchMethod, cosine_from_score, score_
 
 
 @given(st.floats(-1, 1), st.sampled_from(EngineType), st.sampled_from(SearchMethod))
-def test_scores_and_cosines_are_each_others_inverse(
-    cosine: float, engine_type: EngineType, method: SearchMethod
-) -> None:
+def test_score_and_cosine_are_inverse(cosine: float, engine_type: EngineType, method: SearchMethod) -> None:
     assert cosine_from_score(score_from_cosine(cosine, engine_type, method), engine_type, method) == pytest.approx(
         cosine, abs=1e-12
     )

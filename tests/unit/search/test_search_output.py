@@ -25,20 +25,18 @@ def test_snippet_begins_with_the_embedded_fields() -> None:
     assert snippet(source, "embedding", meta(None)) == "1 · Rain and wind. · Storm"
 
 
-def test_snippet_is_short_and_harmless_to_a_terminal() -> None:
+def test_snippet_is_short_and_has_no_control_characters() -> None:
     line = snippet({"t": "\x1b[31mred\x1b[0m\u202e" + "x" * 1000}, "v", meta("{t}"), length=20)
     assert line == "[31mred[0mxxxxxxxxx…"
 
 
-def test_snippet_of_a_document_without_texts() -> None:
+def test_snippet_of_a_document_without_texts_is_empty() -> None:
     assert snippet({"n": 1, "v": [1.0]}, "v", meta("{gone}")) == ""
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("method", list(SearchMethod))
-def test_console_request_is_the_same_body_with_the_vector_on_one_line(
-    engine_type: EngineType, method: SearchMethod
-) -> None:
+def test_console_request_is_the_body_with_the_vector_on_one_line(engine_type: EngineType, method: SearchMethod) -> None:
     query = VectorQuery("v", np.array([0.1, 0.2, 0.3], dtype=np.float32), filter={"term": {"q": "vector"}})
     body = search_body(engine_type, method, query)
     first, _, rest = console_request("docs", body).partition("\n")
@@ -59,7 +57,7 @@ def result_of(*sources: Json, **given: Any) -> SearchResult:
     return SearchResult(hits=hits, took_ms=3, method=SearchMethod.KNN)
 
 
-def test_a_hit_has_its_scores_and_title_on_one_line_and_its_text_in_full_width_below() -> None:
+def test_hit_shows_scores_and_title_above_the_text() -> None:
     source = {"id": "d0", "title": "Storm [red]", "text": "Rain and wind " * 4, "n": 1}
     assert shown(result_of(source, {"text": "Sun."}), "{text}") == [
         " #    cosine  id  title",
@@ -77,7 +75,7 @@ def test_the_title_is_not_repeated_in_the_text() -> None:
     assert shown(result_of(source, passage=passage), "{title}. {text}")[2:] == ["   Rain and wind."]
 
 
-def test_a_title_that_is_all_the_text_there_is_gets_the_full_width() -> None:
+def test_title_that_is_the_whole_text_gets_the_full_width() -> None:
     assert shown(result_of({"title": "Storm over the coast", "topic": "weather"}), "{title}") == [
         " #    cosine  id",
         " 1    0.5000  d0",
@@ -85,7 +83,7 @@ def test_a_title_that_is_all_the_text_there_is_gets_the_full_width() -> None:
     ]
 
 
-def test_a_long_text_is_cut_and_a_full_one_keeps_its_lines() -> None:
+def test_long_text_is_truncated_unless_full() -> None:
     text = "first line\nsecond line " + "word " * 100
     cut = " ".join(shown(result_of({"text": text}), "{text}")[2:])
     assert cut.endswith("…")
@@ -95,7 +93,7 @@ def test_a_long_text_is_cut_and_a_full_one_keeps_its_lines() -> None:
     assert sum(line.split().count("word") for line in whole) == 100
 
 
-def test_fields_are_shown_by_name_and_pattern_in_the_order_asked_for() -> None:
+def test_selected_fields_are_shown_in_the_given_order() -> None:
     source = {"title": "Storm", "text": "Rain.", "author": {"name": "Ann", "born": 1970}, "tags": ["a", "b"]}
     lines = shown(result_of(source), "{text}", fields=["tags", "author", "gone"])
     assert lines == [
@@ -109,7 +107,7 @@ def test_fields_are_shown_by_name_and_pattern_in_the_order_asked_for() -> None:
     assert select_fields(source, ["gone"]) == {}
 
 
-def test_control_characters_of_a_document_do_not_reach_the_terminal() -> None:
+def test_control_characters_do_not_reach_the_terminal() -> None:
     source = {"title": "\x1b[31mred", "text": "a \x1b[2J text\u202e"}
     for options in ({}, {"full": True}, {"fields": ["text", "title"]}):
         assert not any(
@@ -125,7 +123,7 @@ def test_long_ids_and_titles_stay_on_one_line() -> None:
     assert lines[-2].startswith("12    0.5000  iii")
 
 
-def test_the_score_of_a_cross_encoder_has_a_column() -> None:
+def test_rerank_score_has_a_column() -> None:
     hits = tuple(
         Hit(f"d{n}", 0.5, 0.75, {"t": "a word"}, "docs", rerank_score=score) for n, score in enumerate([7.25, None])
     )

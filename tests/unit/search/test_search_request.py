@@ -67,7 +67,7 @@ HYBRIDS: dict[str, tuple[SearchScope, HybridOptions]] = {
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("name", list(SEARCHES))
-def test_searches_are_as_recorded(engine_type: EngineType, name: str) -> None:
+def test_search_requests_match_golden_files(engine_type: EngineType, name: str) -> None:
     searched, options = SEARCHES[name]
     vectors = dict.fromkeys(searched.names, VECTOR)
     request = search_request(engine_type, searched, vectors, SearchParams.of(20, options), TEXT)
@@ -78,7 +78,7 @@ def test_searches_are_as_recorded(engine_type: EngineType, name: str) -> None:
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("name", list(HYBRIDS))
-def test_hybrid_searches_are_as_recorded(engine_type: EngineType, name: str) -> None:
+def test_hybrid_requests_match_golden_files(engine_type: EngineType, name: str) -> None:
     if "normalized" in str(HYBRIDS[name]) and engine_type is EngineType.ELASTICSEARCH:
         return  # refused, see tests/engine
     searched, options = HYBRIDS[name]
@@ -105,7 +105,9 @@ SPANISH: Json = {"term": {"language": "es"}}
         ], "minimum_should_match": 1}}),
     ],
 )  # fmt: skip
-def test_filters_of_aliases_narrow_a_search(filters: dict[str, Json], filter: Json | None, expected: Json) -> None:
+def test_alias_filters_are_combined_with_the_search_filter(
+    filters: dict[str, Json], filter: Json | None, expected: Json
+) -> None:
     searched = SearchScope((field(), field(index="news")), filters)
     assert searched.combine_filter(filter) == expected
 
@@ -118,31 +120,31 @@ def test_filters_of_aliases_narrow_a_search(filters: dict[str, Json], filter: Js
         ({"source": {"includes": ["title"]}}, "source is one object", "Give a list: ['title']"),
     ],
 )
-def test_what_is_to_be_shown_is_told_in_lists(options: SearchOptions, message: str, remedy: str) -> None:
+def test_result_options_must_be_lists(options: SearchOptions, message: str, remedy: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         SearchParams.of(10, options)
     assert remedy in caught.value.remedy
 
 
-def test_no_field_is_brought_where_none_is_named() -> None:
+def test_empty_source_fields_return_no_source() -> None:
     for none in (False, [], ()):
         assert ResultPage(source=none).body(EngineType.OPENSEARCH, 10, ["embedding"], None)["_source"] is False
 
 
 @pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
-def test_a_number_of_hits_is_an_int(k: Any) -> None:
+def test_k_must_be_an_int(k: Any) -> None:
     with pytest.raises(UsageError, match=re.escape(f"k is {k!r}")):
         SearchParams.of(k, {})
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
-def test_weights_are_two_numbers(weights: Any) -> None:
+def test_weights_must_be_two_numbers(weights: Any) -> None:
     with pytest.raises(UsageError, match="the weights are") as caught:
         read_hybrid_params(EngineType.ELASTICSEARCH, ONE, TEXT, 10, {"weights": weights})
     assert "(3, 1)" in caught.value.remedy
 
 
-def test_nothing_is_taken_for_a_default() -> None:
+def test_zero_depth_and_oversample_are_rejected() -> None:
     with pytest.raises(UsageError, match="depth is 0"):
         read_hybrid_params(EngineType.ELASTICSEARCH, ONE, TEXT, 10, {"depth": 0})
     with pytest.raises(UsageError, match="oversample is 0"):
@@ -152,24 +154,24 @@ def test_nothing_is_taken_for_a_default() -> None:
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e30, 1e300])
-def test_a_query_vector_whose_square_is_no_float32(length: float) -> None:
+def test_query_vector_with_overflowing_norm_is_rejected(length: float) -> None:
     with pytest.raises(UsageError, match="no direction"):
         search_request(EngineType.OPENSEARCH, ONE, {"embedding": np.full(3, length)}, SearchParams())
 
 
 @pytest.mark.parametrize("filter", [["term"], {}, "text"])
-def test_a_filter_is_looked_at_before_anything_is_put_around_it(filter: Any) -> None:
+def test_invalid_filter_is_rejected_before_wrapping(filter: Any) -> None:
     with pytest.raises(UsageError, match="the filter must be a JSON object with one query"):
         SearchParams.of(10, {"filter": filter})
 
 
-def test_a_filter_that_leaves_a_document_out() -> None:
+def test_exclude_document() -> None:
     itself = {"bool": {"filter": [{"ids": {"values": ["7"]}}, {"term": {"_index": "docs"}}]}}
     assert exclude_document(None, "docs", "7") == {"bool": {"must_not": [itself]}}
     assert exclude_document(FILTER, "docs", "7") == {"bool": {"must_not": [itself], "filter": [FILTER]}}
 
 
-def test_one_index_type_without_a_graph_makes_all_of_them_exact_on_opensearch() -> None:
+def test_flat_index_makes_the_whole_opensearch_search_exact() -> None:
     mixed = SearchScope((field(), field(index="news", index_type="flat"), field(index="old", index_type="int8_hnsw")))
     assert mixed.method(EngineType.OPENSEARCH, exact=False) is SearchMethod.EXACT
     assert mixed.method(EngineType.ELASTICSEARCH, exact=False) is SearchMethod.KNN
@@ -184,34 +186,34 @@ def test_one_index_type_without_a_graph_makes_all_of_them_exact_on_opensearch() 
     ("offset", "size", "k", "expected"),
     [(0, None, 10, (0, 10)), (4, None, 10, (4, 6)), (4, 6, 10, (4, 6)), (0, 0, 10, (0, 0)), (9, 1, 10, (9, 1))],
 )
-def test_pages_within_k(offset: int, size: int | None, k: int, expected: tuple[int, int]) -> None:
+def test_page_bounds_within_k(offset: int, size: int | None, k: int, expected: tuple[int, int]) -> None:
     assert ResultPage(size=size, offset=offset).bounds(k) == expected
 
 
 @pytest.mark.parametrize(("offset", "size", "k"), [(4, 7, 10), (10, None, 10), (11, None, 10), (0, 11, 10)])
-def test_pages_beyond_k(offset: int, size: int | None, k: int) -> None:
+def test_pages_beyond_k_are_rejected(offset: int, size: int | None, k: int) -> None:
     with pytest.raises(UsageError, match=f"of the {k} nearest"):
         ResultPage(size=size, offset=offset).bounds(k)
 
 
-def test_weights_of_a_pipeline_add_up_to_one() -> None:
+def test_pipeline_weights_add_up_to_one() -> None:
     processor = normalization_pipeline(FusionWeights(2.0, 1.0), normalization="l2")["phase_results_processors"][0]
     settings = processor["normalization-processor"]
     assert sum(settings["combination"]["parameters"]["weights"]) == 1.0
     assert settings["normalization"] == {"technique": "l2"}
 
 
-def test_words_in_one_field_or_several() -> None:
+def test_keyword_query_for_one_or_several_fields() -> None:
     assert keyword_query(TEXT, ["title"]) == {"match": {"title": TEXT}}
     assert keyword_query(TEXT, ["title", "body"]) == {"multi_match": {"query": TEXT, "fields": ["title", "body"]}}
 
 
-def test_an_index_that_does_not_tell_its_text_fields() -> None:
+def test_hybrid_search_without_known_text_fields_is_rejected() -> None:
     with pytest.raises(UsageError, match="which fields the embedded text is made of"):
         read_hybrid_params(EngineType.ELASTICSEARCH, SearchScope((field(text=None),)), TEXT, 10, {})
 
 
-def test_texts_are_checked_before_anything_is_loaded() -> None:
+def test_too_long_query_text_is_rejected() -> None:
     check_query_text("x" * 100_000)
     with pytest.raises(UsageError, match="100,001 characters"):
         check_query_text("x" * 100_001)

@@ -26,7 +26,7 @@ def answer(*hits: Json) -> Json:
     return {"took": 7, "hits": {"hits": [{"_index": "docs-1", **hit} for hit in hits]}}
 
 
-def test_an_answer_is_read() -> None:
+def test_response_is_parsed() -> None:
     raw = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
     result = reader(EngineType.OPENSEARCH, ("embedding", meta("{t}"))).read_knn(raw, named=False)
     assert list(result) == [Hit("a", 0.5, 0.75, {"t": 1}, "docs-1"), Hit("b", 0.0, 0.5, {}, "docs-1")]
@@ -35,7 +35,7 @@ def test_an_answer_is_read() -> None:
 
 
 @pytest.mark.parametrize(("relation", "total"), [("eq", 10_000), ("gte", None)])
-def test_a_total_that_was_not_counted_to_its_end_is_none(relation: str, total: int | None) -> None:
+def test_total_is_none_unless_exact(relation: str, total: int | None) -> None:
     raw = answer()
     raw["hits"]["total"] = {"value": 10_000, "relation": relation}
     raw["aggregations"] = {"g": {"buckets": []}}
@@ -44,13 +44,13 @@ def test_a_total_that_was_not_counted_to_its_end_is_none(relation: str, total: i
     assert result.aggregations == {"g": {"buckets": []}}
 
 
-def test_of_several_fields_the_nearest_gives_the_cosine() -> None:
+def test_cosine_is_that_of_the_nearest_field() -> None:
     hit = {"_id": "a", "_score": 2.5, "matched_queries": {"semantic.v": 1.5, "semantic.w": 1.75}}
     read = reader(EngineType.ELASTICSEARCH, ("v", meta(None)), ("w", meta(None)), boost=2.0)
     assert read.read_knn(answer(hit), named=True).hits[0].cosine == 0.75
 
 
-def test_scores_of_a_hybrid_search_are_taken_apart() -> None:
+def test_hybrid_scores_are_separated() -> None:
     both = {
         "_id": "a",
         "_score": 9.0,
@@ -66,7 +66,7 @@ def test_scores_of_a_hybrid_search_are_taken_apart() -> None:
     assert result.hits[0].as_json()["lexical"] == 2.0
 
 
-def test_fused_hits_tell_ranks_and_both_scores() -> None:
+def test_fused_hits_have_ranks_and_both_scores() -> None:
     near = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
     words = answer({"_id": "b", "_score": 3.0, "highlight": {"t": ["x"]}}, {"_id": "c", "_score": 2.0})
     result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_rrf(
@@ -82,7 +82,7 @@ def test_fused_hits_tell_ranks_and_both_scores() -> None:
     assert result.total == 3
 
 
-def test_a_fused_hit_of_two_fields_keeps_the_passage_of_the_nearer() -> None:
+def test_fused_hit_keeps_the_chunk_of_the_nearest_field() -> None:
     def near(field: str, score: float, start: int) -> Json:
         inner = {"hits": {"hits": [{"_source": {"start": start, "end": start + 4}}]}}
         return answer({"_id": "a", "_score": score, "_source": {"t": "Rain and wind"}, "inner_hits": {field: inner}})
@@ -104,7 +104,7 @@ def test_a_fused_hit_of_two_fields_keeps_the_passage_of_the_nearer() -> None:
     ],
 )
 @pytest.mark.parametrize("around", [False, True])
-def test_the_nearest_passage_is_cut_out_of_the_text(
+def test_nearest_chunk_is_extracted_from_the_text(
     template: str | None, source: dict[str, str], text: str | None, around: bool
 ) -> None:
     place = {"start": 7, "end": 11}

@@ -25,11 +25,11 @@ def meta(index_type: IndexType) -> VectorFieldMeta:
         (EngineType.OPENSEARCH, IndexType.FLAT, False, SearchMethod.EXACT),  # no kNN without a graph
     ],
 )
-def test_methods(engine_type: EngineType, index_type: IndexType, exact: bool, method: SearchMethod) -> None:
+def test_choose_method(engine_type: EngineType, index_type: IndexType, exact: bool, method: SearchMethod) -> None:
     assert choose_method(engine_type, meta(index_type), exact) is method
 
 
-def test_oversampling_is_the_types_own_unless_asked_for() -> None:
+def test_oversampling_defaults_to_the_index_type() -> None:
     assert choose_oversample(meta(IndexType.HNSW)) is None
     assert choose_oversample(meta(IndexType.BBQ_HNSW)) == 3.0
     assert choose_oversample(meta(IndexType.BBQ_HNSW), 5.0) == 5.0

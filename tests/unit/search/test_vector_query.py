@@ -30,14 +30,14 @@ QUERIES = {
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("method", list(SearchMethod))
 @pytest.mark.parametrize("name", list(QUERIES))
-def test_bodies_are_as_recorded(engine_type: EngineType, method: SearchMethod, name: str) -> None:
+def test_bodies_match_golden_files(engine_type: EngineType, method: SearchMethod, name: str) -> None:
     assert_golden(engine_type, f"{method}-{name}", search_body(engine_type, method, QUERIES[name]))
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("method", list(SearchMethod))
 @pytest.mark.parametrize("name", ["filter", "passages", "minimum", "minimum-passages"])
-def test_clauses_are_as_recorded(engine_type: EngineType, method: SearchMethod, name: str) -> None:
+def test_clauses_match_golden_files(engine_type: EngineType, method: SearchMethod, name: str) -> None:
     clause = vector_clause(engine_type, method, QUERIES[name])
     assert_golden(engine_type, f"clause-{method}-{name}", clause)
     if method is SearchMethod.EXACT or engine_type is EngineType.OPENSEARCH:
@@ -47,7 +47,7 @@ def test_clauses_are_as_recorded(engine_type: EngineType, method: SearchMethod, 
 @pytest.mark.parametrize(
     "filter", [{"nested": {"path": "n", "query": {}}}, {"bool": {"must": [{"nested": {"path": "n"}}]}}]
 )
-def test_a_clause_of_passages_refuses_what_elasticsearch_would_answer_with_no_hits(filter: Json) -> None:
+def test_filtered_chunk_clause_is_rejected_on_elasticsearch(filter: Json) -> None:
     query = VectorQuery("v", VECTOR, filter=filter, passages=True)
     with pytest.raises(UsageError, match="nested query on Elasticsearch") as caught:
         vector_clause(EngineType.ELASTICSEARCH, SearchMethod.KNN, query)
@@ -56,7 +56,7 @@ def test_a_clause_of_passages_refuses_what_elasticsearch_would_answer_with_no_hi
     assert vector_clause(EngineType.OPENSEARCH, SearchMethod.KNN, query)
 
 
-def test_a_field_may_be_called_nested() -> None:
+def test_field_named_nested_is_accepted() -> None:
     query = VectorQuery("v", VECTOR, filter={"term": {"nested": "x"}}, passages=True)
     assert vector_clause(EngineType.ELASTICSEARCH, SearchMethod.KNN, query)
 
@@ -79,7 +79,7 @@ floats = st.floats(-1, 1, width=32).filter(lambda x: abs(x) > 1e-3)
     engine_type=st.sampled_from(EngineType),
     method=st.sampled_from(SearchMethod),
 )
-def test_every_body_asks_for_k_and_leaves_the_vector_out(
+def test_body_has_size_k_and_excludes_the_vector(
     vector: list[float], k: int, filter: Json | None, engine_type: EngineType, method: SearchMethod
 ) -> None:
     body = search_body(engine_type, method, VectorQuery("v", np.array(vector, dtype=np.float32), k, filter))
@@ -96,12 +96,12 @@ def test_every_body_asks_for_k_and_leaves_the_vector_out(
 
 
 @given(st.integers(1, MAX_K))
-def test_candidates_are_at_least_k_and_at_most_the_engines_limit(k: int) -> None:
+def test_candidates_are_between_k_and_the_engine_limit(k: int) -> None:
     assert k <= VectorQuery("v", VECTOR, k).candidates <= MAX_K
 
 
 @pytest.mark.parametrize(("k", "oversample", "expected"), [(10, None, 10), (5, 1.5, 8), (9_000, 3.0, MAX_K)])
-def test_oversampling_stays_within_the_engines_limit(k: int, oversample: float | None, expected: int) -> None:
+def test_oversampling_is_capped_at_the_engine_limit(k: int, oversample: float | None, expected: int) -> None:
     query = VectorQuery("v", VECTOR, k, oversample=oversample)
     assert query.oversampled_k == expected
     body = search_body(EngineType.OPENSEARCH, SearchMethod.KNN, query)
@@ -110,47 +110,47 @@ def test_oversampling_stays_within_the_engines_limit(k: int, oversample: float |
 
 
 @pytest.mark.parametrize("k", [0, -1, MAX_K + 1])
-def test_k_out_of_range(k: int) -> None:
+def test_k_out_of_range_is_rejected(k: int) -> None:
     with pytest.raises(UsageError, match=f"k is {k}"):
         VectorQuery("v", VECTOR, k)
 
 
 @pytest.mark.parametrize("candidates", [0, 9, MAX_K + 1])
-def test_num_candidates_out_of_range(candidates: int) -> None:
+def test_num_candidates_out_of_range_is_rejected(candidates: int) -> None:
     with pytest.raises(UsageError, match=f"num_candidates is {candidates}"):
         VectorQuery("v", VECTOR, 10, num_candidates=candidates)
 
 
 @pytest.mark.parametrize("cosine", [-1.1, 1.1, float("nan")])
-def test_the_minimum_cosine_is_a_cosine(cosine: float) -> None:
+def test_min_cosine_out_of_range_is_rejected(cosine: float) -> None:
     with pytest.raises(UsageError, match="minimum cosine is"):
         VectorQuery("v", VECTOR, min_cosine=cosine)
 
 
 @pytest.mark.parametrize("boost", [0.0, -1.0, float("nan"), float("inf")])
-def test_boosts_are_above_zero(boost: float) -> None:
+def test_boost_must_be_positive(boost: float) -> None:
     with pytest.raises(UsageError, match="boost is"):
         VectorQuery("v", VECTOR, boost=boost)
 
 
 @pytest.mark.parametrize("vector", [[], [0.0, 0.0], [1.0, float("nan")], [float("inf"), 1.0], [[1.0, 2.0]]])
-def test_vectors_without_a_direction(vector: Any) -> None:
+def test_invalid_query_vectors_are_rejected(vector: Any) -> None:
     with pytest.raises(UsageError, match="no direction"):
         VectorQuery("v", np.array(vector, dtype=np.float32))
 
 
-def test_filters_are_json_objects() -> None:
+def test_parse_filter() -> None:
     assert parse_filter('{"term": {"a": 1}}') == {"term": {"a": 1}}
 
 
 @pytest.mark.parametrize("text", ["", "{", "term: a", '["a"]', '"a"', "{}", "null", "NaN"])
-def test_filters_that_are_not(text: str) -> None:
+def test_invalid_filters_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="the filter (is not JSON|must be a JSON object)") as caught:
         parse_filter(text)
     assert '{"term"' in caught.value.remedy
 
 
 @pytest.mark.parametrize("oversample", [0.5, 10.5, float("nan")])
-def test_oversampling_has_limits(oversample: float) -> None:
+def test_oversample_out_of_range_is_rejected(oversample: float) -> None:
     with pytest.raises(UsageError, match="oversample is"):
         VectorQuery("v", VECTOR, oversample=oversample)

@@ -38,13 +38,13 @@ def test_dicts_become_records() -> None:
     ("document", "reason"),
     [("a text", "not str"), ({"x": object()}, "cannot be written"), ({"x": "y" * 2000}, "bytes")],
 )
-def test_what_is_no_document_is_rejected(document: Any, reason: str) -> None:
+def test_invalid_documents_are_rejected(document: Any, reason: str) -> None:
     [rejected] = read([document])
     assert isinstance(rejected, RejectedRecord)
     assert reason in rejected.reason
 
 
-def test_a_failing_iterator_is_not_a_missing_file() -> None:
+def test_failing_iterator_raises_source_error() -> None:
     def rows() -> Any:
         yield {"text": "a"}
         raise OSError("connection lost")
@@ -54,13 +54,13 @@ def test_a_failing_iterator_is_not_a_missing_file() -> None:
 
 
 @pytest.mark.parametrize("documents", ["text", b"text", {"text": "a"}, 7])
-def test_add_refuses_what_is_no_iterable_of_dicts(documents: Any) -> None:
+def test_add_rejects_non_iterables_of_dicts(documents: Any) -> None:
     engine: Any = None
     with pytest.raises(UsageError, match="not an iterable of dicts"):
         load_documents(engine, engine, engine, documents)
 
 
-def test_an_asynchronous_iterator_is_read_from_a_thread() -> None:
+def test_async_iterator_is_read_from_a_thread() -> None:
     async def numbers() -> AsyncIterator[int]:
         for number in range(5):
             await asyncio.sleep(0)
@@ -72,7 +72,7 @@ def test_an_asynchronous_iterator_is_read_from_a_thread() -> None:
     assert asyncio.run(collect()) == [0, 1, 2, 3, 4]
 
 
-def test_unknown_and_contradicting_options_are_refused() -> None:
+def test_unknown_and_conflicting_options_are_rejected() -> None:
     unknown: Any = {"vector": "embedding"}
     with pytest.raises(UsageError, match="no option vector"):
         SemanticIndex("docs", **unknown)

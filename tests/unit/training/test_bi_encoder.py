@@ -42,7 +42,7 @@ def gradients(task: BiEncoderTask, data: Examples, rows: list[int]) -> dict[str,
     return {name: p.grad.clone() for name, p in task.named_parameters() if p.grad is not None}
 
 
-def test_mini_batches_change_no_gradient(model: Path) -> None:
+def test_mini_batches_give_the_same_gradients(model: Path) -> None:
     data, rows = examples(), list(range(12))
     found = []
     for mini_batch in (None, 12, 5, 1):
@@ -73,7 +73,7 @@ def test_mini_batches_repeat_their_dropout(tmp_path: Path, monkeypatch: pytest.M
         torch.testing.assert_close(again[name], gradient, atol=1e-7, rtol=1e-5)
 
 
-def test_columns_run_together_only_where_that_pads_little(model: Path) -> None:
+def test_columns_share_a_pass_only_with_little_padding(model: Path) -> None:
     task = BiEncoderTask(open_siamese_encoder(model), {"even": regression(), "uneven": regression()})
     even = task.collate(scored("even"), [0, 1, 2])
     uneven = task.collate(scored("uneven", second=LONG), [0, 1, 2])
@@ -83,7 +83,7 @@ def test_columns_run_together_only_where_that_pads_little(model: Path) -> None:
 
 
 @pytest.mark.parametrize("second", ["a cat sleeps", LONG])
-def test_the_loss_is_the_objective_of_the_columns_vectors(model: Path, second: str) -> None:
+def test_loss_is_the_objective_of_the_column_vectors(model: Path, second: str) -> None:
     task = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()}).eval()
     data = scored(second=second)
     u, v = (torch.from_numpy(task.encoder.embed(column)) for column in data.texts)
@@ -100,7 +100,7 @@ def test_lengths_are_of_the_longest_column(model: Path) -> None:
     assert task.lengths(data).tolist() == longest
 
 
-def test_prompts_stand_in_front_of_their_column(model: Path) -> None:
+def test_prompts_are_prepended_to_their_column(model: Path) -> None:
     prompted = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()}, prompts={"pairs": ["query: ", ""]})
     plain = BiEncoderTask(open_siamese_encoder(model), {"pairs": regression()})
     data = examples(second=LONG)
@@ -112,7 +112,7 @@ def test_prompts_stand_in_front_of_their_column(model: Path) -> None:
         assert torch.equal(part["ids"], other["ids"])
 
 
-def test_data_sets_that_share_an_objective_share_its_head(model: Path) -> None:
+def test_data_sets_sharing_an_objective_share_its_head(model: Path) -> None:
     spec = SoftmaxSpec(kind="softmax", classes=("a", "b"))
     shared, own = build_objective(spec, 32), build_objective(spec, 32)
     task = BiEncoderTask(open_siamese_encoder(model), {"one": shared, "two": shared, "three": own})

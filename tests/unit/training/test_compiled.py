@@ -55,7 +55,7 @@ def settings(model: Path, **stage: Any) -> dict[str, Any]:
     ids=["cross-encoder", "poly-encoder, gradient checkpointing", "bi-encoder, mini-batches"],
 )
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
-def test_a_compiled_run_ends_where_another_ends(
+def test_compiled_run_equals_an_eager_run(
     folder: Path, model: Path, kind: ModelKind, changes: dict[str, Any], traced_only: Any
 ) -> None:
     its = settings(model, **changes)
@@ -76,7 +76,7 @@ def test_a_compiled_run_ends_where_another_ends(
 
 # peft asks transformers in a way that transformers 5 deprecates.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_low_rank_updates_of_a_compiled_network_are_merged(folder: Path, model: Path, traced_only: Any) -> None:
+def test_lora_of_a_compiled_network_is_merged(folder: Path, model: Path, traced_only: Any) -> None:
     its = settings(model)
     its["model"]["lora"] = {"rank": 4}
     train_here(write_recipe(folder, its), folder / "out")
@@ -87,7 +87,7 @@ def test_low_rank_updates_of_a_compiled_network_are_merged(folder: Path, model: 
     assert not torch.equal(before[name], after[name])
 
 
-def test_a_compiled_run_goes_on_where_it_ended(folder: Path, model: Path) -> None:
+def test_compiled_run_resumes(folder: Path, model: Path) -> None:
     path = write_recipe(folder, settings(model, checkpoints_per_epoch=4))
     train_here(path, folder / "whole")
     with cut_at(6):
@@ -99,7 +99,9 @@ def test_a_compiled_run_goes_on_where_it_ended(folder: Path, model: Path) -> Non
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_torchs_own_compiler_takes_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch, traced_only: Any) -> None:
+def test_default_torch_compiler_compiles_the_network(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, traced_only: Any
+) -> None:
     monkeypatch.setattr(training_stage, "compile_transformer", compile_transformer)
     small = write_checkpoint(folder / "small", hidden=16, heads=2, layers=1, max_tokens=32, config=STILL)
     path = write_recipe(folder, settings(small, dev=None))
@@ -110,7 +112,7 @@ def test_torchs_own_compiler_takes_the_network(folder: Path, monkeypatch: pytest
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
-def test_measurements_compile_nothing(traced_only: Any) -> None:
+def test_evaluation_does_not_compile(traced_only: Any) -> None:
     network = torch.nn.Linear(2, 2)
     network.compile(backend="aot_eager")
     with torch.inference_mode(), eager_mode(compiled=True):
@@ -120,9 +122,7 @@ def test_measurements_compile_nothing(traced_only: Any) -> None:
     assert traced_only["stats"]["unique_graphs"] == 1
 
 
-def test_a_machine_without_a_compiler_says_what_to_do(
-    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_compiler_error_has_a_remedy(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(graph: object, inputs: object) -> None:
         raise FileNotFoundError("no g++ here")
 

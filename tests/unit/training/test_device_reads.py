@@ -79,19 +79,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("mini_batch", [None, 2])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_no_objective_of_sentence_vectors_reads_from_the_device(
-    model: Path, objective: str, mini_batch: int | None
-) -> None:
+def test_bi_encoder_objectives_do_not_read_from_the_device(model: Path, objective: str, mini_batch: int | None) -> None:
     assert reads_of_a_step(model, *OBJECTIVES[objective], mini_batch=mini_batch) == []
 
 
 @pytest.mark.parametrize("objective", ["softmax", "regression"])
-def test_a_cross_encoder_reads_nothing_from_the_device(model: Path, objective: str) -> None:
+def test_cross_encoder_does_not_read_from_the_device(model: Path, objective: str) -> None:
     assert reads_of_a_step(model, *OBJECTIVES[objective], kind=ModelKind.CROSS_ENCODER) == []
 
 
 @pytest.mark.parametrize("objective", ["regression", "in-batch"])
-def test_a_poly_encoder_reads_nothing_from_the_device(model: Path, objective: str) -> None:
+def test_poly_encoder_does_not_read_from_the_device(model: Path, objective: str) -> None:
     spec, *rest = OBJECTIVES[objective]
     spec = InBatchSpec(kind="in-batch") if isinstance(spec, InBatchSpec) else spec
     assert reads_of_a_step(model, spec, *rest, kind=ModelKind.POLY_ENCODER, codes=4) == []
@@ -117,9 +115,7 @@ def test_no_transformer_reads_its_padding_mask(tmp_path: Path, architecture: str
 
 @pytest.mark.parametrize("architecture", ["bert", "mpnet"])
 @pytest.mark.parametrize("kind", ModelKind)
-def test_a_saved_model_knows_nothing_of_how_its_masks_were_made(
-    tmp_path: Path, architecture: str, kind: ModelKind
-) -> None:
+def test_saved_config_omits_the_attention_implementation(tmp_path: Path, architecture: str, kind: ModelKind) -> None:
     base = write_checkpoint(tmp_path / "model", architecture, hidden=32)
     spec, columns, labels = OBJECTIVES["regression"]
     examples = Examples("some", Path("some.tsv"), (FIRST, SECOND)[:columns], labels, np.arange(5))
@@ -148,14 +144,14 @@ MASK = torch.tensor([True, False])
         lambda: torch.tensor([1, 2]),
     ],
 )
-def test_a_read_is_seen(read: Callable[[], object]) -> None:
+def test_device_read_is_detected(read: Callable[[], object]) -> None:
     """What the other tests rely on."""
     with DeviceReads() as reads:
         read()
     assert reads.found
 
 
-def test_what_stays_on_the_device_is_no_read() -> None:
+def test_on_device_operations_are_not_reads() -> None:
     values = torch.ones(2, requires_grad=True)
     with DeviceReads() as reads:
         torch.where(MASK, 1.0, values).masked_fill(MASK, 0).softmax(dim=0)[torch.arange(2)].sum().backward()
@@ -182,7 +178,7 @@ def watched_run(folder: Path, model: Path, kind: ModelKind, device: str, watch: 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("kind", ModelKind)
-def test_no_step_of_a_run_reads_from_the_device(
+def test_no_training_step_reads_from_the_device(
     folder: Path, model: Path, kind: ModelKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss is looked at as on a GPU; the optimiser and the learning rate step on."""
@@ -197,7 +193,7 @@ def test_no_step_of_a_run_reads_from_the_device(
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("kind", ModelKind)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_no_step_of_a_run_waits_for_the_card(folder: Path, model: Path, kind: ModelKind) -> None:
+def test_no_training_step_synchronizes_with_the_gpu(folder: Path, model: Path, kind: ModelKind) -> None:
     """torch itself raises at what synchronises."""
     with CardWaits() as waits:
         watched_run(folder, model, kind, "cuda", waits)

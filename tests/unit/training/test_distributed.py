@@ -50,7 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_one_process_has_its_own_rows_only() -> None:
+def test_single_process_gathers_only_its_rows() -> None:
     local = torch.ones(3, 2)
     assert processes() == 1
     assert gather(local) is local
@@ -58,9 +58,7 @@ def test_one_process_has_its_own_rows_only() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(), (3,), (2, 3), (3, 3, 3)])
-def test_sizes_that_are_not_those_of_the_processes_are_refused(
-    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
-) -> None:
+def test_sizes_not_matching_the_processes_are_rejected(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]) -> None:
     """Gathered by them, rows of other processes would be taken for padding, or the processes would wait forever."""
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
@@ -73,7 +71,7 @@ def test_sizes_that_are_not_those_of_the_processes_are_refused(
 
 
 @pytest.mark.slow
-def test_gradients_of_two_processes_are_those_of_the_joint_batch(trained: Path) -> None:
+def test_two_process_gradients_equal_the_joint_batch(trained: Path) -> None:
     found = torch.load(trained / "found.pt", weights_only=True)
     joint = {name: gradients.gradients(trained / "model", name, None) for name in gradients.OBJECTIVES}
     for name, mini_batch in gradients.CASES:
@@ -90,7 +88,7 @@ def test_gradients_of_two_processes_are_those_of_the_joint_batch(trained: Path) 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-def test_a_run_of_two_processes_ends_where_one_process_ends(trained: Path) -> None:
+def test_two_process_run_equals_a_single_process_run(trained: Path) -> None:
     train_here(trained / "recipe.yaml", trained / "one")
     logs = [(trained / name / "training/pairs-log.csv").read_text().splitlines() for name in ("one", "two")]
     assert len(logs[0]) == len(logs[1]) > 5

@@ -20,14 +20,14 @@ def test_a_finite_loss_passes() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_names_step_and_lines(value: float) -> None:
+def test_non_finite_loss_names_step_and_lines(value: float) -> None:
     with pytest.raises(TrainingDiverged, match=rf"step 17 is {value}.*pairs\.tsv, lines 2, 5, 9\n"):
         check_loss_finite(value, 17, EXAMPLES, [7, 0, 3])
     with pytest.raises(TrainingDiverged, match=r"lines 2, 3, 4, 5, 6, 7, 8, 9 and 4 more\n"):
         check_loss_finite(value, 17, EXAMPLES, list(range(12)))
 
 
-def test_a_batch_that_does_not_fit_names_the_setting_to_lower() -> None:
+def test_out_of_memory_names_the_setting_to_lower() -> None:
     """A real allocation of more memory than there is."""
     with pytest.raises(OutOfMemory, match="with batch: 64") as caught, translate_out_of_memory(64, None):
         torch.empty(2**50)
@@ -38,7 +38,7 @@ def test_a_batch_that_does_not_fit_names_the_setting_to_lower() -> None:
     assert "Lower mini_batch in the recipe to 4" in caught.value.remedy
 
 
-def test_other_errors_of_torch_pass_through() -> None:
+def test_other_torch_errors_pass_through() -> None:
     with pytest.raises(RuntimeError, match="shapes"), translate_out_of_memory(64, None):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     with pytest.raises(RuntimeError, match="shapes"), translate_disk_errors(Path("out")):
@@ -53,12 +53,12 @@ def test_other_errors_of_torch_pass_through() -> None:
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
     ],
 )
-def test_a_full_disk_says_how_to_go_on(error: Exception) -> None:
+def test_full_disk_error_says_how_to_resume(error: Exception) -> None:
     with pytest.raises(OutputError, match="out cannot be written") as caught, translate_disk_errors(Path("out")):
         raise error
     assert "--resume" in caught.value.remedy
 
 
-def test_an_error_of_ours_is_not_wrapped() -> None:
+def test_own_errors_are_not_wrapped() -> None:
     with pytest.raises(OutputError, match="first"), translate_disk_errors(Path("out")):
         raise OutputError("first", "remedy")

@@ -22,7 +22,7 @@ def settings(kind: str, *files: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ROWS)
-def test_labels_that_are_all_the_same_teach_nothing(kind: str, tmp_path: Path) -> None:
+def test_constant_labels_are_rejected(kind: str, tmp_path: Path) -> None:
     for name, label in (("one.csv", 1), ("other.csv", 0)):
         (tmp_path / name).write_text(f"a,b,label\nx,y,{label}\nv,w,{label}\n")
     alone = load_recipe(str(write_recipe(tmp_path, settings(kind, "one.csv"))))

@@ -49,7 +49,7 @@ def train(folder: Path, settings: dict[str, Any], **options: Any) -> Path:
     return output
 
 
-def test_a_cross_encoder_becomes_a_reranker(folder: Path, model: Path) -> None:
+def test_trained_cross_encoder_is_a_reranker(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=3)
     settings["model"] |= {"kind": "cross-encoder"}
     output = train(folder, settings)
@@ -60,7 +60,7 @@ def test_a_cross_encoder_becomes_a_reranker(folder: Path, model: Path) -> None:
     assert "kind: cross-encoder" in (output / "README.md").read_text()
 
 
-def test_a_poly_encoder_stays_in_torch(folder: Path, model: Path) -> None:
+def test_trained_poly_encoder_opens_in_torch(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=3, learning_rate=3e-4)
     settings["model"] |= {"kind": "poly-encoder", "codes": 4}
     output = train(folder, settings)
@@ -81,20 +81,20 @@ def test_a_poly_encoder_stays_in_torch(folder: Path, model: Path) -> None:
 )
 # transformers asks itself in a way that it deprecates.
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
-def test_settings_of_a_stage(folder: Path, model: Path, stage: dict[str, Any]) -> None:
+def test_stage_settings_are_accepted(folder: Path, model: Path, stage: dict[str, Any]) -> None:
     settings = recipe(model, epochs=2, **stage)
     settings["export"] = {"precisions": []}
     train(folder, settings)
 
 
-def test_half_precision(folder: Path, model: Path) -> None:
+def test_half_precision_training_saves_float32(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=2) | {"precision": "bf16", "export": {"precisions": []}}
     output = train(folder, settings)
     # The weights themselves stay float32.
     assert {str(tensor.dtype) for tensor in load_file(output / "model.safetensors").values()} == {"torch.float32"}
 
 
-def test_several_data_sets_with_an_objective_each(folder: Path, model: Path) -> None:
+def test_several_data_sets_with_their_own_objectives(folder: Path, model: Path) -> None:
     lines = (folder / "train.tsv").read_text().splitlines()
     rows = [line.split("\t") for line in lines[1:]]
     triplets = [{"a": row[0], "p": row[0] + " again", "n": "otherwise " + row[1]} for row in rows[:100]]
@@ -150,9 +150,7 @@ def test_a_student_learns_a_teachers_vectors_in_two_languages(folder: Path, mode
 
 
 @pytest.mark.parametrize("kind", ["bi-encoder", "cross-encoder"])
-def test_a_teachers_scores_label_pairs_that_have_none(
-    folder: Path, model: Path, kind: str, cross_encoder: Path
-) -> None:
+def test_teacher_scores_label_unlabelled_pairs(folder: Path, model: Path, kind: str, cross_encoder: Path) -> None:
     if kind == "cross-encoder":
         teacher = cross_encoder
     else:
@@ -179,7 +177,7 @@ def test_a_teachers_scores_label_pairs_that_have_none(
     np.testing.assert_allclose(labels, np.clip(expected, 0, 1), atol=1e-5)
 
 
-def test_a_teachers_margins_come_from_a_cross_encoder(folder: Path, model: Path, cross_encoder: Path) -> None:
+def test_teacher_margins_from_a_cross_encoder(folder: Path, model: Path, cross_encoder: Path) -> None:
     rows = [line.split("\t") for line in (folder / "train.tsv").read_text().splitlines()[1:]]
     triplets = [{"a": row[0], "p": row[0], "n": row[1]} for row in rows[:60]]
     (folder / "triplets.jsonl").write_text("\n".join(map(json.dumps, triplets)) + "\n")
@@ -211,7 +209,7 @@ def test_a_teachers_margins_come_from_a_cross_encoder(folder: Path, model: Path,
     ],
 )
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_settings_that_do_not_go_together(
+def test_conflicting_settings_are_rejected(
     folder: Path, model: Path, changes: dict[str, Any], stage: dict[str, Any], message: str
 ) -> None:
     settings = recipe(model, **stage)
@@ -220,14 +218,14 @@ def test_settings_that_do_not_go_together(
         train_here(write_recipe(folder, settings), folder / "out")
 
 
-def test_a_prompt_that_the_model_does_not_have_is_refused(folder: Path, model: Path) -> None:
+def test_unknown_prompt_is_rejected(folder: Path, model: Path) -> None:
     settings = recipe(model)
     settings["stages"][0]["data"][0]["prompts"] = {"sentence1": "question"}
     with pytest.raises(RecipeInvalid, match="no prompt question"):
         train_here(write_recipe(folder, settings), folder / "out")
 
 
-def test_cuda_is_not_promised_where_it_is_not() -> None:
+def test_cuda_without_a_device_raises_device_error() -> None:
     import torch
 
     if torch.cuda.is_available():
@@ -240,7 +238,7 @@ def test_cuda_is_not_promised_where_it_is_not() -> None:
     assert choose_training_device("cpu") == "cpu"
 
 
-def test_in_batch_needs_pairs_that_can_be_negatives_of_each_other(folder: Path, model: Path) -> None:
+def test_in_batch_rejects_pairs_without_negatives(folder: Path, model: Path) -> None:
     pairs = [(f"question {number}", "the one answer" if number < 5 else f"answer {number}") for number in range(8)]
     settings = recipe(model, objective={"kind": "in-batch"}, dev=None)
     settings["stages"][0]["data"] = [{"path": "p.csv", "columns": {"anchor": "a", "positive": "p"}}]
@@ -255,7 +253,7 @@ def test_in_batch_needs_pairs_that_can_be_negatives_of_each_other(folder: Path, 
         train_here(path, folder / "none")
 
 
-def test_a_cross_encoder_may_have_classes_of_which_none_means_alike(folder: Path, model: Path) -> None:
+def test_cross_encoder_may_have_no_similar_class(folder: Path, model: Path) -> None:
     settings = recipe(
         model, objective={"kind": "softmax", "classes": [f"grade {score}" for score in range(6)]}, dev=None
     )

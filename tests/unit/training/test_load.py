@@ -19,14 +19,14 @@ SHIPPED = {
 }  # fmt: skip
 
 
-def test_every_recipe_of_the_issue_is_shipped_with_a_description() -> None:
+def test_every_shipped_recipe_has_a_description() -> None:
     recipes = shipped_recipes()
     assert set(recipes) == SHIPPED
     assert all(len(description) > 30 for description in recipes.values())
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
-def test_a_shipped_recipe_maps_the_columns_that_its_objective_needs(name: str) -> None:
+def test_shipped_recipes_map_the_columns_of_their_objectives(name: str) -> None:
     loaded = load_recipe(name)
     assert loaded.name == name
     for stage in loaded.stages:
@@ -36,7 +36,7 @@ def test_a_shipped_recipe_maps_the_columns_that_its_objective_needs(name: str) -
             assign_columns(data.path, data.columns, objective_schema(objective))
 
 
-def test_the_papers_settings_are_the_defaults(tmp_path: Path) -> None:
+def test_defaults_are_the_paper_settings(tmp_path: Path) -> None:
     settings = recipe(tmp_path)
     del settings["stages"][0]["batch"], settings["stages"][0]["learning_rate"]
     (stage,) = Recipe.model_validate(settings).stages
@@ -71,7 +71,7 @@ def change(settings: dict[str, Any], way: str, value: Any) -> dict[str, Any]:
         ("model.base", None, "model.base"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, way: str, value: Any, message: str) -> None:
+def test_invalid_setting_is_named_with_its_path(tmp_path: Path, way: str, value: Any, message: str) -> None:
     path = write_recipe(tmp_path, change(recipe(tmp_path), way, value))
     with pytest.raises(RecipeInvalid) as caught:
         load_recipe(str(path))
@@ -79,20 +79,20 @@ def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, way: str, value
     assert "docs/commands/train.md" in caught.value.remedy
 
 
-def test_patience_needs_something_to_be_patient_about(tmp_path: Path) -> None:
+def test_patience_requires_a_dev_set(tmp_path: Path) -> None:
     path = write_recipe(tmp_path, recipe(tmp_path, dev=None, patience=2))
     with pytest.raises(RecipeInvalid, match="patience needs a dev set"):
         load_recipe(str(path))
 
 
-def test_stages_need_names_of_their_own(tmp_path: Path) -> None:
+def test_duplicate_stage_names_are_rejected(tmp_path: Path) -> None:
     settings = recipe(tmp_path)
     settings["stages"] *= 2
     with pytest.raises(RecipeInvalid, match="different names, not pairs, pairs"):
         load_recipe(str(write_recipe(tmp_path, settings)))
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_key_is_rejected(tmp_path: Path) -> None:
     text = yaml.safe_dump(recipe(tmp_path))
     (tmp_path / "twice.yaml").write_text(text + "seed: 1\nseed: 2\n")
     line = len(text.splitlines()) + 2
@@ -104,13 +104,13 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     ("text", "message"),
     [("a: [1, 2", "line 1: expected"), ("- a\n- b\n", "does not hold settings"), ("", "does not hold settings")],
 )
-def test_what_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_recipe_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(RecipeInvalid, match=message):
         load_recipe(str(tmp_path / "bad.yaml"))
 
 
-def test_a_recipe_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_or_unreadable_recipe_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RecipeInvalid, match="there is no recipe") as caught:
         load_recipe(str(tmp_path / "missing.yaml"))
     assert "--list" in caught.value.remedy
@@ -119,7 +119,7 @@ def test_a_recipe_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load_recipe(str(tmp_path / "binary.yaml"))
 
 
-def test_settings_can_be_changed_one_by_one(tmp_path: Path) -> None:
+def test_overrides_change_single_settings(tmp_path: Path) -> None:
     path = str(write_recipe(tmp_path, recipe(tmp_path)))
     pairs = parse_overrides(["stages.0.batch=32", "model.normalize=false", "export.precisions=[]", "seed=7"])
     changed = load_recipe(path, pairs)
@@ -141,7 +141,7 @@ def test_settings_can_be_changed_one_by_one(tmp_path: Path) -> None:
         ("stages.0.bacth=3", "stages.0.bacth: no such setting"),
     ],
 )
-def test_a_change_that_does_not_fit_is_refused(tmp_path: Path, pair: str, message: str) -> None:
+def test_invalid_override_is_rejected(tmp_path: Path, pair: str, message: str) -> None:
     path = str(write_recipe(tmp_path, recipe(tmp_path)))
     with pytest.raises(RecipeInvalid, match=message):
         load_recipe(path, parse_overrides([pair]))

@@ -21,7 +21,7 @@ def batch(step: int) -> np.ndarray:
     return np.array([step, step + 1])
 
 
-def test_on_a_cpu_a_loss_is_looked_at_at_once() -> None:
+def test_cpu_loss_is_checked_at_once() -> None:
     losses = LossCheck(CPU)
     losses.add(torch.tensor(0.5), 1, EXAMPLES, batch(1))
     with pytest.raises(TrainingDiverged, match=r"step 2 is nan.*pairs\.tsv, lines 4, 5\n"):
@@ -30,7 +30,7 @@ def test_on_a_cpu_a_loss_is_looked_at_at_once() -> None:
 
 @pytest.mark.parametrize("delay", [1, 3, CHECK_DELAY])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_late_look_names_the_step_and_the_batch_of_the_loss(delay: int, value: float) -> None:
+def test_delayed_check_names_the_step_and_batch_of_the_loss(delay: int, value: float) -> None:
     losses = LossCheck(CPU, delay)
     # More steps than there are places for losses on their way: places are used again.
     for step in range(1, 40):
@@ -42,7 +42,7 @@ def test_a_late_look_names_the_step_and_the_batch_of_the_loss(delay: int, value:
         losses.add(torch.tensor(1.0), 40 + delay, EXAMPLES, batch(0))
 
 
-def test_what_has_not_been_looked_at_is_looked_at_in_the_end() -> None:
+def test_finish_checks_the_remaining_losses() -> None:
     losses = LossCheck(CPU, 8)
     losses.add(torch.tensor(1.0), 1, EXAMPLES, batch(1))
     losses.finish()
@@ -53,7 +53,7 @@ def test_what_has_not_been_looked_at_is_looked_at_in_the_end() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [{}, {"dev": None}, {"dev": None, "batch": 64}], ids=["dev", "no dev", "two steps"])
-def test_a_run_whose_loss_is_looked_at_late_leaves_no_checkpoint_and_no_model(
+def test_delayed_loss_check_leaves_no_checkpoint_and_no_model(
     folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, stage: dict[str, object]
 ) -> None:
     """A run may log, be measured and end before the look would come: each of them looks first."""

@@ -18,7 +18,7 @@ from tests.unit.training.support import recipe, train_here, write_model, write_p
 PAIRS = Examples("pairs", Path("pairs.tsv"), (["a", "b", "a", "d"], ["b", "c", "a", "e"]), None, np.array([2, 3, 4, 5]))
 
 
-def test_distinct_texts_stand_in_the_order_of_their_first_line() -> None:
+def test_distinct_texts_are_in_order_of_first_line() -> None:
     texts, lines, known = distinct_texts(PAIRS)
     assert texts == ["a", "b", "c", "d", "e"]
     assert lines.tolist() == [2, 2, 3, 5, 5]
@@ -43,29 +43,29 @@ def test_partners_are_among_the_nearest(count: int, among: int, seed: int, block
     assert paired == set(range(count))  # every text has a partner, or its only one was known
 
 
-def test_the_draw_depends_on_the_seed() -> None:
+def test_pairs_depend_on_the_seed() -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
     one, same, other = (nearest_pairs(vectors, set(), among=10, seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
 
 
-def test_a_vector_of_length_zero_has_a_neighbour_too() -> None:
+def test_zero_vector_has_a_neighbour() -> None:
     assert len(nearest_pairs(np.zeros((3, 4), np.float32), set(), among=1, seed=1))
 
 
-def test_one_text_alone_has_none() -> None:
+def test_single_text_has_no_pairs() -> None:
     assert nearest_pairs(np.ones((1, 4), np.float32), set(), among=10, seed=1).shape == (0, 2)
 
 
-def test_texts_whose_pairs_are_all_known_are_an_error(tmp_path: Path) -> None:
+def test_texts_whose_pairs_are_all_known_are_rejected(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     known = Examples("pairs", tmp_path / "pairs.tsv", (["a song"], ["the sea"]), None, np.array([2]))
     with pytest.raises(SourceError, match="every neighbour pair is already a pair of the file"):
         mine_neighbour_pairs(known, NeighboursSpec(model=str(model)), tmp_path / "n.npy", "cpu", lambda message: None)
 
 
-def test_a_run_trains_on_neighbours_that_its_teacher_scores(tmp_path: Path) -> None:
+def test_neighbour_pairs_are_scored_by_the_teacher(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     write_pairs(tmp_path / "train.tsv", 60)
     write_pairs(tmp_path / "dev.tsv", 30, start=60)
@@ -96,7 +96,7 @@ def test_a_run_trains_on_neighbours_that_its_teacher_scores(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("objective", [{"kind": "regression"}, {"kind": "in-batch"}])
-def test_neighbours_that_nobody_scores_are_refused(tmp_path: Path, objective: dict[str, str]) -> None:
+def test_neighbours_without_a_teacher_are_rejected(tmp_path: Path, objective: dict[str, str]) -> None:
     settings = recipe(tmp_path)
     settings["stages"][0]["data"][0] |= {"neighbours": {}, "objective": objective}
     with pytest.raises(RecipeInvalid, match="use objective regression with a teacher"):

@@ -26,7 +26,7 @@ from tests.unit.training.support import cut_at, read_json, recipe, train_here, w
         ("fp32", "cpu", False, TrainingPrecision("fp32", tf32=False), "fp32"),
     ],
 )
-def test_the_precision_of_a_run(
+def test_choose_training_precision(
     wanted: str, device: str, has_bf16: bool, expected: TrainingPrecision, said: str
 ) -> None:
     chosen = choose_training_precision(wanted, device, has_bf16=has_bf16)
@@ -34,14 +34,14 @@ def test_the_precision_of_a_run(
     assert str(chosen) == said
 
 
-def test_a_cpu_does_not_train_in_fp16() -> None:
+def test_fp16_on_cpu_is_rejected() -> None:
     with pytest.raises(DeviceError, match="a CPU does not train in fp16"):
         choose_training_precision("fp16", "cpu", has_bf16=False)
 
 
 @pytest.mark.parametrize("before", ["highest", "high"])
 @pytest.mark.parametrize("tf32", [True, False])
-def test_torchs_setting_holds_for_training_on_cuda_only(before: str, tf32: bool) -> None:
+def test_float32_matmul_precision_applies_on_cuda_only(before: str, tf32: bool) -> None:
     precision, original = TrainingPrecision("bf16", tf32=tf32), torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(before)
     try:
@@ -55,7 +55,7 @@ def test_torchs_setting_holds_for_training_on_cuda_only(before: str, tf32: bool)
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has one setting only")
-def test_a_program_that_sets_each_backend_on_its_own_keeps_its_settings() -> None:
+def test_per_backend_matmul_precision_is_kept() -> None:
     original = torch.get_float32_matmul_precision()
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch no longer names one precision for all
     try:
@@ -68,7 +68,7 @@ def test_a_program_that_sets_each_backend_on_its_own_keeps_its_settings() -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-def test_a_run_says_in_what_it_computes(folder: Path, model: Path) -> None:
+def test_run_reports_its_precision(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=0.2) | {"export": {"precisions": []}}
     path, said = write_recipe(folder, settings), list[str]()
     trained = train_here(path, folder / "out", report=said.append)
@@ -78,9 +78,7 @@ def test_a_run_says_in_what_it_computes(folder: Path, model: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-def test_a_run_goes_on_in_the_precision_that_it_began_with(
-    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_run_keeps_its_precision(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the recipe leaves it open: a run of a card with bf16 may go on where `auto` means another format."""
     settings = recipe(model, epochs=0.2) | {"export": {"precisions": []}}
     path = write_recipe(folder, settings)

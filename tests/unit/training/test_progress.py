@@ -28,7 +28,7 @@ def run(console: Console) -> list[str]:
     return lines
 
 
-def test_a_line_for_every_measurement() -> None:
+def test_one_line_per_evaluation() -> None:
     assert run(Console(file=io.StringIO(), force_terminal=False)) == [
         "pairs: step 0 of 4, dev accuracy 50.00",
         "pairs: step 4 of 4, loss 0.2500, dev accuracy 62.50",

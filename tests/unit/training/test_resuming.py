@@ -80,7 +80,7 @@ def test_a_killed_run_resumes_to_the_same_weights(folder: Path, model: Path) -> 
 @pytest.mark.parametrize(
     "stage", [{"epochs": 0.5, "dev": None}, {"epochs": 1.5}, {"epochs": 9, "learning_rate": 1e-12, "patience": 2}]
 )
-def test_a_run_that_ended_before_its_model_was_written_goes_no_further(
+def test_run_without_its_saved_model_resumes_without_training(
     folder: Path, model: Path, stage: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pairs(folder / "train.tsv", 48)
@@ -99,7 +99,7 @@ def test_a_run_that_ended_before_its_model_was_written_goes_no_further(
     assert [stage["steps"] for stage in whole] == [stage["steps"] for stage in full_again]
 
 
-def test_patience_counts_what_was_measured_before_a_resume(folder: Path, model: Path) -> None:
+def test_resumed_patience_counts_earlier_evaluations(folder: Path, model: Path) -> None:
     write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=50, learning_rate=1e-12, patience=3)
     settings["export"] = {"precisions": []}
@@ -112,9 +112,7 @@ def test_patience_counts_what_was_measured_before_a_resume(folder: Path, model: 
     assert (resumed.steps, resumed.best_step) == (whole.steps, whole.best_step)
 
 
-def test_what_is_said_of_a_stage_stands_there_before_its_model(
-    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stage_report_is_written_before_its_model(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage with a model is not looked at again: a run that stops right behind it must find the rest."""
     settings = recipe(model, epochs=0.2)
     settings["export"] = {"precisions": []}
@@ -127,7 +125,7 @@ def test_what_is_said_of_a_stage_stands_there_before_its_model(
     assert [stage["steps"] for stage in read_json(folder / "out/training.json")["stages"]] == [4]
 
 
-def test_an_interrupted_save_is_passed_over(folder: Path, model: Path) -> None:
+def test_interrupted_checkpoint_is_skipped(folder: Path, model: Path) -> None:
     write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=2, checkpoints_per_epoch=3)
     settings["export"] = {"precisions": []}
@@ -149,7 +147,7 @@ def test_an_interrupted_save_is_passed_over(folder: Path, model: Path) -> None:
     assert not any("step 0 of" in line for line in said)  # it went on, it did not start again
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(folder: Path, model: Path) -> None:
+def test_full_disk_keeps_the_previous_checkpoint(folder: Path, model: Path) -> None:
     """Files may not grow beyond what the first checkpoint took: the optimiser's state, written later, does not fit."""
     write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=2, dev=None)
@@ -179,7 +177,7 @@ def file_size_limit(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_resuming_another_recipe_or_other_data_or_models_is_refused(folder: Path, model: Path) -> None:
+def test_resume_with_changed_recipe_data_or_models_is_rejected(folder: Path, model: Path) -> None:
     base = shutil.copytree(model, folder / "base")
     path = write_recipe(folder, recipe(base))
     with pytest.raises(CheckpointInvalid, match="holds no run to resume"):
@@ -201,7 +199,7 @@ def test_resuming_another_recipe_or_other_data_or_models_is_refused(folder: Path
         train_here(path, folder / "out", resume=True)
 
 
-def test_two_runs_into_one_folder_are_refused(folder: Path, model: Path) -> None:
+def test_concurrent_runs_into_one_folder_are_rejected(folder: Path, model: Path) -> None:
     """Also by --resume, which would remove the checkpoint that the other is writing."""
     path = write_recipe(folder, recipe(model))
     with cut_at(1):

@@ -33,7 +33,7 @@ def rho(folder: Path, dev: Path) -> float:
     return correlate(cosines, np.array([float(row[2]) for row in rows])).spearman
 
 
-def test_a_recipe_becomes_a_bundle_that_ranks_dev_better(folder: Path, model: Path) -> None:
+def test_training_writes_a_bundle_with_better_dev_scores(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=3, checkpoints_per_epoch=2)
     settings["test"] = {**settings["stages"][0]["dev"], "limit": 20}
     output = folder / "out"
@@ -76,7 +76,7 @@ def test_a_recipe_becomes_a_bundle_that_ranks_dev_better(folder: Path, model: Pa
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_stages_follow_each_other(folder: Path, model: Path) -> None:
+def test_stages_run_in_sequence(folder: Path, model: Path) -> None:
     settings = recipe(model)
     first = dict(settings["stages"][0], name="first", objective={"kind": "cosent"}, dev=None)
     settings["stages"].insert(0, first)
@@ -96,7 +96,7 @@ def test_stages_follow_each_other(folder: Path, model: Path) -> None:
 # peft asks transformers in a way that transformers 5 deprecates.
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_lora_trains_the_updates_alone_and_merges_them(folder: Path, model: Path) -> None:
+def test_lora_trains_only_the_updates_and_merges_them(folder: Path, model: Path) -> None:
     settings = recipe(model)
     settings["model"]["lora"] = {"rank": 4}
     settings["export"] = {"precisions": []}
@@ -109,7 +109,7 @@ def test_lora_trains_the_updates_alone_and_merges_them(folder: Path, model: Path
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_early_stopping_ends_a_run_that_brings_nothing(folder: Path, model: Path) -> None:
+def test_early_stopping_ends_a_run_without_improvement(folder: Path, model: Path) -> None:
     settings = recipe(model, epochs=50, batch=19, learning_rate=1e-12, patience=2)
     settings["export"] = {"precisions": []}
     (stage,) = train_here(write_recipe(folder, settings), folder / "out").stages
@@ -120,7 +120,7 @@ def test_early_stopping_ends_a_run_that_brings_nothing(folder: Path, model: Path
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_loss_that_is_no_number_stops_the_run(folder: Path, model: Path) -> None:
+def test_non_finite_loss_stops_the_run(folder: Path, model: Path) -> None:
     settings = recipe(model, learning_rate=1e30, warmup=0, max_grad_norm=1e30)
     with pytest.raises(TrainingDiverged, match=r"the loss of step 2 is nan.*train\.tsv, lines ") as caught:
         train_here(write_recipe(folder, settings), folder / "out")
@@ -128,7 +128,7 @@ def test_a_loss_that_is_no_number_stops_the_run(folder: Path, model: Path) -> No
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_what_gives_no_numbers_is_never_a_model(folder: Path, model: Path) -> None:
+def test_non_finite_model_is_not_saved(folder: Path, model: Path) -> None:
     """One step: no loss comes after it that could tell."""
     settings = recipe(model, learning_rate=1e30, warmup=0, max_grad_norm=1e30, batch=128)
     settings["export"] = {"precisions": []}
@@ -147,7 +147,7 @@ def test_an_output_that_is_a_file_is_refused(folder: Path, model: Path) -> None:
         train_here(path, path)
 
 
-def test_bad_data_stops_the_run_before_anything_is_written(folder: Path, model: Path) -> None:
+def test_invalid_data_stops_the_run_before_writing(folder: Path, model: Path) -> None:
     path = write_recipe(folder, recipe(model))
     lines = (folder / "train.tsv").read_text().splitlines()
     lines[7] = "a sentence\tanother\t7"
@@ -161,7 +161,7 @@ def test_bad_data_stops_the_run_before_anything_is_written(folder: Path, model: 
     assert not (folder / "out").exists()
 
 
-def test_gold_pairs_of_the_export_are_read_before_the_training(folder: Path, model: Path) -> None:
+def test_export_gold_pairs_are_read_before_training(folder: Path, model: Path) -> None:
     settings = recipe(model)
     settings["export"] = {"sts": "nowhere.tsv"}
     with pytest.raises(SourceError, match=r"nowhere\.tsv"):
@@ -170,9 +170,7 @@ def test_gold_pairs_of_the_export_are_read_before_the_training(folder: Path, mod
 
 
 @pytest.mark.parametrize("missing", ["base", "teacher", "neighbours"])
-def test_a_model_that_is_not_there_stops_the_run_before_anything_is_written(
-    folder: Path, model: Path, missing: str
-) -> None:
+def test_missing_model_stops_the_run_before_writing(folder: Path, model: Path, missing: str) -> None:
     settings = recipe(folder / "nowhere" if missing == "base" else model)
     if missing != "base":
         settings["stages"][0]["objective"] = {"kind": "regression", "teacher": str(folder / "nowhere")}
@@ -187,16 +185,14 @@ def test_a_model_that_is_not_there_stops_the_run_before_anything_is_written(
     assert not (folder / "out").exists()
 
 
-def test_two_data_sets_of_one_name_are_refused(folder: Path, model: Path) -> None:
+def test_duplicate_data_set_names_are_rejected(folder: Path, model: Path) -> None:
     settings = recipe(model)
     settings["stages"][0]["data"] *= 2
     with pytest.raises(RecipeInvalid, match="different names, not train.tsv, train.tsv"):
         train_here(write_recipe(folder, settings), folder / "out")
 
 
-def test_a_batch_that_does_not_fit_says_which_setting_to_lower(
-    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_names_the_setting_to_lower(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own allocator refuses what a batch needs: 32 TB for each example."""
     forward = BiEncoderTask.forward
 
@@ -212,7 +208,7 @@ def test_a_batch_that_does_not_fit_says_which_setting_to_lower(
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_the_command_says_what_came_of_it(folder: Path, model: Path) -> None:
+def test_train_command_reports_the_result(folder: Path, model: Path) -> None:
     path = write_recipe(folder, recipe(model))
 
     def said(*arguments: object) -> Result:

@@ -22,7 +22,7 @@ from es_sbert.training.training_run import TrainingResult
 from es_sbert.training.training_stage import StageResult, log_interval
 
 
-def test_checkpoints_are_spread_evenly_and_end_with_the_epoch() -> None:
+def test_checkpoints_are_evenly_spaced_and_end_the_epoch() -> None:
     assert checkpoint_steps(30, 2) == {15, 30}
     assert checkpoint_steps(10, 3) == {4, 7, 10}
     assert checkpoint_steps(2, 5) == {1, 2}
@@ -36,7 +36,7 @@ def test_every_epoch_ends_with_a_checkpoint(steps: int, per_epoch: int) -> None:
     assert min(found) >= 1
 
 
-def test_a_short_run_on_a_card_is_not_logged_at_every_step() -> None:
+def test_log_interval_is_longer_on_cuda() -> None:
     """Each row of the log makes the host wait for the card."""
     assert [log_interval(steps, "cpu") for steps in (20, 90, 2000, 40_000)] == [1, 1, 10, 200]
     assert [log_interval(steps, "cuda") for steps in (20, 90, 2000, 40_000)] == [10, 10, 10, 200]
@@ -53,9 +53,7 @@ def test_a_short_run_on_a_card_is_not_logged_at_every_step() -> None:
         ([60.0, 1.0, 2.0, 3.0], 3, True),  # it rises again, and stays below its best
     ],
 )
-def test_patience_ends_with_measurements_that_bring_nothing_better(
-    dev: list[float], patience: int, ended: bool
-) -> None:
+def test_patience_ends_without_improvement(dev: list[float], patience: int, ended: bool) -> None:
     assert is_out_of_patience(dev, patience) is ended
 
 
@@ -68,7 +66,7 @@ LOG = [
 ]
 
 
-def test_the_course_of_a_run_has_one_row_a_step() -> None:
+def test_metrics_history_has_one_row_per_step() -> None:
     rows = metrics_history(LOG)
     assert [row["step"] for row in rows] == [0, 10, 20]
     assert rows[0] == {"step": 0, "epoch": 0, "dev": 50.0}
@@ -176,7 +174,7 @@ def test_triplets_are_measured_by_the_trained_distance() -> None:
     assert triplet_distance([scored]) is Similarity.COSINE
 
 
-def test_a_token_column_gives_every_text_its_own_ids() -> None:
+def test_token_column_returns_the_ids_of_each_text() -> None:
     texts = ["ab", "", "cde"]
     column = TokenColumn(texts, lambda part: [np.array([ord(c) for c in text], dtype=np.int64) for text in part])
     assert column.lengths.tolist() == [2, 0, 3]
@@ -185,7 +183,7 @@ def test_a_token_column_gives_every_text_its_own_ids() -> None:
     assert len(TokenColumn([], lambda part: [])) == 0
 
 
-def test_the_summary_says_whether_the_result_is_better() -> None:
+def test_summary_says_whether_the_result_improved() -> None:
     stage = StageResult("fine-tune", 10, 1200, "dev accuracy × 100", 81.2, 86.1, 400, 2.0, 310.4, [])
     worse = replace(stage, name="again", start_dev=97.724, best_dev=97.722)
     unmeasured = replace(stage, name="bare", dev_name=None, start_dev=None, best_dev=None, best_step=None)

@@ -38,7 +38,7 @@ def hold(output: Path, its: Recipe, *, resume: bool) -> None:
         pass
 
 
-def test_a_run_of_an_older_version_goes_on(tmp_path: Path, distilling: Recipe) -> None:
+def test_run_of_an_older_version_resumes(tmp_path: Path, distilling: Recipe) -> None:
     """It noted no precision but its recipe's, and knew neither `auto` nor `compile`."""
     hold(tmp_path / "out", distilling, resume=False)
     path = tmp_path / "out/training/run.json"
@@ -54,9 +54,7 @@ def test_a_run_of_an_older_version_goes_on(tmp_path: Path, distilling: Recipe) -
 
 
 @pytest.mark.parametrize("name", ["base", "teacher"])
-def test_a_model_that_has_become_another_under_its_name_ends_the_run(
-    tmp_path: Path, distilling: Recipe, name: str
-) -> None:
+def test_model_changed_under_its_name_stops_the_run(tmp_path: Path, distilling: Recipe, name: str) -> None:
     hold(tmp_path / "out", distilling, resume=False)
     hold(tmp_path / "out", distilling, resume=True)
     before = hash_model(tmp_path / name)
@@ -68,7 +66,7 @@ def test_a_model_that_has_become_another_under_its_name_ends_the_run(
     assert "relative path" in caught.value.remedy
 
 
-def test_a_run_goes_on_without_models_that_are_gone(tmp_path: Path, distilling: Recipe) -> None:
+def test_run_resumes_without_models_that_are_gone(tmp_path: Path, distilling: Recipe) -> None:
     hold(tmp_path / "out", distilling, resume=False)
     (tmp_path / "teacher").rename(tmp_path / "elsewhere")
     hold(tmp_path / "out", distilling, resume=True)
@@ -76,7 +74,7 @@ def test_a_run_goes_on_without_models_that_are_gone(tmp_path: Path, distilling: 
         hold(tmp_path / "anew", distilling, resume=False)
 
 
-def test_what_decides_a_model_is_hashed_and_nothing_else(tmp_path: Path) -> None:
+def test_model_hash_covers_only_files_that_affect_the_model(tmp_path: Path) -> None:
     model = hash_model(write_files(tmp_path / "model"))
     others = [
         {"model.safetensors": "v"}, {"config.json": "[]"}, {"1_Pooling/config.json": "[]"}, {"tokenizer.json": "{}"},

@@ -27,7 +27,7 @@ def model() -> InferSent:
     return InferSent(BiLstmMax(vectors, 5), table, "BiLSTM-max")
 
 
-def test_equal_to_the_lstm_run_on_each_text_without_padding(model: InferSent) -> None:
+def test_equals_the_lstm_without_padding(model: InferSent) -> None:
     vectors = model.embed(TEXTS)
     assert vectors.dtype == np.float32
     for text, vector in zip(TEXTS, vectors, strict=True):
@@ -40,7 +40,7 @@ def test_equal_to_the_lstm_run_on_each_text_without_padding(model: InferSent) ->
         np.testing.assert_allclose(vector, expected, atol=1e-6)
 
 
-def test_neighbours_do_not_matter(model: InferSent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_independent_of_the_batch(model: InferSent, monkeypatch: pytest.MonkeyPatch) -> None:
     together = model.embed(TEXTS)
     monkeypatch.setattr(bilstm, "_BUDGET", 8)
     np.testing.assert_allclose(model.embed(TEXTS), together, atol=1e-6)
@@ -65,7 +65,7 @@ def test_gradients_reach_the_lstm_past_padding_and_empty_texts(model: InferSent)
     assert any(bool(gradient.any()) for gradient in gradients if gradient is not None)
 
 
-def test_saved_is_the_same_when_opened(model: InferSent, tmp_path: Path) -> None:
+def test_save_and_open_round_trip(model: InferSent, tmp_path: Path) -> None:
     model.save(tmp_path / "deep/infersent")
     again = open_infersent(tmp_path / "deep/infersent")
     assert isinstance(again, SentenceEmbedder)
@@ -109,7 +109,7 @@ def test_broken_folders_are_refused(
         open_infersent(tmp_path)
 
 
-def test_place_that_cannot_be_written(model: InferSent, tmp_path: Path) -> None:
+def test_unwritable_path_raises_output_error(model: InferSent, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         model.save(tmp_path / "file")

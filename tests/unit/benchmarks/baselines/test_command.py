@@ -32,7 +32,7 @@ def run(*arguments: object) -> str:
     return result.stderr
 
 
-def test_vectors_and_then_a_bilstm(tmp_path: Path, pairs: Path) -> None:
+def test_train_word_vectors_then_bilstm(tmp_path: Path, pairs: Path) -> None:
     vectors, folder = tmp_path / "words.vec.gz", tmp_path / "infersent"
     columns = ("--column", "sentence1", "--column", "sentence2")
     said = run("word-vectors", pairs, *columns, "-o", vectors, "--dimensions", 5, "--min-count", 2)
@@ -45,20 +45,22 @@ def test_vectors_and_then_a_bilstm(tmp_path: Path, pairs: Path) -> None:
         assert model.embed(["the cat runs", "a dog"]).shape == (2, width)
 
 
-def test_dev_with_a_class_that_training_lacks(tmp_path: Path, pairs: Path) -> None:
+def test_dev_class_missing_from_training_is_rejected(tmp_path: Path, pairs: Path) -> None:
     dev = tmp_path / "dev.tsv"
     dev.write_text("sentence1\tsentence2\tlabel\na\tb\tmaybe\n")
     with pytest.raises(SourceError, match="dev.tsv, line 2: label is 'maybe', none of no, yes"):
         run("bilstm", pairs, "--dev", dev, "--vectors", "words.vec", "-o", tmp_path / "out")
 
 
-def test_cuda_fails_where_there_is_none(tmp_path: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_without_a_device_raises_device_error(
+    tmp_path: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="no CUDA device"):
         run("bilstm", pairs, "--dev", pairs, "--vectors", "x", "-o", tmp_path / "out", "--device", "cuda")
 
 
-def test_evaluate(tmp_path: Path) -> None:
+def test_evaluate_prints_a_json_report(tmp_path: Path) -> None:
     vectors, sts = tmp_path / "words.vec", tmp_path / "small-test.tsv"
     vectors.write_text("a 1 2\ncat 3 4\ndog 4 1\n")
     sts.write_text("sentence1\tsentence2\tscore\na cat\ta cat\t5\na dog\tcat\t1\na\tdog\t0\n")
@@ -70,6 +72,6 @@ def test_evaluate(tmp_path: Path) -> None:
     assert report["rows"][0]["figures"]["spearman_cosine"] == pytest.approx(100)
 
 
-def test_evaluate_unknown_baseline() -> None:
+def test_evaluate_unknown_baseline_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="no baseline 'bm25'"):
         CliRunner().invoke(main, ["evaluate", "bm25", "--task", "sts"], catch_exceptions=False)

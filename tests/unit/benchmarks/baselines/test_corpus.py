@@ -9,7 +9,7 @@ from benchmarks.baselines.tfidf import read_corpus
 from es_sbert.errors import SourceError
 
 
-def test_lines_of_text_plain_and_compressed(tmp_path: Path) -> None:
+def test_reads_plain_and_compressed_lines(tmp_path: Path) -> None:
     content = "\ufeffA first text.\r\n\n  Größe \nlast".encode()
     (tmp_path / "corpus.txt").write_bytes(content)
     (tmp_path / "corpus.txt.gz").write_bytes(gzip.compress(content))
@@ -17,7 +17,7 @@ def test_lines_of_text_plain_and_compressed(tmp_path: Path) -> None:
         assert read_corpus(tmp_path / name) == ["A first text.", "Größe", "last"]
 
 
-def test_columns_of_a_table(tmp_path: Path) -> None:
+def test_reads_table_columns(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text('{"text": "one", "id": 1}\n{"text": "two"}\n')
     assert read_corpus(tmp_path / "docs.jsonl") == ["one", "two"]
     (tmp_path / "pairs.tsv").write_text("a\tb\nx\ty\nz\tw\n")
@@ -41,6 +41,6 @@ def test_broken_corpora_are_refused(tmp_path: Path, name: str, content: bytes, m
     assert message in error.value.message
 
 
-def test_missing_corpus(tmp_path: Path) -> None:
+def test_missing_corpus_raises_source_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be read"):
         read_corpus(tmp_path / "absent.txt")

@@ -10,7 +10,7 @@ from es_sbert.errors import SourceError
 COLUMNS = ("premise", "hypothesis", "label")
 
 
-def test_pairs_and_their_classes(tmp_path: Path) -> None:
+def test_reads_pairs_and_classes(tmp_path: Path) -> None:
     path = tmp_path / "nli.tsv"
     path.write_text("premise\thypothesis\tlabel\na\tb\tneutral\nc\td\tentailment\n")
     pairs = read_classified_pairs(path, COLUMNS)
@@ -20,7 +20,7 @@ def test_pairs_and_their_classes(tmp_path: Path) -> None:
     assert read_classified_pairs(path, COLUMNS, ("neutral", "x", "entailment")).labels.tolist() == [0, 2]
 
 
-def test_classes_that_are_numbers(tmp_path: Path) -> None:
+def test_numeric_classes(tmp_path: Path) -> None:
     path = tmp_path / "nli.jsonl"
     path.write_text(
         '{"premise": "a", "hypothesis": "b", "label": 1}\n{"premise": "a", "hypothesis": "b", "label": 0}\n'
@@ -29,7 +29,7 @@ def test_classes_that_are_numbers(tmp_path: Path) -> None:
     assert (pairs.classes, pairs.labels.tolist()) == (("0", "1"), [1, 0])
 
 
-def test_every_bad_row_is_named(tmp_path: Path) -> None:
+def test_every_bad_row_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "nli.jsonl"
     path.write_text(
         '{"premise": "a", "hypothesis": "b", "label": "yes"}\n'
@@ -46,7 +46,7 @@ def test_every_bad_row_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_missing_column(tmp_path: Path) -> None:
+def test_missing_column_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "nli.tsv"
     path.write_text("premise\thypothesis\na\tb\n")
     with pytest.raises(SourceError, match="no column label"):

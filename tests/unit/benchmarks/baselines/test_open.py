@@ -12,12 +12,12 @@ from tests.tiny import HIDDEN, write_tiny_bert
 
 
 @pytest.mark.parametrize("spec", ["all-MiniLM-L6-v2", "org/name", "./folder", "glove", "Tfidf:x", "other:thing", ""])
-def test_words_that_name_no_baseline(spec: str) -> None:
+def test_other_specs_are_no_baseline(spec: str) -> None:
     assert open_baseline(spec) is None
 
 
 @pytest.mark.parametrize("kind", ["glove", "fasttext", "word2vec"])
-def test_word_vectors(tmp_path: Path, kind: str) -> None:
+def test_open_word_vectors(tmp_path: Path, kind: str) -> None:
     (tmp_path / "words.vec").write_text("2 3\na 1 2 3\ncat 3 2 1\n")
     model = open_baseline(f"{kind}:{tmp_path / 'words.vec'}")
     assert isinstance(model, SentenceEmbedder)
@@ -25,7 +25,7 @@ def test_word_vectors(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(model.embed(["a cat"]), [[2, 2, 2]])
 
 
-def test_tfidf(tmp_path: Path) -> None:
+def test_open_tfidf(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("the cat\nthe dog\n")
     assert isinstance(open_baseline("tfidf"), PairScorer)
     model = open_baseline(f"tfidf:{tmp_path / 'corpus.txt'}")
@@ -34,7 +34,7 @@ def test_tfidf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("average", "tiny averaged"), ("cls", "tiny CLS")])
-def test_transformer(tmp_path: Path, kind: str, name: str) -> None:
+def test_open_transformer(tmp_path: Path, kind: str, name: str) -> None:
     model = open_baseline(f"{kind}:{write_tiny_bert(tmp_path / 'tiny')}")
     assert isinstance(model, SentenceEmbedder)
     assert model.name == name
@@ -42,7 +42,7 @@ def test_transformer(tmp_path: Path, kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["glove", "fasttext", "word2vec", "tfidf", "average", "cls", "infersent"])
-def test_kind_without_a_place(kind: str) -> None:
+def test_spec_without_a_path_is_rejected(kind: str) -> None:
     with pytest.raises(UsageError) as error:
         open_baseline(f"{kind}:")
     assert f"{kind}:" in error.value.remedy
@@ -52,12 +52,12 @@ def test_kind_without_a_place(kind: str) -> None:
     ("kind", "error"),
     [("glove", SourceError), ("tfidf", SourceError), ("average", ModelNotFound), ("infersent", EsSbertError)],
 )
-def test_missing_files(tmp_path: Path, kind: str, error: type[EsSbertError]) -> None:
+def test_missing_files_are_rejected(tmp_path: Path, kind: str, error: type[EsSbertError]) -> None:
     with pytest.raises(error, match="absent.txt"):
         open_baseline(f"{kind}:{tmp_path / 'absent.txt'}")
 
 
-def test_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for spec in ("average:x", "infersent:x"):
         with pytest.raises(UsageError, match="torch") as error:
@@ -65,7 +65,7 @@ def test_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "es-sbert[train]" in error.value.remedy
 
 
-def test_every_form_is_explained() -> None:
+def test_every_baseline_form_is_listed() -> None:
     assert {form.partition(":")[0] for form in BASELINES} == {
         "glove",
         "fasttext",

@@ -26,7 +26,7 @@ def expected_cosines(corpus: list[str]) -> np.ndarray:
     return cosines
 
 
-def test_cosines_of_pairs_with_idf_of_a_corpus() -> None:
+def test_cosines_use_corpus_idf() -> None:
     scores = Tfidf(CORPUS).score(FIRST, SECOND)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected_cosines(CORPUS), atol=1e-6)
@@ -34,7 +34,7 @@ def test_cosines_of_pairs_with_idf_of_a_corpus() -> None:
     assert scores[2] == scores[4] == 0
 
 
-def test_idf_from_the_pairs_themselves() -> None:
+def test_pair_cosines_use_idf_of_the_pairs() -> None:
     np.testing.assert_allclose(TfidfOfPairs().score(FIRST, SECOND), expected_cosines([*FIRST, *SECOND]), atol=1e-6)
 
 
@@ -53,7 +53,7 @@ def test_vectors_are_exact_for_small_vocabularies() -> None:
     assert model.embed([]).shape == (0, vectors.shape[1])
 
 
-def test_large_vocabularies_are_projected_and_keep_their_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_vocabularies_are_projected_preserving_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tfidf, "DIMENSIONS", 512)
     random = np.random.default_rng(0)
     texts = [" ".join(f"word{number}" for number in random.integers(2000, size=30)) for _ in range(300)]
@@ -80,7 +80,7 @@ def test_texts_without_words_are_refused() -> None:
         Tfidf(["…"])
 
 
-def test_what_they_are() -> None:
+def test_tfidf_classes_implement_their_protocols() -> None:
     assert isinstance(TfidfOfPairs(), PairScorer)
     assert not isinstance(TfidfOfPairs(), SentenceEmbedder)
     assert isinstance(Tfidf(CORPUS), SentenceEmbedder)

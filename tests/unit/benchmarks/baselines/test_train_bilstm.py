@@ -30,7 +30,7 @@ def vectors() -> WordVectors:
     return WordVectors({word: number for number, word in enumerate(words)}, table)
 
 
-def test_loss_falls_and_the_classes_are_learnt(vectors: WordVectors) -> None:
+def test_loss_decreases_and_accuracy_is_high(vectors: WordVectors) -> None:
     seen: list[EpochResult] = []
     train_bilstm(
         language(), vectors, dev=language(), hidden=16, epochs=12, batch=16, learning_rate=0.01, on_epoch=seen.append
@@ -41,7 +41,7 @@ def test_loss_falls_and_the_classes_are_learnt(vectors: WordVectors) -> None:
     assert all(epoch.pairs_per_second > 0 for epoch in seen)
 
 
-def test_seed_decides_the_weights_and_the_callers_random_numbers_stay(vectors: WordVectors) -> None:
+def test_training_is_seeded_and_restores_the_rng_state(vectors: WordVectors) -> None:
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
     texts = ["cat runs", "dog sings"]
@@ -54,7 +54,7 @@ def test_seed_decides_the_weights_and_the_callers_random_numbers_stay(vectors: W
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_best_epoch_is_kept_and_the_rate_falls(vectors: WordVectors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_epoch_is_kept_and_learning_rate_decays(vectors: WordVectors, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
     weights: list[torch.Tensor] = []
     accuracies = iter([0.5, 0.7, 0.6, 0.6])
@@ -75,7 +75,7 @@ def test_best_epoch_is_kept_and_the_rate_falls(vectors: WordVectors, monkeypatch
     np.testing.assert_allclose(rates, [1e-3, 1e-3 * 0.99, 1e-3 * 0.99**2, 1e-3 * 0.99**3 / 5])
 
 
-def test_training_ends_below_the_last_rate(vectors: WordVectors) -> None:
+def test_training_ends_below_the_minimum_learning_rate(vectors: WordVectors) -> None:
     seen: list[EpochResult] = []
     train_bilstm(language(), vectors, dev=language(), hidden=4, epochs=5, learning_rate=1.005e-5, on_epoch=seen.append)
     assert len(seen) == 1
@@ -91,7 +91,7 @@ def test_features_by_hand(vectors: WordVectors) -> None:
     torch.testing.assert_close(seen[0], torch.cat([u, v, abs(u - v), u * v], dim=1))
 
 
-def test_batches_hold_every_pair_once_like_lengths_and_equal_texts() -> None:
+def test_batches_cover_every_pair_once_grouped_by_length() -> None:
     random = np.random.default_rng(0)
     groups = random.integers(250, size=1000)
     lengths = random.integers(1, 50, size=250)[groups]
@@ -105,7 +105,7 @@ def test_batches_hold_every_pair_once_like_lengths_and_equal_texts() -> None:
     assert starts != sorted(starts)
 
 
-def test_texts_of_several_pairs_are_encoded_once(vectors: WordVectors) -> None:
+def test_repeated_texts_are_encoded_once(vectors: WordVectors) -> None:
     classifier = PairClassifier(BiLstmMax(vectors.vectors, 3), 2)
     seen: list[int] = []
     classifier.encoder.register_forward_pre_hook(lambda _, arguments: seen.append(len(arguments[0])))
@@ -116,13 +116,13 @@ def test_texts_of_several_pairs_are_encoded_once(vectors: WordVectors) -> None:
     torch.testing.assert_close(together, alone)
 
 
-def test_diverged_training_stops(vectors: WordVectors) -> None:
+def test_non_finite_loss_raises_training_diverged(vectors: WordVectors) -> None:
     broken = WordVectors(vectors.index, np.full_like(vectors.vectors, np.nan))
     with pytest.raises(TrainingDiverged, match="nan at step 1 of epoch 1"):
         train_bilstm(language(), broken, dev=language(), hidden=4, epochs=1)
 
 
-def test_table_of_another_language(vectors: WordVectors) -> None:
+def test_vectors_without_any_training_word_are_rejected(vectors: WordVectors) -> None:
     pairs = ClassifiedPairs(["die Katze"], ["der Hund"], np.array([0]), CLASSES)
     with pytest.raises(SourceError, match="knows no word"):
         train_bilstm(pairs, vectors, dev=language(), hidden=4)

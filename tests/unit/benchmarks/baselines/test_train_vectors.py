@@ -10,7 +10,7 @@ TEXTS = ["The cat didn't sleep.", "The dog didn't sleep!", "A cat sleeps; a dog 
 
 
 @pytest.mark.parametrize("method", ["word2vec", "fasttext"])
-def test_words_by_frequency_and_the_same_vectors_again(method: str) -> None:
+def test_word_vectors_are_ordered_by_frequency_and_reproducible(method: str) -> None:
     table = train_word_vectors(TEXTS, method=method, dimensions=8, epochs=2, min_count=20)
     assert table.vectors.shape == (len(table.index), 8)
     assert set(table.index) == {"the", "a", "cat", "dog", "did", "n't", "sleep", "sleeps", ".", "!", ";"}
@@ -20,13 +20,13 @@ def test_words_by_frequency_and_the_same_vectors_again(method: str) -> None:
     np.testing.assert_array_equal(again.vectors, table.vectors)
 
 
-def test_words_of_like_use_get_like_vectors() -> None:
+def test_similarly_used_words_have_similar_vectors() -> None:
     table = train_word_vectors(TEXTS * 10, dimensions=16, epochs=20, min_count=1)
     unit = table.vectors / np.linalg.norm(table.vectors, axis=1, keepdims=True)
     cat = unit[table.index["cat"]]
     assert cat @ unit[table.index["dog"]] > cat @ unit[table.index["!"]]
 
 
-def test_corpus_without_frequent_words() -> None:
+def test_corpus_without_frequent_words_is_rejected() -> None:
     with pytest.raises(SourceError, match="no word occurs 5 times"):
         train_word_vectors(["each word once"])

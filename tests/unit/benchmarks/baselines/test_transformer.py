@@ -34,7 +34,7 @@ def bare(folder: Path, to: Path) -> Path:
 
 
 @pytest.mark.parametrize("pooling", list(TokenPooling))
-def test_equal_to_transformers_text_by_text(folder: Path, pooling: TokenPooling) -> None:
+def test_equals_transformers_text_by_text(folder: Path, pooling: TokenPooling) -> None:
     tokenizer, network = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     expected = []
     for text in TEXTS:
@@ -49,7 +49,7 @@ def test_equal_to_transformers_text_by_text(folder: Path, pooling: TokenPooling)
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet"])
 @pytest.mark.parametrize(("pooling", "mode"), [(TokenPooling.AVERAGE, "mean"), (TokenPooling.CLS, "cls")])
-def test_equal_to_sentence_transformers(tmp_path: Path, architecture: str, pooling: TokenPooling, mode: str) -> None:
+def test_equals_sentence_transformers(tmp_path: Path, architecture: str, pooling: TokenPooling, mode: str) -> None:
     # The folder's own pooling, Dense and Normalize are not what is measured.
     folder = write_checkpoint(tmp_path / "model", architecture, pooling="max", dense=[Dense(48, 8)], hidden=48)
     transformer = Transformer(str(tmp_path / "model-transformer"), max_seq_length=64)
@@ -59,7 +59,7 @@ def test_equal_to_sentence_transformers(tmp_path: Path, architecture: str, pooli
     np.testing.assert_allclose(vectors, reference.encode(texts), atol=1e-5)
 
 
-def test_bare_folder_gives_the_same(folder: Path, tmp_path: Path) -> None:
+def test_bare_transformer_folder_gives_equal_vectors(folder: Path, tmp_path: Path) -> None:
     texts = [text for text in TEXTS if len(text) < 100]  # a bare folder says nothing of 24 tokens
     alone = TransformerBaseline(bare(folder, tmp_path / "bare"), TokenPooling.AVERAGE, "bare")
     whole = TransformerBaseline(folder, TokenPooling.AVERAGE, "tiny")
@@ -67,14 +67,14 @@ def test_bare_folder_gives_the_same(folder: Path, tmp_path: Path) -> None:
     assert alone.embed(["cat " * 60]).shape == (1, HIDDEN)  # cut at the model's 40 positions
 
 
-def test_neighbours_do_not_matter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_independent_of_the_batch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.baselines.pooled_transformer.BUDGET", {"cpu": 30})
     model = TransformerBaseline(folder, TokenPooling.AVERAGE, "tiny")
     alone = np.concatenate([model.embed([text]) for text in TEXTS])
     np.testing.assert_allclose(model.embed(TEXTS), alone, atol=2e-6)
 
 
-def test_lower_casing_of_the_folder_is_kept(folder: Path, tmp_path: Path) -> None:
+def test_lowercase_setting_is_respected(folder: Path, tmp_path: Path) -> None:
     copy = bare(folder, tmp_path / "cased")
     tokenizer = json.loads((copy / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
@@ -93,7 +93,7 @@ def test_pooling_by_hand() -> None:
     assert pool_tokens(states, mask, TokenPooling.CLS).tolist() == [[1.0, 2.0], [5.0, 5.0]]
 
 
-def test_no_texts_and_no_prompts(folder: Path) -> None:
+def test_empty_input_and_unknown_prompt(folder: Path) -> None:
     model = TransformerBaseline(folder, TokenPooling.CLS, "tiny")
     assert isinstance(model, SentenceEmbedder)
     assert model.embed([]).shape == (0, HIDDEN)
@@ -109,7 +109,7 @@ def test_pickle_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "safetensors" in error.value.remedy
 
 
-def test_weights_that_do_not_fill_the_network_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_weights_missing_tensors_are_rejected(folder: Path, tmp_path: Path) -> None:
     copy = bare(folder, tmp_path / "holes")
     tensors = load_file(copy / "model.safetensors")
     del tensors["encoder.layer.1.output.dense.weight"]

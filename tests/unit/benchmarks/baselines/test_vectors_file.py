@@ -32,7 +32,7 @@ def same_as_gensim(table: WordVectors, reference: KeyedVectors) -> None:
     np.testing.assert_array_equal(table.vectors, [reference[word] for word in table.index])
 
 
-def test_glove_without_header_as_gensim_reads_it(tmp_path: Path) -> None:
+def test_glove_without_header_equals_gensim(tmp_path: Path) -> None:
     path = put(tmp_path, GLOVE)
     table = read_word_vectors(path)
     assert list(table.index) == ["the", "The", ".", "東京"]  # the second "the" is passed over
@@ -41,14 +41,14 @@ def test_glove_without_header_as_gensim_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["words.vec", "words.vec.gz"])
-def test_fasttext_with_header_as_gensim_reads_it(tmp_path: Path, name: str) -> None:
+def test_fasttext_with_header_equals_gensim(tmp_path: Path, name: str) -> None:
     lines = GLOVE.replace("\n", " \n")  # fastText ends its lines with a space
     content = f"5 3\n{lines}".encode()
     path = put(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name)
     same_as_gensim(read_word_vectors(path), KeyedVectors.load_word2vec_format(path))
 
 
-def test_table_grows_over_several_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vector_table_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_vectors, "_ROWS", 7)
     random = np.random.default_rng(0)
     expected = random.normal(size=(50, 4)).astype(np.float32)
@@ -57,7 +57,7 @@ def test_table_grows_over_several_steps(tmp_path: Path, monkeypatch: pytest.Monk
     np.testing.assert_array_equal(table.vectors, expected)
 
 
-def test_only_the_words_wanted_are_kept(tmp_path: Path) -> None:
+def test_only_requested_words_are_read(tmp_path: Path) -> None:
     table = read_word_vectors(put(tmp_path, GLOVE), only={"The", "東京", "absent"})
     assert table.index == {"The": 0, "東京": 1}
     np.testing.assert_array_equal(table.vectors, np.float32([[1, 2, 3], [-1, 0, 1]]))
@@ -68,7 +68,7 @@ def test_words_with_spaces_as_in_glove_840b(tmp_path: Path) -> None:
     assert list(table.index) == ["a", ". . .", "at name@domain.com"]
 
 
-def test_word_that_is_not_utf8_is_passed_over(tmp_path: Path) -> None:
+def test_non_utf8_word_is_skipped(tmp_path: Path) -> None:
     assert list(read_word_vectors(put(tmp_path, b"a 1 2\n\xff\xfe 3 4\nb 5 6\n")).index) == ["a", "b"]
 
 
@@ -95,7 +95,7 @@ def test_broken_tables_are_refused(tmp_path: Path, content: str | bytes, message
     assert message in error.value.message
 
 
-def test_missing_file_and_words_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_file_and_absent_words_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be read"):
         read_word_vectors(tmp_path / "absent.txt")
     with pytest.raises(SourceError, match="none of the words"):
@@ -103,7 +103,7 @@ def test_missing_file_and_words_that_are_not_there(tmp_path: Path) -> None:
 
 
 @given(arrays.arrays(np.float32, (3, 4), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
-def test_written_tables_are_exact(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> None:
+def test_written_tables_round_trip_exactly(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> None:
     folder = tmp_path_factory.mktemp("written")
     table = WordVectors({"the": 0, ". . .": 1, "東京": 2}, vectors)
     for name in ("words.vec", "words.vec.gz"):
@@ -114,19 +114,19 @@ def test_written_tables_are_exact(tmp_path_factory: pytest.TempPathFactory, vect
     assert sorted(path.name for path in folder.iterdir()) == ["words.vec", "words.vec.gz"]
 
 
-def test_gensim_reads_what_was_written(tmp_path: Path) -> None:
+def test_gensim_reads_written_tables(tmp_path: Path) -> None:
     table = read_word_vectors(put(tmp_path, GLOVE))
     write_word_vectors(tmp_path / "words.vec", table)
     same_as_gensim(table, KeyedVectors.load_word2vec_format(tmp_path / "words.vec"))
 
 
-def test_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_path_raises_output_error(tmp_path: Path) -> None:
     table = WordVectors({"a": 0}, np.ones((1, 2), dtype=np.float32))
     with pytest.raises(OutputError, match="cannot be written"):
         write_word_vectors(tmp_path / "absent" / "words.vec", table)
 
 
-def test_pipes_and_links_stay_what_they_are(tmp_path: Path) -> None:
+def test_pipes_and_links_are_not_replaced(tmp_path: Path) -> None:
     """A device that was replaced by a file would be broken for everybody."""
     table = WordVectors({"a": 0}, np.ones((1, 2), dtype=np.float32))
     pipe, link = tmp_path / "pipe", tmp_path / "link.vec"

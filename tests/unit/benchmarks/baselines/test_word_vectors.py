@@ -14,7 +14,7 @@ def test_mean_of_the_known_words_by_hand() -> None:
     np.testing.assert_allclose(vectors, [[0.5, 1, 0], [1 / 3, 4 / 3, 0], [0, -0.5, -0.5]], rtol=1e-6)
 
 
-def test_own_case_first_then_lower_case() -> None:
+def test_exact_case_then_lower_case() -> None:
     np.testing.assert_array_equal(MODEL.embed(["Cat", "CAT", "cat"]), [[0, 0, 4], [0, 2, 0], [0, 2, 0]])
 
 

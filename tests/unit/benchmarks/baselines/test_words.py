@@ -20,10 +20,10 @@ from benchmarks.baselines.word_vectors import tokenize
         (" \t\n", []),
     ],
 )
-def test_words_of_a_text(text: str, words: list[str]) -> None:
+def test_tokenize(text: str, words: list[str]) -> None:
     assert tokenize(text) == words
 
 
 @given(st.text(st.characters(blacklist_characters="’")))
-def test_nothing_but_white_space_is_lost(text: str) -> None:
+def test_tokenize_drops_only_whitespace(text: str) -> None:
     assert "".join(tokenize(text)) == "".join(text.split())

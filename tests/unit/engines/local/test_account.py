@@ -26,14 +26,14 @@ def opened(folder: Path) -> bool:
     return STRANGER.can_enter(folder.parents[1])
 
 
-def test_a_closed_folder_anywhere_above_keeps_a_stranger_out(folder: Path) -> None:
+def test_parent_folder_without_access_denies_entry(folder: Path) -> None:
     folder.parent.chmod(0o700)
     assert not STRANGER.can_enter(folder)
     folder.parent.chmod(0o755)
     assert STRANGER.can_enter(folder) == opened(folder)
 
 
-def test_the_owner_is_judged_by_the_owners_permission(folder: Path) -> None:
+def test_owner_uses_owner_permissions(folder: Path) -> None:
     me = Account("me", os.getuid(), os.getgid())
     folder.chmod(0o700)
     assert me.can_enter(folder)
@@ -41,7 +41,7 @@ def test_the_owner_is_judged_by_the_owners_permission(folder: Path) -> None:
     assert not me.can_enter(folder)
 
 
-def test_the_group_is_judged_by_the_groups_permission(folder: Path) -> None:
+def test_group_member_uses_group_permissions(folder: Path) -> None:
     colleague = Account("colleague", STRANGER.uid, folder.stat().st_gid)
     for each in (folder.parents[2], folder.parents[1]):
         each.chmod(0o755)
@@ -50,7 +50,7 @@ def test_the_group_is_judged_by_the_groups_permission(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its user")
-def test_root_needs_the_unprivileged_user() -> None:
+def test_root_requires_an_unprivileged_user() -> None:
     account = server_account()
     assert account is not None
     assert account.uid != 0
@@ -60,5 +60,5 @@ def test_root_needs_the_unprivileged_user() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root changes its user")
-def test_an_ordinary_user_stays_itself() -> None:
+def test_ordinary_user_needs_no_other_account() -> None:
     assert server_account() is None

@@ -15,15 +15,15 @@ from es_sbert.errors import LocalEngineError
 from tests.docs import PAGES
 
 
-def test_the_default_engine_is_where_every_other_command_looks() -> None:
+def test_default_engine_uses_the_default_url_port() -> None:
     assert DEFAULT_URL.endswith(f":{ENGINES['es9'].port}")
 
 
-def test_no_two_engines_share_a_default_port() -> None:
+def test_default_ports_are_unique() -> None:
     assert len({build.port for build in ENGINES.values()}) == len(ENGINES)
 
 
-def test_coordinates_are_what_maven_takes() -> None:
+def test_coordinates_are_valid_for_maven() -> None:
     artifacts = [piece.artifact.coordinates for piece in ENGINES["opensearch"].pieces]
     assert artifacts == [
         "org.opensearch.distribution.integ-test-zip:opensearch:3.6.0:zip",
@@ -34,20 +34,20 @@ def test_coordinates_are_what_maven_takes() -> None:
 
 
 @pytest.mark.parametrize("name", ["es9", "es8"])
-def test_modules_are_taken_from_one_folder_each(name: str) -> None:
+def test_sonarqube_modules_are_mapped_to_their_folders(name: str) -> None:
     _, modules = ENGINES[name].pieces
     version = modules.artifact.version
     assert dict(modules.folders)[f"sonarqube-{version}/elasticsearch/modules/reindex/"] == "modules/reindex/"
     assert {outside for _, outside in modules.folders} >= {f"modules/{module}/" for module in SONARQUBE_MODULES}
 
 
-def test_errors_about_modules_know_what_es9_has() -> None:
+def test_es9_modules_match_the_module_table() -> None:
     _, modules = ENGINES["es9"].pieces
     copied = {outside.split("/")[1] for _, outside in modules.folders}
     assert {module.name for module in MODULES if module.in_es9} == copied & {module.name for module in MODULES} != set()
 
 
-def test_the_small_build_lacks_all_that_es9_lacks_and_more() -> None:
+def test_small_build_lacks_more_than_es9() -> None:
     assert set(ENGINES["es9-small"].missing_features) > set(ENGINES["es9"].missing_features)
     assert ENGINES["es9-small"].megabytes < ENGINES["es9"].megabytes / 5
 
@@ -60,7 +60,7 @@ def rows_of_page(begin: str) -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table]
 
 
-def test_the_page_lists_the_builds() -> None:
+def test_docs_page_lists_the_builds() -> None:
     rows = rows_of_page("| name |")
     assert [row[0] for row in rows] == list(ENGINES)
     for (_, server, port, download), build in zip(rows, ENGINES.values(), strict=True):
@@ -69,7 +69,7 @@ def test_the_page_lists_the_builds() -> None:
 
 
 @pytest.mark.parametrize(("column", "name"), [(1, "es9"), (2, "es9-small"), (3, "es8")])
-def test_up_says_what_the_page_says(column: int, name: str) -> None:
+def test_missing_features_match_the_docs_page(column: int, name: str) -> None:
     missing = [row[0] for row in rows_of_page("| feature |") if row[column] == "no"]
     lacks = ENGINES[name].missing_features
     assert len(lacks) == len(missing)
@@ -77,14 +77,14 @@ def test_up_says_what_the_page_says(column: int, name: str) -> None:
         assert told in feature
 
 
-def test_another_piece_means_another_home() -> None:
+def test_changed_pieces_change_the_home_folder() -> None:
     build = ENGINES["opensearch"]
     fewer = replace(build, pieces=build.pieces[:-1])
     assert fewer.folder_name != build.folder_name
     assert fewer.folder_name.startswith("opensearch-3.6.0-")
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_unknown_engine_error_lists_known_names() -> None:
     with pytest.raises(LocalEngineError) as caught:
         find_build("es7")
     assert "'es7'" in caught.value.message

@@ -25,11 +25,11 @@ from es_sbert.errors import LocalEngineError, ModelNotFound, UsageError
         ({"HOME": "/home/ada", "XDG_DATA_HOME": "/big/ada"}, False, "/big/ada/es-sbert/engines"),
     ],
 )
-def test_the_home(environ: dict[str, str], root: bool, home: str) -> None:
+def test_engine_home_from_environment(environ: dict[str, str], root: bool, home: str) -> None:
     assert EngineHome.from_environment(environ, root=root).home == Path(home)
 
 
-def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_folder_raises_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", _unknown)
     with pytest.raises(UsageError, match="no home folder") as caught:
@@ -49,13 +49,13 @@ def _unknown(uid: int) -> NoReturn:
     raise KeyError(f"getpwuid(): uid not found: {uid}")
 
 
-def test_a_blank_in_the_path_is_refused() -> None:
+def test_home_with_a_space_is_rejected() -> None:
     with pytest.raises(LocalEngineError, match="has a blank") as caught:
         EngineHome.from_environment({"ES_SBERT_ENGINE_HOME": "/data/my engines"}, root=False)
     assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
 
 
-def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
+def test_home_that_cannot_be_created_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(LocalEngineError, match="cannot write to") as caught:
         EngineHome(tmp_path / "file" / "engines").create(None)
@@ -63,7 +63,7 @@ def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
     assert "ES_SBERT_ENGINE_HOME" in caught.value.remedy
 
 
-def test_a_home_that_the_servers_user_cannot_enter(tmp_path: Path) -> None:
+def test_home_inaccessible_to_the_server_user_is_rejected(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     stranger = Account("stranger", os.getuid() + 4242, os.getgid() + 4242)
@@ -72,7 +72,7 @@ def test_a_home_that_the_servers_user_cannot_enter(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full to meet a full disk")
-def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     with (
         pytest.raises(LocalEngineError, match=r"is full; \d+ MB are left") as caught,
         storage_errors(tmp_path),
@@ -82,7 +82,7 @@ def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
     assert "Free disk space" in caught.value.remedy
 
 
-def test_folders_are_open_whatever_the_umask(tmp_path: Path) -> None:
+def test_make_folder_ignores_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         make_folder(tmp_path / "a" / "b")

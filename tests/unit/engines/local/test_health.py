@@ -41,13 +41,13 @@ def chatty_port(request: pytest.FixtureRequest) -> Iterator[int]:
         assert not thread.is_alive()
 
 
-def test_what_is_no_engine_has_no_status(chatty_port: int) -> None:
+def test_non_engine_server_has_no_status(chatty_port: int) -> None:
     assert cluster_status(chatty_port) is None
     assert listening_version(chatty_port) is None
     assert not port_is_free(chatty_port)
 
 
-def test_a_port_just_closed_is_free_again() -> None:
+def test_just_closed_port_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
@@ -58,12 +58,12 @@ def test_a_port_just_closed_is_free_again() -> None:
     assert cluster_status(port) is None
 
 
-def test_a_port_that_listens_on_all_interfaces_is_taken() -> None:
+def test_port_bound_to_all_interfaces_is_taken() -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         assert not port_is_free(server.getsockname()[1])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may use any port")
-def test_a_reserved_port_is_told_apart() -> None:
+def test_reserved_port_raises_permission_error() -> None:
     with pytest.raises(PermissionError):
         port_is_free(1)

@@ -55,7 +55,7 @@ class Shelf:
         return make_zip(folder / artifact.file_name, members[artifact.name])
 
 
-def test_a_home_holds_what_the_pieces_say(tmp_path: Path) -> None:
+def test_home_has_the_files_of_all_pieces(tmp_path: Path) -> None:
     home = install(BUILD, tmp_path, Shelf(tmp_path).fetch, print)
     files = {str(path.relative_to(home)) for path in home.rglob("*")}
     assert files == {
@@ -73,20 +73,20 @@ def test_a_home_holds_what_the_pieces_say(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [BUILD.folder_name]
 
 
-def test_a_second_install_fetches_nothing(tmp_path: Path) -> None:
+def test_second_install_downloads_nothing(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     assert install(BUILD, tmp_path, shelf.fetch, print) == install(BUILD, tmp_path, shelf.fetch, print)
     assert shelf.asked == ["server", "modules"]
 
 
-def test_a_failed_install_leaves_nothing_and_the_next_one_works(tmp_path: Path) -> None:
+def test_failed_install_is_cleaned_up_and_can_be_retried(tmp_path: Path) -> None:
     with pytest.raises(LocalEngineError, match="not on the shelf"):
         install(BUILD, tmp_path, Shelf(tmp_path, without=MODULES).fetch, print)
     assert list(tmp_path.iterdir()) == []
     assert install(BUILD, tmp_path, Shelf(tmp_path).fetch, print).is_dir()
 
 
-def test_what_a_killed_install_left_is_not_used(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_install_are_replaced(tmp_path: Path) -> None:
     left = tmp_path / f"{BUILD.folder_name}.partial" / "home"
     left.mkdir(parents=True)
     (left / "half-a-file").write_text("…")
@@ -101,7 +101,7 @@ def test_unsafe_names_are_refused(tmp_path: Path, name: str) -> None:
         safe_name(name, tmp_path / "bad.zip")
 
 
-def test_a_zip_that_climbs_out_writes_nothing_outside(tmp_path: Path) -> None:
+def test_zip_path_traversal_writes_nothing_outside(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "bad.zip", {"top/../../evil": 0o644})
     with pytest.raises(LocalEngineError, match="unsafe name") as caught:
         unpack(archive, (("top/", ""),), tmp_path / "a" / "target")
@@ -110,7 +110,7 @@ def test_a_zip_that_climbs_out_writes_nothing_outside(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_name_is_refused_or_stays_inside(name: str) -> None:
+def test_safe_name_stays_inside_or_raises(name: str) -> None:
     target = Path("/somewhere/target")
     try:
         path = target / safe_name(name, Path("any.zip"))
@@ -120,14 +120,14 @@ def test_any_name_is_refused_or_stays_inside(name: str) -> None:
     assert ".." not in path.parts
 
 
-def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+def test_symbolic_link_in_zip_is_rejected(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "link.zip", {"top/link": 0o777}, kind=stat.S_IFLNK)
     with pytest.raises(LocalEngineError, match="symbolic link"):
         unpack(archive, (("top/", ""),), tmp_path / "target")
     assert not (tmp_path / "target").exists()
 
 
-def test_a_damaged_zip(tmp_path: Path) -> None:
+def test_damaged_zip_is_reported(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "half.zip", {"top/a": 0o644})
     archive.write_bytes(archive.read_bytes()[:40])
     with pytest.raises(LocalEngineError, match=r"half\.zip is damaged") as caught:
@@ -135,7 +135,7 @@ def test_a_damaged_zip(tmp_path: Path) -> None:
     assert "Remove it" in caught.value.remedy
 
 
-def test_a_zip_without_the_folder(tmp_path: Path) -> None:
+def test_zip_without_the_folder_is_rejected(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "other.zip", {"another/a": 0o644})
     with pytest.raises(LocalEngineError, match=r"other\.zip holds no top/"):
         unpack(archive, (("top/", ""),), tmp_path / "target")

@@ -36,7 +36,7 @@ def test_feature_release(text: str, release: int | None) -> None:
     assert feature_release(text) == release
 
 
-def test_the_environment_comes_before_the_usual_places(tmp_path: Path) -> None:
+def test_environment_precedes_default_jdk_locations(tmp_path: Path) -> None:
     es = make_jdk(tmp_path / "es", "21.0.1")
     java = make_jdk(tmp_path / "java", "22.0.1")
     path = make_jdk(tmp_path / "path", "23.0.1")
@@ -51,37 +51,37 @@ def test_the_environment_comes_before_the_usual_places(tmp_path: Path) -> None:
     assert found == [21, 22, 23, 25]
 
 
-def test_a_java_on_the_path_is_followed_through_its_link(tmp_path: Path) -> None:
+def test_java_on_path_is_resolved_through_symlinks(tmp_path: Path) -> None:
     home = make_jdk(tmp_path / "jdk", "21.0.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     assert find_jdk(21, {"PATH": str(tmp_path / "bin")}, None, ()).home == home
 
 
-def test_the_newest_tested_release_wins_over_untested_ones(tmp_path: Path) -> None:
+def test_newest_tested_release_precedes_untested_ones(tmp_path: Path) -> None:
     for version in ("21.0.9", "25.0.1", "24.0.2", "31.0.0"):
         make_jdk(tmp_path / version, version)
     assert find_jdk(21, {}, None, [str(tmp_path / "*")]).version == 25
 
 
-def test_an_untested_release_is_better_than_none(tmp_path: Path) -> None:
+def test_untested_release_is_used_if_no_other_exists(tmp_path: Path) -> None:
     for version in ("17.0.1", "31.0.0", "29.0.0"):
         make_jdk(tmp_path / version, version)
     assert find_jdk(21, {}, None, [str(tmp_path / "*")]).version == 29
 
 
-def test_without_a_release_file_java_is_asked(tmp_path: Path) -> None:
+def test_version_from_java_without_a_release_file(tmp_path: Path) -> None:
     home = make_jdk(tmp_path / "jdk", "21.0.4", release=False)
     jdk = find_jdk(21, {"JAVA_HOME": str(home)}, None, ())
     assert (jdk.home, jdk.version) == (home, 21)
 
 
-def test_the_users_own_places(tmp_path: Path) -> None:
+def test_jdk_locations_expand_the_home_folder(tmp_path: Path) -> None:
     home = make_jdk(tmp_path / ".sdkman" / "candidates" / "java" / "21-tem", "21.0.4")
     assert find_jdk(21, {"HOME": str(tmp_path)}, None, ["~/.sdkman/candidates/java/*"]).home == home
 
 
-def test_every_refusal_is_explained(tmp_path: Path) -> None:
+def test_every_rejected_jdk_is_explained(tmp_path: Path) -> None:
     make_jdk(tmp_path / "all" / "old", "17.0.1")
     make_jdk(tmp_path / "all" / "small", "25.0.1", lacking=("jdk.incubator.vector",))
     broken = make_jdk(tmp_path / "all" / "broken", "25.0.1", release=False)
@@ -98,7 +98,7 @@ def test_every_refusal_is_explained(tmp_path: Path) -> None:
     assert "ES_JAVA_HOME" in caught.value.remedy
 
 
-def test_no_java_anywhere() -> None:
+def test_missing_java_error_says_to_install_it() -> None:
     with pytest.raises(LocalEngineError) as caught:
         find_jdk(21, {"PATH": ""}, None, ())
     assert caught.value.message == "no JDK 21 or newer was found"

@@ -17,14 +17,14 @@ def make_mvn(folder: Path) -> str:
     return str(folder / "mvn")
 
 
-def test_no_maven(tmp_path: Path) -> None:
+def test_missing_maven_error_has_remedies(tmp_path: Path) -> None:
     with pytest.raises(LocalEngineError, match="not on PATH") as caught:
         find_maven({"PATH": str(tmp_path)}, print)
     assert "apt install maven" in caught.value.remedy
     assert "docker-compose.yml" in caught.value.remedy
 
 
-def test_maven_home_comes_before_the_path(tmp_path: Path) -> None:
+def test_maven_home_precedes_path(tmp_path: Path) -> None:
     on_path = make_mvn(tmp_path / "path")
     at_home = make_mvn(tmp_path / "maven" / "bin")
     environ = {"PATH": str(tmp_path / "path")}
@@ -32,12 +32,12 @@ def test_maven_home_comes_before_the_path(tmp_path: Path) -> None:
     assert find_maven({**environ, "MAVEN_HOME": str(tmp_path / "maven")}, print).program == at_home
 
 
-def test_the_reason_is_quoted_without_the_advice() -> None:
+def test_maven_error_is_quoted_without_the_help_link() -> None:
     output = "[INFO] x\n[ERROR] Could not transfer: Connection refused\n[ERROR] \n[ERROR] -> [Help 1]\n"
     assert _error_lines(output, most=1) == "    Could not transfer: Connection refused"
 
 
-def test_output_without_error_lines_is_quoted_as_it_is() -> None:
+def test_maven_output_without_error_lines_is_quoted_whole() -> None:
     assert _error_lines("\nThe JAVA_HOME environment variable is not defined correctly\n") == (
         "    The JAVA_HOME environment variable is not defined correctly"
     )

@@ -68,7 +68,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_process_keeps_its_identity_and_another_has_another(tmp_path: Path) -> None:
+def test_process_identity_is_stable_and_unique(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, SLEEPER)
     assert server_process.process_identity(pid) == started
     assert server_process.process_identity(os.getpid()) not in (None, started)
@@ -76,7 +76,7 @@ def test_a_process_keeps_its_identity_and_another_has_another(tmp_path: Path) ->
     assert server_process.process_identity(pid) is None
 
 
-def test_both_ways_of_looking_agree_on_who_is_alive(tmp_path: Path) -> None:
+def test_ps_and_proc_agree_on_identity(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, SLEEPER)
     by_ps = server_process._identity_from_ps(pid)
     assert by_ps is not None
@@ -84,7 +84,7 @@ def test_both_ways_of_looking_agree_on_who_is_alive(tmp_path: Path) -> None:
     assert server_process._identity_from_ps(pid) is None
 
 
-def test_a_stranger_with_a_used_id_is_left_alone(tmp_path: Path) -> None:
+def test_stop_does_not_kill_a_reused_pid(tmp_path: Path) -> None:
     pid, started, _ = start(tmp_path, SLEEPER)
     with subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE) as stranger:
         server_process.stop_process(stranger.pid, "the start of a server long gone", grace=0)
@@ -93,7 +93,7 @@ def test_a_stranger_with_a_used_id_is_left_alone(tmp_path: Path) -> None:
     server_process.stop_process(pid, started, grace=10)
 
 
-def test_one_that_ignores_the_request_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_unresponsive_process_is_killed_with_its_children(tmp_path: Path) -> None:
     pid, started, child = start(tmp_path, STUBBORN)
     child_started = server_process.process_identity(int(child))
     assert child_started is not None
@@ -104,7 +104,7 @@ def test_one_that_ignores_the_request_is_killed_with_its_children(tmp_path: Path
     assert server_process.process_identity(int(child)) != child_started
 
 
-def test_a_group_is_its_leader_and_its_children(tmp_path: Path) -> None:
+def test_group_members_are_the_leader_and_its_children(tmp_path: Path) -> None:
     pid, started, child = start(tmp_path, STUBBORN)
     members = server_process._group_members(pid)
     assert members.pop(pid) == started
@@ -114,7 +114,7 @@ def test_a_group_is_its_leader_and_its_children(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="threads are told from processes by /proc")
-def test_a_process_lives_as_long_as_its_last_thread(tmp_path: Path) -> None:
+def test_process_lives_until_its_last_thread_ends(tmp_path: Path) -> None:
     """Servers hold port and data until then, and have no exit status before."""
     pid, started, _ = start(tmp_path, HEADLESS)
     stat = Path(f"/proc/{pid}/stat")
@@ -126,7 +126,7 @@ def test_a_process_lives_as_long_as_its_last_thread(tmp_path: Path) -> None:
     assert server_process.process_exit_code(pid) == 7
 
 
-def test_an_ended_process_is_no_error_and_its_exit_code_is_known(tmp_path: Path) -> None:
+def test_exited_process_has_an_exit_code_and_stop_is_a_no_op(tmp_path: Path) -> None:
     console = tmp_path / "console.log"
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     pid = server_process.start_process(command, folder=tmp_path, environment={}, console=console, account=None)
@@ -136,9 +136,7 @@ def test_an_ended_process_is_no_error_and_its_exit_code_is_known(tmp_path: Path)
     server_process.stop_process(pid, "whenever it was", grace=0)
 
 
-def test_a_process_of_its_own_session_and_nothing_of_our_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_has_its_own_session_and_clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "s3cret")
     program = "import os, time; print(os.getsid(0), os.environ.get('A_SECRET'), flush=True); time.sleep(600)"
     pid, started, said = start(tmp_path, program)
@@ -146,7 +144,7 @@ def test_a_process_of_its_own_session_and_nothing_of_our_environment(
     assert said == f"{pid} None"
 
 
-def test_a_process_that_outlives_its_starter_is_nothing_to_warn_of(tmp_path: Path) -> None:
+def test_process_outliving_its_parent_raises_no_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", STARTER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     pid, started = done.stdout.split()
@@ -156,7 +154,7 @@ def test_a_process_that_outlives_its_starter_is_nothing_to_warn_of(tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_command_that_cannot_run(tmp_path: Path) -> None:
+def test_command_that_cannot_run_raises(tmp_path: Path) -> None:
     with pytest.raises(LocalEngineError, match="refuses to run"):
         server_process.start_process(
             [str(tmp_path)], folder=tmp_path, environment={}, console=tmp_path / "log", account=None

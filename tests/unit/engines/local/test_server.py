@@ -37,13 +37,13 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_an_unknown_engine(home: Path) -> None:
+def test_unknown_engine_is_rejected(home: Path) -> None:
     with pytest.raises(LocalEngineError, match="no engine called 'solr'"):
         start_engine("solr")
     assert not home.exists()
 
 
-def test_a_port_that_another_program_has(home: Path, taken_port: int) -> None:
+def test_port_of_another_program_is_rejected(home: Path, taken_port: int) -> None:
     with pytest.raises(LocalEngineError, match=f"port {taken_port} is in use by another program") as caught:
         start_engine("es9", port=taken_port)
     assert f"--port {taken_port + 1}" in caught.value.remedy
@@ -51,7 +51,7 @@ def test_a_port_that_another_program_has(home: Path, taken_port: int) -> None:
     assert not list(home.glob("state/*"))
 
 
-def test_a_port_that_another_of_our_engines_has(home: Path, taken_port: int) -> None:
+def test_port_of_another_engine_names_the_down_command(home: Path, taken_port: int) -> None:
     layout = EngineHome(home)
     layout.create(None)
     layout.write_state(engine("es8", taken_port))
@@ -60,12 +60,12 @@ def test_a_port_that_another_of_our_engines_has(home: Path, taken_port: int) -> 
     assert "es-sbert engine down es8" in caught.value.remedy
 
 
-def test_an_impossible_heap(home: Path) -> None:
+def test_invalid_heap_is_rejected(home: Path) -> None:
     with pytest.raises(UsageError, match="'lots' is no heap size"):
         start_engine("es9", heap="lots")
 
 
-def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_home_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("ES_SBERT_ENGINE_HOME", str(tmp_path / "file" / "engines"))
     with pytest.raises(LocalEngineError, match="cannot write to"):
@@ -83,7 +83,7 @@ def data_of(layout: EngineHome, name: str, port: int, *, version: str | None = N
     return work
 
 
-def test_data_of_a_later_version_is_refused_with_the_build_that_opens_it(home: Path) -> None:
+def test_data_of_a_later_version_names_the_build_that_opens_it(home: Path) -> None:
     layout, port = EngineHome(home), free_port()
     layout.create(None)
     work = data_of(layout, "es9", port, version="9.5.0")
@@ -96,7 +96,7 @@ def test_data_of_a_later_version_is_refused_with_the_build_that_opens_it(home: P
     assert (work / "data" / "node.lock").exists()
 
 
-def test_data_that_no_build_opens_or_whose_place_is_taken_can_only_be_removed(home: Path) -> None:
+def test_data_that_no_build_opens_can_only_be_purged(home: Path) -> None:
     layout, port = EngineHome(home), free_port()
     layout.create(None)
     data_of(layout, "es9", port, version="9.5.0")
@@ -107,7 +107,7 @@ def test_data_that_no_build_opens_or_whose_place_is_taken_can_only_be_removed(ho
         assert caught.value.remedy == f"Remove it: es-sbert engine down {name} --port {port} --purge"
 
 
-def test_a_running_server_of_another_version_is_kept_and_named(home: Path) -> None:
+def test_running_server_of_another_version_is_kept(home: Path) -> None:
     layout = EngineHome(home)
     layout.create(None)
     with socket.socket() as closed:
@@ -123,12 +123,12 @@ def test_a_running_server_of_another_version_is_kept_and_named(home: Path) -> No
     assert f"es-sbert engine down es9 --port {port}" in said[1]
 
 
-def test_nothing_runs_in_a_fresh_home(home: Path) -> None:
+def test_fresh_home_has_no_running_engines(home: Path) -> None:
     assert running_engines() == []
     assert not home.exists()
 
 
-def test_a_build_whose_name_begins_alike_keeps_its_data(home: Path) -> None:
+def test_purge_keeps_data_of_builds_with_a_common_prefix(home: Path) -> None:
     layout = EngineHome(home)
     layout.create(None)
     for name in ("opensearch-9210", "opensearch-ml-9211", "es9-9200", "es9-small-9200"):
@@ -139,7 +139,7 @@ def test_a_build_whose_name_begins_alike_keeps_its_data(home: Path) -> None:
     assert purge_stopped("es9-small") == [layout.work("es9-small", 9200)]
 
 
-def test_only_data_of_stopped_servers_is_purged(home: Path) -> None:
+def test_purge_removes_only_data_of_stopped_servers(home: Path) -> None:
     layout = EngineHome(home)
     layout.create(None)
     for name in ("es9-9200", "es9-9201", "es9-backup", "es8-9208"):
@@ -159,7 +159,7 @@ def test_only_data_of_stopped_servers_is_purged(home: Path) -> None:
         (["down", "es9", "--all"], "NAME and --all contradict each other"),
     ],
 )
-def test_the_command_ends_with_a_message_and_exit_code_2(home: Path, arguments: list[str], said: str) -> None:
+def test_command_errors_exit_with_code_2(home: Path, arguments: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "es_sbert", "engine", *arguments], capture_output=True, text=True, check=False
     )

@@ -36,7 +36,7 @@ def test_elasticsearch_settings() -> None:
     }
 
 
-def test_opensearch_does_not_know_elasticsearchs_security() -> None:
+def test_opensearch_settings_contain_no_xpack() -> None:
     assert "xpack" not in settings_file(ENGINES["opensearch"], 9210, WORK)
 
 
@@ -53,11 +53,11 @@ def test_opensearch_does_not_know_elasticsearchs_security() -> None:
         ("21-:-javaagent:agent/opensearch-agent.jar", "21-:-javaagent:agent/opensearch-agent.jar"),
     ],
 )  # fmt: skip
-def test_files_of_the_jvm_go_to_the_servers_folder(line: str, redirected: str) -> None:
+def test_jvm_files_are_redirected_to_the_work_folder(line: str, redirected: str) -> None:
     assert redirect_jvm_files(f"{line}\n", Path("/w/logs")) == f"{redirected}\n"
 
 
-def test_the_environment_is_the_servers_own() -> None:
+def test_server_environment_is_isolated() -> None:
     environ = {"PATH": "/sbin", "JAVA_TOOL_OPTIONS": "-Dx", "ES_SBERT_PASSWORD": "s3cret", "LANG": "de_DE.UTF-8"}
     assert server_environment(ENGINES["es9"], Path("/jdk"), "2g", WORK, environ) == {
         "PATH": "/sbin:/usr/bin:/bin",
@@ -71,24 +71,24 @@ def test_the_environment_is_the_servers_own() -> None:
     }
 
 
-def test_options_for_the_servers_jvm_stand_behind_its_heap() -> None:
+def test_extra_jvm_options_follow_the_heap() -> None:
     environ = {"ES_SBERT_ENGINE_JAVA_OPTS": " -XX:TieredStopAtLevel=1  -Dx=y "}
     options = server_environment(ENGINES["es9"], Path("/jdk"), "2g", WORK, environ)["ES_JAVA_OPTS"]
     assert options == "-Xms2g -Xmx2g -XX:TieredStopAtLevel=1 -Dx=y"
 
 
 @pytest.mark.parametrize("heap", ["512m", "1g", "4G", "900000k"])
-def test_heap_sizes(heap: str) -> None:
+def test_valid_heap_sizes(heap: str) -> None:
     assert check_heap(heap) == heap
 
 
 @pytest.mark.parametrize("heap", ["", "g", "1", "0g", "1.5g", "1t", "1g -Dx=y", "-1g"])
-def test_what_is_no_heap_size(heap: str) -> None:
+def test_invalid_heap_sizes_are_rejected(heap: str) -> None:
     with pytest.raises(UsageError, match="is no heap size"):
         check_heap(heap)
 
 
-def test_a_new_start_keeps_data_and_the_log_before(tmp_path: Path) -> None:
+def test_restart_keeps_data_and_the_previous_log(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "config").mkdir(parents=True)
     (home / "config" / "jvm.options").write_text("-XX:HeapDumpPath=data\n")
@@ -108,7 +108,7 @@ def test_a_new_start_keeps_data_and_the_log_before(tmp_path: Path) -> None:
     assert work.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_work_folder_tells_the_version_of_its_data(tmp_path: Path) -> None:
+def test_data_version(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "config").mkdir(parents=True)
     (home / "config" / "jvm.options").write_text("")

@@ -33,14 +33,14 @@ def home(tmp_path: Path) -> EngineHome:
     return home
 
 
-def test_what_is_written_is_read_and_nothing_else_lies_around(home: EngineHome) -> None:
+def test_state_round_trip(home: EngineHome) -> None:
     home.write_state(engine())
     assert home.read_state("es9", 9200) == engine()
     assert home.read_state("es9", 9201) is None
     assert [path.name for path in home.state.iterdir()] == ["es9-9200.json"]
 
 
-def test_notes_that_cannot_be_read_are_not_taken_for_none(home: EngineHome, tmp_path: Path) -> None:
+def test_unreadable_state_raises(home: EngineHome, tmp_path: Path) -> None:
     assert EngineHome(tmp_path / "none").running_engines() == []
     other = EngineHome(tmp_path / "other")
     other.home.mkdir()
@@ -52,7 +52,7 @@ def test_notes_that_cannot_be_read_are_not_taken_for_none(home: EngineHome, tmp_
         home.running_engines()
 
 
-def test_servers_are_listed_by_name_and_port(home: EngineHome) -> None:
+def test_running_engines_are_sorted_by_name_and_port(home: EngineHome) -> None:
     for each in (engine("opensearch", 9210), engine("es9", 10000), engine("es9", 9200)):
         home.write_state(each)
     assert [(each.name, each.port) for each in home.running_engines()] == [
@@ -62,25 +62,25 @@ def test_servers_are_listed_by_name_and_port(home: EngineHome) -> None:
     ]
 
 
-def test_a_note_about_a_process_that_is_gone_counts_as_none(home: EngineHome) -> None:
+def test_state_of_a_dead_process_is_ignored(home: EngineHome) -> None:
     home.write_state(engine(started="another boot/1"))
     assert home.read_state("es9", 9200) is None
     assert home.running_engines() == []
 
 
-def test_forgetting_twice_is_no_error(home: EngineHome) -> None:
+def test_remove_state_is_idempotent(home: EngineHome) -> None:
     home.write_state(engine())
     home.remove_state(engine())
     home.remove_state(engine())
     assert list(home.state.iterdir()) == []
 
 
-def test_no_folder_means_no_servers(tmp_path: Path) -> None:
+def test_missing_folder_has_no_running_engines(tmp_path: Path) -> None:
     assert EngineHome(tmp_path / "never made").running_engines() == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "es9"}'])
-def test_a_broken_note_is_named(home: EngineHome, text: str) -> None:
+def test_broken_state_file_is_named(home: EngineHome, text: str) -> None:
     (home.state / "es9-9200.json").write_text(text)
     with pytest.raises(LocalEngineError, match=r"es9-9200\.json is not the state") as caught:
         home.running_engines()

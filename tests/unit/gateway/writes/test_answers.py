@@ -45,9 +45,7 @@ def joined(*windows: Window) -> Any:
     st.lists(st.lists(st.sampled_from([None, *ERRORS]), min_size=1, max_size=12), min_size=1, max_size=4),
     st.integers(1, 4),
 )
-def test_results_stand_in_the_order_of_the_request(
-    fates: list[list[tuple[EsSbertError, int] | None]], size: int
-) -> None:
+def test_results_keep_request_order(fates: list[list[tuple[EsSbertError, int] | None]], size: int) -> None:
     windows: list[Window] = []
     parts = 0
     for first, window in enumerate(fates):
@@ -71,7 +69,7 @@ def test_results_stand_in_the_order_of_the_request(
     assert whole["took"] == 2 * parts
 
 
-def test_an_error_of_any_part_is_one_of_the_whole() -> None:
+def test_error_in_any_part_sets_errors() -> None:
     items = [item(number) for number in range(3)]
     good = {"took": 1, "errors": False, "items": [result(0)]}
     bad = failed_part_response(items[1:], 413, {"type": "t"})
@@ -81,7 +79,7 @@ def test_an_error_of_any_part_is_one_of_the_whole() -> None:
     assert joined(([{"errors": True, "items": [result(0, 400)]}], items[:1], {}))["errors"] is True
 
 
-def test_refused_items_are_told_even_where_the_others_were_filtered_out() -> None:
+def test_rejected_items_are_reported_despite_filter_path() -> None:
     answers = [{"errors": False, "items": []}]
     whole = joined((answers, [item(0), item(1)], {0: ERRORS[0][0]}), (answers, [item(2)], {}))
     assert [one["index"]["status"] for one in whole["items"]] == [503]
@@ -90,26 +88,26 @@ def test_refused_items_are_told_even_where_the_others_were_filtered_out() -> Non
 
 
 @pytest.mark.parametrize("failed", [{"index": {"error": {"type": "t"}}}, {"index": {"status": 201}}])
-def test_errors_are_told_where_a_filter_leaves_only_them(failed: dict[str, Any]) -> None:
+def test_errors_flag_is_set_when_only_errors_are_returned(failed: dict[str, Any]) -> None:
     filtered = [{"items": [failed]}]
     whole = joined((filtered, [item(0)], {}), (filtered, [item(1)], {}))
     assert whole == {"items": [failed] * 2} | ({"errors": True} if "error" in failed["index"] else {})
 
 
-def test_other_members_of_an_answer_are_kept() -> None:
+def test_other_response_members_are_kept() -> None:
     answers = [{"errors": False, "took": 1, "ingest_took": 7, "items": [result(0)]}]
     assert joined((answers, [item(0)], {})) == {"errors": False, "took": 1, "ingest_took": 7, "items": [result(0)]}
     assert joined(((), [item(0)], {0: ERRORS[0][0]})).keys() == {"took", "errors", "items"}
 
 
-def test_times_of_all_parts_add_up() -> None:
+def test_took_is_summed_over_parts() -> None:
     answers = [{"errors": False, "took": 1, "ingest_took": 7, "items": [result(number)]} for number in range(2)]
     whole = joined((answers[:1], [item(0)], {}), (answers[1:], [item(1)], {}))
     assert (whole["took"], whole["ingest_took"]) == (2, 14)
 
 
 @given(st.lists(st.lists(st.text(max_size=5), max_size=4), min_size=1, max_size=4), st.booleans())
-def test_results_that_are_not_read_are_joined_as_those_that_are(parts: list[list[str]], errors: bool) -> None:
+def test_raw_join_equals_parsed_join(parts: list[list[str]], errors: bool) -> None:
     text, read = JoinedBulkResponse(), JoinedBulkResponse()
     for number, names in enumerate(parts):
         items = [{"index": {"_id": name, "text": '"items":[]}'}} for name in names]
@@ -133,11 +131,11 @@ def test_results_that_are_not_read_are_joined_as_those_that_are(parts: list[list
         b'{"errors":false,"took":1,"items" : [ ]}', b'{"errors":false,"items":[],"took":1}',
     ],
 )  # fmt: skip
-def test_results_of_another_form_are_read(body: bytes) -> None:
+def test_raw_bulk_response_rejects_other_forms(body: bytes) -> None:
     assert RawBulkResponse.of(body) is None
 
 
-def test_what_is_told_of_an_item_may_hold_half_a_character() -> None:
+def test_error_reason_may_contain_lone_surrogate() -> None:
     answer = parse_bulk_response(rb'{"errors":true,"items":[{"index":{"_id":"0","error":{"reason":"\ud83d"}}}]}')
     assert answer is not None
     whole = JoinedBulkResponse()
@@ -148,5 +146,5 @@ def test_what_is_told_of_an_item_may_hold_half_a_character() -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>", b"[]", b'{"items":{}}', b'{"items":[1]}', b'{"items":[{"index":1}]}', b'{"took":"1"}']
 )
-def test_what_is_no_answer_to_a_bulk_request_is_not_read(body: bytes) -> None:
+def test_invalid_bulk_response_is_not_parsed(body: bytes) -> None:
     assert parse_bulk_response(body) is None

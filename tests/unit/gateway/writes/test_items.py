@@ -98,13 +98,13 @@ def test_parts_hold_every_action_once_and_in_order(actions: list[bytes], end: by
 
 
 @given(st.binary(max_size=200) | st.text('{}":,index\n _', max_size=80).map(str.encode))
-def test_whatever_comes_is_read_whole_or_left_to_the_engine(body: bytes) -> None:
+def test_any_bytes_are_read_whole_or_left_to_the_engine(body: bytes) -> None:
     bulk = read_bulk(body, "docs")
     if bulk is not None and b"\0" not in body:
         assert b"".join(map(window_bytes, windows(bulk, 2))) == body
 
 
-def test_each_action_says_where_it_goes_or_the_request_does() -> None:
+def test_index_comes_from_action_or_request() -> None:
     bulk = read_bulk(
         b'{"index":{}}\n{"a":1}\n{"delete":{"_index":"other","_id":7}}\n'
         b'\n{"update":{"_id":"x","routing":"r"}}\r\n {"doc":{}} \r\n{"create":{"_index":null,"_id":true}}\n\n',
@@ -124,7 +124,7 @@ def test_each_action_says_where_it_goes_or_the_request_does() -> None:
     ]
 
 
-def test_the_weight_of_an_action_is_that_of_its_index() -> None:
+def test_window_weight_depends_on_the_index() -> None:
     line = b'{"index":{"_index":"%s"}}\n{"a":1}\n'
     bulk = read_bulk(b"".join(line % name for name in (b"a", b"a", b"b", b"b", b"a")))
     assert bulk is not None
@@ -132,7 +132,7 @@ def test_the_weight_of_an_action_is_that_of_its_index() -> None:
     assert [[item.index for item in window.items] for window in found] == [["a", "a"], ["b"], ["b"], ["a"]]
 
 
-def test_names_of_indices_are_kept_up_to_a_limit() -> None:
+def test_index_names_are_tracked_up_to_a_limit() -> None:
     line = b'{"index":{"_index":"i%d"}}\n {"a":1}\n'
     body = b"".join(line % (number % 3) for number in range(9)) + b'{"index":{"_index":"other"}}\n[]\n'
     names = [getattr(read_bulk(body, "", None, most), "names", "no bulk") for most in (2, 3)]
@@ -140,7 +140,7 @@ def test_names_of_indices_are_kept_up_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16", "utf-8-sig", "utf-32-be"])
-def test_lines_in_another_encoding_are_read_in_parts(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_in_another_encoding_are_converted_in_parts(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("es_sbert.gateway.writes.bulk_items._STEP_BYTES", 30)
     document = '{"text":"a cät"}'
     body = b"".join(b'{"index":{}}\n' + document.encode(encoding) + b"\n" for _ in range(5))
@@ -150,7 +150,7 @@ def test_lines_in_another_encoding_are_read_in_parts(encoding: str, monkeypatch:
 
 
 @pytest.mark.parametrize("step", range(1, 70))
-def test_a_byte_order_mark_is_found_wherever_a_step_ends(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_byte_order_mark_is_found_at_any_step_boundary(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("es_sbert.gateway.writes.bulk_items._STEP_BYTES", step)
     lines = b'{"index":{}}\n{"a":1}\n{"index":{}}\n'
     bulk = read_bulk(lines + b'\xef\xbb\xbf{"a":2}\n', "docs")
@@ -162,7 +162,7 @@ def test_an_action_without_an_index_is_left_to_the_engine() -> None:
     assert read_bulk(b'{"index":{"_index":"a"}}\n{}\n{"index":{}}\n{}\n') is None
 
 
-def test_a_last_action_without_a_document_is_passed_over_as_engines_do() -> None:
+def test_last_action_without_document_passes_through() -> None:
     body = b'{"index":{}}\n{"a":1}\n{"index":{}}\n'
     bulk = read_bulk(body, "docs")
     assert bulk is not None
@@ -186,11 +186,11 @@ def test_a_last_action_without_a_document_is_passed_over_as_engines_do() -> None
         b'{"index":{}}\n{}\n{"index"\n{}\n',
     ],
 )
-def test_what_the_engine_would_refuse_is_left_to_it(body: bytes) -> None:
+def test_invalid_bulk_body_is_left_to_the_engine(body: bytes) -> None:
     assert read_bulk(body, "docs") is None
 
 
-def test_the_body_of_a_document_api_is_its_document() -> None:
+def test_document_api_body_becomes_a_bulk_item() -> None:
     item = BulkItem.of(OpType.INDEX, "docs", "1", None, b'\n {"a": 1}\n')
     assert (item.head, item.source, item.tail) == (b"\n ", b'{"a": 1}', b"\n")
     assert replace(item, source=b"{}").body == b"\n {}\n"

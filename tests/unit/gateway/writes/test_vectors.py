@@ -73,7 +73,7 @@ def assert_is(made: EmbeddedText | EsSbertError, encoder: TellingEncoder, *texts
     assert made.max_tokens == 8
 
 
-def test_each_text_gets_the_vector_of_its_own_model_and_passages() -> None:
+def test_each_text_is_embedded_by_its_model_and_chunk_rules() -> None:
     async def scenario() -> None:
         served = Served()
         one, two = served.encoders["one"], served.encoders["two"]
@@ -103,7 +103,7 @@ def test_each_text_gets_the_vector_of_its_own_model_and_passages() -> None:
     run(scenario())
 
 
-def test_a_request_larger_than_what_may_wait_is_embedded_in_parts() -> None:
+def test_request_larger_than_the_queue_is_embedded_in_parts() -> None:
     async def scenario() -> None:
         served = Served(waiting_texts=32)
         texts = [f"text {number}" for number in range(100)]
@@ -114,7 +114,7 @@ def test_a_request_larger_than_what_may_wait_is_embedded_in_parts() -> None:
     run(scenario())
 
 
-def test_only_the_texts_that_find_no_room_are_refused() -> None:
+def test_only_texts_beyond_the_queue_are_rejected() -> None:
     async def scenario() -> None:
         served = Served(waiting_texts=32)
         one = served.encoders["one"]

@@ -100,7 +100,7 @@ def written(ready: PreparedItems, number: int = 0) -> Any:
         (b'{"text":"a cat","\\ud83d":1}', "a cat"),
     ],
 )
-def test_half_of_a_character_costs_no_vector(source: bytes, text: str) -> None:
+def test_lone_surrogates_are_embedded(source: bytes, text: str) -> None:
     """Engines take lone surrogates, and index U+FFFD in their place."""
     ready = passed(index(source) + b'{"update":{"_id":"2"}}\n{"doc":%s}\n' % source)
     for number, start in enumerate((source[:-1], b'{"doc":' + source[:-1])):
@@ -109,7 +109,7 @@ def test_half_of_a_character_costs_no_vector(source: bytes, text: str) -> None:
     assert ready.embedded == 2
 
 
-def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
+def test_indexed_document_gets_vector_and_keeps_its_bytes() -> None:
     source = b'{"text": "a cat", "n": 1.000000000000000000001 , "u":"\\u00e9" }'
     ready = passed(index(source))
     assert ready.items[0].source.startswith(source[:-1] + b',"embedding":[5.0,')
@@ -132,7 +132,7 @@ def test_a_document_gets_its_vector_and_its_own_bytes_stay() -> None:
         {"other": 1, "embedding": None, "embedding_meta": None},
     ],
 )  # fmt: skip
-def test_what_has_no_text_or_brings_its_vector_stays_as_it_is(document: Any) -> None:
+def test_document_without_text_or_with_own_vector_is_unchanged(document: Any) -> None:
     ready = passed(index(document))
     assert ready.items[0].body == index(document)
     assert (ready.embedded, ready.errors) == (0, {})
@@ -148,7 +148,7 @@ def test_what_has_no_text_or_brings_its_vector_stays_as_it_is(document: Any) -> 
         {"embedding": None},
     ],
 )
-def test_copies_of_what_the_index_held_give_way(copied: dict[str, Any]) -> None:
+def test_copied_vector_and_meta_are_replaced(copied: dict[str, Any]) -> None:
     fields = {"n": 1, "text": "a cat"}
     ready = passed(index(copied | fields))
     assert written(ready) == fields | {
@@ -157,14 +157,14 @@ def test_copies_of_what_the_index_held_give_way(copied: dict[str, Any]) -> None:
     }
 
 
-def test_a_vector_of_a_text_that_is_gone_goes_too() -> None:
+def test_vector_of_removed_text_is_removed() -> None:
     fields = {"n": 1, "embedding": [1, 2, 3, 4], "embedding_meta": meta_of("a dog")}
     ready = passed(index(fields))
     assert written(ready) == {"n": 1}
     assert ready.embedded == 0
 
 
-def test_every_vector_field_gets_its_own() -> None:
+def test_every_vector_field_is_embedded() -> None:
     ready = passed(index({"text": "a", "more": "cat", "other": [1, 1, 1, 1]}), TWO)
     assert set(written(ready)) == {"text", "more", "other", "embedding", "embedding_meta"}
     ready = passed(index({"text": "a"}), TWO)
@@ -172,7 +172,7 @@ def test_every_vector_field_gets_its_own() -> None:
     assert written(ready)["other_meta"]["fingerprint"] == "another"
 
 
-def test_a_partial_document_with_the_whole_text_gets_its_vector() -> None:
+def test_partial_update_with_whole_text_is_embedded() -> None:
     ready = passed(update({"doc": {"title": "T", "body": "b"}, "detect_noop": False}), TITLED)
     text = "T. b"
     assert written(ready) == {
@@ -186,7 +186,7 @@ def test_a_partial_document_with_the_whole_text_gets_its_vector() -> None:
     [({"title": "New"}, "New. old body"), ({"body": "new"}, "Old. new"), ({"title": None}, ". old body"),
      ({"body": "new", "n": 2, "embedding_meta": meta_of("x")}, "Old. new")],
 )  # fmt: skip
-def test_a_part_of_a_text_is_made_whole_by_the_document_before(doc: dict[str, Any], text: str) -> None:
+def test_partial_text_is_completed_from_previous_document(doc: dict[str, Any], text: str) -> None:
     before = {"title": "Old", "body": "old body", "embedding_meta": meta_of("Old. old body")}
     ready = passed(update({"doc": doc}), TITLED, {("docs", "1"): before})
     assert written(ready)["doc"]["embedding_meta"] == meta_of(text)
@@ -211,23 +211,23 @@ def test_a_part_of_a_text_is_made_whole_by_the_document_before(doc: dict[str, An
         ({}, {}),
     ],
 )
-def test_updates_that_change_no_text_stay_as_they_are(body: dict[str, Any], before: PreviousDocument) -> None:
+def test_updates_without_text_changes_are_unchanged(body: dict[str, Any], before: PreviousDocument) -> None:
     ready = passed(update(body), TITLED, {("docs", "1"): before})
     assert ready.items[0].body == update(body)
 
 
 @pytest.mark.parametrize("doc", [{"title": None, "body": ""}, {"title": 5, "body": "b"}])
-def test_a_text_that_an_update_takes_away_takes_its_vector_with_it(doc: dict[str, Any]) -> None:
+def test_update_removing_text_removes_its_vector(doc: dict[str, Any]) -> None:
     ready = passed(update({"doc": doc}), TITLED)
     assert written(ready)["doc"] == doc | {"embedding": None, "embedding_meta": None}
 
 
-def test_a_text_that_cannot_be_known_loses_its_vector() -> None:
+def test_update_of_unknown_text_removes_its_vector() -> None:
     ready = passed(update({"doc": {"title": "T"}}), TITLED, {("docs", "1"): NoPreviousDocument.UNKNOWN})
     assert written(ready)["doc"] == {"title": "T", "embedding": None, "embedding_meta": None}
 
 
-def test_something_else_in_the_place_of_an_object_takes_the_text_away() -> None:
+def test_replacing_the_parent_object_removes_the_text() -> None:
     nested = (target(template="{a.b}"),)
     assert written(passed(update({"doc": {"a": None}}), nested))["doc"]["embedding"] is None
     assert (
@@ -238,7 +238,7 @@ def test_something_else_in_the_place_of_an_object_takes_the_text_away() -> None:
 
 
 @pytest.mark.parametrize("yes", [True, "true"])
-def test_what_is_written_where_there_is_no_document_gets_vectors_too(yes: Any) -> None:
+def test_upserts_are_embedded(yes: Any) -> None:
     ready = passed(update({"doc": {"title": "T"}, "doc_as_upsert": yes}), TITLED, {("docs", "1"): MISSING})
     assert written(ready)["doc"]["embedding"] == vector_of("T.")
     scripted = {"script": "x", "scripted_upsert": yes, "upsert": {"title": "T"}}
@@ -251,7 +251,7 @@ def test_what_is_written_where_there_is_no_document_gets_vectors_too(yes: Any) -
     assert written(ready)["upsert"]["embedding"] == vector_of("T.")
 
 
-def test_items_see_what_earlier_ones_of_the_same_request_wrote() -> None:
+def test_items_see_earlier_writes_of_the_same_request() -> None:
     before = {"title": "Old", "body": "old"}
     body = (
         update({"doc": {"title": "One"}})
@@ -285,7 +285,7 @@ def test_items_see_what_earlier_ones_of_the_same_request_wrote() -> None:
     ]
 
 
-def test_a_vector_that_cannot_be_made_is_left_out_and_does_not_leave_an_older_one_behind() -> None:
+def test_failed_embedding_writes_document_without_stale_vector() -> None:
     error = ModelError("m", "r")
     body = index({"text": "a"}) + index({"n": 1}) + update({"doc": {"text": "b"}, "upsert": {"text": "c"}})
     ready = passed(body, PLAIN, error=error)
@@ -298,7 +298,7 @@ def test_a_vector_that_cannot_be_made_is_left_out_and_does_not_leave_an_older_on
     }
 
 
-def test_only_what_must_be_known_of_a_document_is_asked_for() -> None:
+def test_requests_only_needed_fields_of_previous_documents() -> None:
     def needed(
         operation: OpType, source: Any, targets: EmbeddingTargets = TWO, id: str | None = "1"
     ) -> tuple[str, ...]:
@@ -338,7 +338,7 @@ _BODIES = st.one_of(
     ),
     st.data(),
 )
-def test_nothing_but_vectors_changes(actions: list[tuple[OpType, str, str, Any]], data: st.DataObject) -> None:
+def test_only_vector_fields_change(actions: list[tuple[OpType, str, str, Any]], data: st.DataObject) -> None:
     body = b"".join(
         json.dumps({operation: {"_index": index, "_id": id}}).encode()
         + b"\n"
@@ -372,14 +372,14 @@ def test_nothing_but_vectors_changes(actions: list[tuple[OpType, str, str, Any]]
 
 
 @given(_FIELDS, _FIELDS)
-def test_objects_are_merged_and_all_else_is_replaced(one: dict[str, Any], two: dict[str, Any]) -> None:
+def test_merge_partial_document_merges_objects_only(one: dict[str, Any], two: dict[str, Any]) -> None:
     assert merge_partial_document(one, {}) == one
     assert merge_partial_document({}, two) == two
     assert merge_partial_document({"a": one}, {"a": two})["a"] == merge_partial_document(one, two)
     assert merge_partial_document({"a": one, "b": [1]}, {"a": 1, "b": [2]}) == {"a": 1, "b": [2]}
 
 
-def test_documents_that_nobody_asked_for_are_unknown() -> None:
+def test_unrequested_previous_documents_are_unknown() -> None:
     body = b'{"index":{}}\n{}\n' + index({"text": "a"})
     items = parse_items(read(body), {"docs": Destination("docs", PLAIN)})
     assert previous_documents(items, {}) == [NoPreviousDocument.UNKNOWN, NoPreviousDocument.UNKNOWN]
@@ -404,9 +404,7 @@ VECTOR = [1.0, 0.5, 0.0, 1.0]
         (OpType.UPDATE, {"script": {"source": "s"}, "upsert": {}, "scripted_upsert": True}, False),
     ],
 )
-def test_a_whole_document_lacks_the_vector_of_a_field_without_a_text_unless_it_brings_it(
-    operation: OpType, source: Any, lacks: bool
-) -> None:
+def test_lacks_vector_unless_whole_document_brings_it(operation: OpType, source: Any, lacks: bool) -> None:
     raw = b"" if source is None else json.dumps(source).encode()
     item = BulkItem(operation, "docs", "1", None, b"", raw, b"")
     assert WriteItem.of(item, PLAIN, ("late",)).lacks_vector is lacks

@@ -39,7 +39,7 @@ def padding(batches: list[list[int]], lengths: NDArray[np.int64]) -> int:
 
 
 @given(LENGTHS, st.integers(1, 40), SEEDS, st.integers(0, 9), st.booleans())
-def test_every_example_once_in_even_batches(
+def test_every_example_once_in_evenly_sized_batches(
     lengths: NDArray[np.int64], batch: int, seed: tuple[int, int], epoch: int, smart: bool
 ) -> None:
     batches = plan(lengths, batch, seed=seed, epoch=epoch, smart=smart)
@@ -63,7 +63,7 @@ def test_no_text_twice_in_a_batch(
 
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("smart", [False, True])
-def test_one_order_for_each_seed_and_epoch(smart: bool, distinct: bool) -> None:
+def test_order_depends_on_seed_and_epoch(smart: bool, distinct: bool) -> None:
     lengths = np.random.default_rng(0).integers(1, 50, 300)
     texts = np.arange(600).reshape(300, 2) if distinct else None
     orders = [
@@ -76,7 +76,7 @@ def test_one_order_for_each_seed_and_epoch(smart: bool, distinct: bool) -> None:
 
 
 @pytest.mark.parametrize("distinct", [False, True])
-def test_smart_batching_saves_nearly_all_padding(distinct: bool) -> None:
+def test_smart_batching_saves_most_padding(distinct: bool) -> None:
     random = np.random.default_rng(0)
     lengths = random.lognormal(3, 0.7, 5000).astype(np.int64) + 2
     texts = random.integers(0, 4000, (5000, 2)) if distinct else None
@@ -85,30 +85,30 @@ def test_smart_batching_saves_nearly_all_padding(distinct: bool) -> None:
     assert smart < 0.1 * plain
 
 
-def test_smart_batches_come_in_random_order() -> None:
+def test_smart_batches_are_shuffled() -> None:
     lengths = np.random.default_rng(0).integers(1, 300, 1600)
     means = [lengths[rows].mean() for rows in plan(lengths, 16)]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
-def test_different_examples_meet_in_another_epoch() -> None:
+def test_batches_differ_between_epochs() -> None:
     lengths = np.random.default_rng(0).integers(1, 300, 3200)
     first, second = ({frozenset(rows) for rows in plan(lengths, 16, epoch=epoch)} for epoch in (0, 1))
     assert not first & second
 
 
-def test_a_row_waits_for_the_first_batch_without_its_texts() -> None:
+def test_conflicting_row_goes_to_the_next_free_batch() -> None:
     texts = np.array([[0, 1], [0, 2], [3, 4], [0, 5], [6, 2], [7, 8]])
     # Row 1 shares text 0 with row 0; row 3 shares it with both; row 4 shares text 2 with row 1.
     assert batch_without_duplicates(range(6), texts, 2) == [[0, 2], [1, 5], [3, 4]]
 
 
-def test_texts_of_one_row_do_not_conflict() -> None:
+def test_repeated_text_within_a_row_is_no_conflict() -> None:
     assert batch_without_duplicates([0, 1], np.array([[0, 0], [1, 1]]), 2) == [[0, 1]]
 
 
 @pytest.mark.timeout(300)  # a scan over all waiting rows, or over all full batches, would take an hour
-def test_dealing_takes_linear_time_where_one_text_is_everywhere() -> None:
+def test_batching_is_linear_with_a_ubiquitous_text() -> None:
     rows = 100_000
     texts = np.stack([np.zeros(rows, dtype=np.int64), np.arange(1, rows + 1)], axis=1)
     texts[::2, 0] = np.arange(rows + 1, rows + 1 + rows // 2)
@@ -118,16 +118,14 @@ def test_dealing_takes_linear_time_where_one_text_is_everywhere() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_dealing_takes_linear_time_where_batches_are_many() -> None:
+def test_batching_is_linear_with_many_batches() -> None:
     rows = 100_000
     batches = batch_without_duplicates(range(rows), np.arange(rows)[:, None], 2)
     assert batches == np.arange(rows).reshape(-1, 2).tolist()
 
 
 @given(TEXTS, st.integers(1, 20), st.integers(0, 5), st.integers(0, 2**31))
-def test_levelling_gives_as_many_batches_as_asked_for(
-    texts: NDArray[np.int64], size: int, more: int, seed: int
-) -> None:
+def test_balance_batches_gives_the_requested_count(texts: NDArray[np.int64], size: int, more: int, seed: int) -> None:
     dealt = batch_without_duplicates(range(len(texts)), texts, size)
     count = min(len(dealt) + more, len(texts))
     levelled = balance_batches(dealt, texts, np.random.default_rng(seed), count=count)
@@ -137,7 +135,7 @@ def test_levelling_gives_as_many_batches_as_asked_for(
     assert not any(repeats(rows, texts) for rows in levelled)
 
 
-def test_levelling_leaves_no_batch_without_negatives() -> None:
+def test_balanced_batches_have_negatives() -> None:
     # 40 anchors with 5 positives each, as in the triplets made of NLI data.
     texts = np.stack([np.repeat(np.arange(40), 5), np.arange(40, 240)], axis=1)
     for epoch in range(20):
@@ -148,7 +146,7 @@ def test_levelling_leaves_no_batch_without_negatives() -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.sampled_from(["a b", "A  b", "a\tb ", "c", "C", "ab"]), min_size=1, max_size=9))
-def test_numbers_of_texts(column: list[str]) -> None:
+def test_number_texts_ignores_case_and_whitespace(column: list[str]) -> None:
     examples = Examples("x", Path("x"), (column, column[::-1]), None, np.arange(len(column)))
     numbers = number_texts(examples)
     assert numbers.shape == (len(column), 2)

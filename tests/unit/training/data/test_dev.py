@@ -30,7 +30,7 @@ def test_sts_scores_are_not_scaled(tmp_path: Path) -> None:
     assert len(data) == 2
 
 
-def test_duplicates(tmp_path: Path) -> None:
+def test_duplicates_gold_labels_are_integers(tmp_path: Path) -> None:
     spec = dev(tmp_path, "a\tb\td\nw\tx\t1\ny\tz\t0\n", task="duplicates", columns={**PAIRS, "class": "d"})
     gold = read_dev(spec, tmp_path).gold
     assert gold is not None
@@ -38,7 +38,7 @@ def test_duplicates(tmp_path: Path) -> None:
     assert gold.tolist() == [1, 0]
 
 
-def test_triplets_and_pairs(tmp_path: Path) -> None:
+def test_triplets_and_pairs_have_no_gold(tmp_path: Path) -> None:
     columns = {"anchor": "a", "positive": "p", "negative": "n"}
     data = read_dev(dev(tmp_path, "a\tp\tn\n1\t2\t3\n4\t5\t6\n", task="triplet", columns=columns, limit=1), tmp_path)
     assert data.texts == (["1"], ["2"], ["3"])
@@ -57,19 +57,19 @@ def test_triplets_and_pairs(tmp_path: Path) -> None:
         ("duplicates", "a\tb\tl\nw\tx\t2\n", "line 2: l is '2', not one of 0, 1"),
     ],
 )
-def test_gold_labels_that_measure_nothing(task: str, rows: str, message: str, tmp_path: Path) -> None:
+def test_uninformative_or_invalid_gold_labels_are_rejected(task: str, rows: str, message: str, tmp_path: Path) -> None:
     label = "class" if task == "duplicates" else "score"
     with pytest.raises(SourceError, match=message):
         read_dev(dev(tmp_path, rows, task=task, columns={**PAIRS, label: "l"}), tmp_path)
 
 
-def test_a_mapping_that_does_not_fit(tmp_path: Path) -> None:
+def test_missing_column_mapping_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RecipeInvalid, match=r"dev .dev.tsv.: no column for score"):
         read_dev(dev(tmp_path, "a\tb\n1\t2\n", task="sts", columns=PAIRS), tmp_path)
 
 
 @pytest.mark.parametrize("rows", ["w\tx\n", "w\tx\ny\tx\n"])
-def test_pairs_of_one_positive_choose_nothing(rows: str, tmp_path: Path) -> None:
+def test_pairs_with_a_single_positive_are_rejected(rows: str, tmp_path: Path) -> None:
     spec = dev(tmp_path, f"a\tb\n{rows}", task="pairs", columns={"anchor": "a", "positive": "b"})
     with pytest.raises(SourceError, match="positives are one text") as caught:
         read_dev(spec, tmp_path)

@@ -50,7 +50,7 @@ def test_proportional_takes_every_batch_in_random_order() -> None:
     st.integers(1, 12),
     st.booleans(),
 )
-def test_every_example_of_every_data_set_once_and_equally_many_batches(
+def test_every_epoch_covers_every_example_in_equal_batch_counts(
     sizes: list[tuple[int, int | None]], batch: int, smart: bool
 ) -> None:
     made = plan(*(planned(*size) for size in sizes), batch=batch, smart=smart, epochs=2.5)
@@ -62,7 +62,7 @@ def test_every_example_of_every_data_set_once_and_equally_many_batches(
         assert seen == Counter((number, row) for number, (size, _) in enumerate(sizes) for row in range(size))
 
 
-def test_equally_many_batches_where_conflicts_differ_from_epoch_to_epoch() -> None:
+def test_epochs_have_equal_batch_counts_despite_conflicts() -> None:
     # Of 60 rows with 12 texts, some orders need one batch more than others.
     datasets = planned(60, 12)
     lone = {len(plan(datasets, epochs=1, seed=seed)) for seed in range(20)}
@@ -71,7 +71,7 @@ def test_equally_many_batches_where_conflicts_differ_from_epoch_to_epoch() -> No
     assert {len(made.batches(epoch)) for epoch in range(20)} == {len(made)}
 
 
-def test_the_same_plan_from_the_same_seed_in_any_order_of_asking() -> None:
+def test_plan_is_deterministic_in_any_epoch_order() -> None:
     one, two = (plan(planned(40), planned(30, 50)) for _ in range(2))
     assert plain(one.batches(2)) == plain(two.batches(2))
     assert plain(one.batches(1)) == plain(two.batches(1))
@@ -85,14 +85,14 @@ def test_equal_data_sets_are_shuffled_differently() -> None:
     assert {tuple(row) for row in orders[0]} != {tuple(row) for row in orders[1]}
 
 
-def test_round_robin_leaves_out_other_batches_in_another_epoch() -> None:
+def test_round_robin_omits_different_batches_each_epoch() -> None:
     made = plan(planned(400), planned(16), mixing="round-robin", smart=False)
     assert len(made) == 4
     seen = [{row for number, batch in plain(made.batches(epoch)) if number == 0 for row in batch} for epoch in (0, 1)]
     assert seen[0] != seen[1]
 
 
-def test_what_no_plan_can_hold() -> None:
+def test_empty_data_set_and_unplanned_epoch_raise_value_error() -> None:
     with pytest.raises(ValueError, match="without examples"):
         plan(planned(4), planned(0))
     with pytest.raises(ValueError, match="epoch 3 of a plan for 3"):

@@ -28,7 +28,7 @@ def write(folder: Path, *rows: str, name: str = "t.tsv") -> None:
     (folder / name).write_text("\n".join(rows) + "\n")
 
 
-def test_scores_are_mapped_to_the_range_of_the_objective(tmp_path: Path) -> None:
+def test_scores_are_scaled_to_the_objective_range(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\ts", "w\tx\t0", "y\tz\t5", "u\tv\t2.5")
     data = spec({**TEXT_COLUMNS, "score": "s"}, score_range=(0, 5))
     examples = read_examples(data, SCORES, tmp_path)
@@ -44,14 +44,14 @@ def test_scores_are_mapped_to_the_range_of_the_objective(tmp_path: Path) -> None
     assert labels.tolist() == [-1.0, 1.0, 0.0]
 
 
-def test_scores_without_a_range_stay_as_they_are(tmp_path: Path) -> None:
+def test_scores_without_a_range_are_unchanged(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\ts", "w\tx\t-7.5")
     labels = read_examples(spec({**TEXT_COLUMNS, "score": "s"}), ExampleSchema(PAIRS, LabelKind.SCORE), tmp_path).labels
     assert labels is not None
     assert labels.tolist() == [-7.5]
 
 
-def test_classes_by_name(tmp_path: Path) -> None:
+def test_classes_are_numbered_by_name(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\tl", "w\tx\tyes", "y\tz\tno")
     examples = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, name="mine", limit=1), CLASSES, tmp_path)
     assert examples.name == "mine"
@@ -61,7 +61,7 @@ def test_classes_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [["0", "1"], [0, 1], [False, True]])
-def test_classes_that_are_numbers(values: list[object], tmp_path: Path) -> None:
+def test_numeric_classes(values: list[object], tmp_path: Path) -> None:
     write(tmp_path, *(json.dumps({"a": "x", "b": "y", "l": value}) for value in values), name="t.jsonl")
     shape = ExampleSchema(PAIRS, LabelKind.CLASS, classes=("0", "1"))
     labels = read_examples(spec({**TEXT_COLUMNS, "class": "l"}, "t.jsonl"), shape, tmp_path).labels
@@ -69,16 +69,14 @@ def test_classes_that_are_numbers(values: list[object], tmp_path: Path) -> None:
     assert labels.tolist() == [0, 1]
 
 
-def test_numbers_do_not_stand_for_classes_with_names(tmp_path: Path) -> None:
+def test_numbers_are_rejected_for_named_classes(tmp_path: Path) -> None:
     write(tmp_path, '{"a": "x", "b": "y", "l": 1}', name="t.jsonl")
     with pytest.raises(SourceError, match="line 1: l is 1, not one of no, yes"):
         read_examples(spec({**TEXT_COLUMNS, "class": "l"}, "t.jsonl"), CLASSES, tmp_path)
 
 
 @pytest.mark.parametrize(("negatives", "texts"), [(None, 2), ("n", 3), (("n",), 3), (("n", "m"), 4), ((), 2)])
-def test_the_last_role_may_have_any_number_of_columns(
-    negatives: str | tuple[str, ...] | None, texts: int, tmp_path: Path
-) -> None:
+def test_last_role_accepts_several_columns(negatives: str | tuple[str, ...] | None, texts: int, tmp_path: Path) -> None:
     write(tmp_path, "a\tp\tn\tm", "1\t2\t3\t4")
     columns: dict[str, Any] = {"anchor": "a", "positive": "p"} | ({} if negatives is None else {"negative": negatives})
     examples = read_examples(spec(columns), NEGATIVES, tmp_path)
@@ -87,7 +85,7 @@ def test_the_last_role_may_have_any_number_of_columns(
 
 
 @pytest.mark.parametrize("kind", [LabelKind.SCORE, LabelKind.VECTOR])
-def test_a_teacher_makes_the_labels(kind: LabelKind, tmp_path: Path) -> None:
+def test_teacher_labelled_data_has_no_labels(kind: LabelKind, tmp_path: Path) -> None:
     write(tmp_path, "a\tb", "w\tx")
     shape = ExampleSchema(PAIRS, kind, taught=True)
     assert read_examples(spec(TEXT_COLUMNS), shape, tmp_path).labels is None
@@ -108,20 +106,20 @@ def test_a_teacher_makes_the_labels(kind: LabelKind, tmp_path: Path) -> None:
         ({**TEXT_COLUMNS, "score": ("s",)}, SCORES, "score has a list of columns"),
     ],
 )
-def test_a_mapping_that_does_not_fit(
+def test_invalid_column_mapping_is_rejected(
     columns: dict[str, Any], shape: ExampleSchema, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RecipeInvalid, match=message):
         read_examples(spec(columns), shape, tmp_path)
 
 
-def test_a_prompt_for_no_role(tmp_path: Path) -> None:
+def test_prompt_for_unknown_role_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RecipeInvalid, match="prompts for unknown roles: query"):
         read_examples(spec(TEXT_COLUMNS, prompts={"query": "q", "sentence1": "q"}), ExampleSchema(PAIRS), tmp_path)
 
 
 @pytest.mark.parametrize("bounds", [(5, 0), (1, 1)])
-def test_an_empty_range_of_scores(bounds: tuple[float, float], tmp_path: Path) -> None:
+def test_empty_score_range_is_rejected(bounds: tuple[float, float], tmp_path: Path) -> None:
     with pytest.raises(RecipeInvalid, match="score_range .* is empty"):
         read_examples(spec({**TEXT_COLUMNS, "score": "s"}, score_range=bounds), SCORES, tmp_path)
 
@@ -136,19 +134,19 @@ def test_an_empty_range_of_scores(bounds: tuple[float, float], tmp_path: Path) -
         ("-1", "line 3: s is -1, outside 0 to 5"),
     ],
 )
-def test_a_bad_score(score: str, message: str, tmp_path: Path) -> None:
+def test_invalid_score_is_rejected(score: str, message: str, tmp_path: Path) -> None:
     write(tmp_path, "a\tb\ts", "w\tx\t5", f"y\tz\t{score}")
     with pytest.raises(SourceError, match=message):
         read_examples(spec({**TEXT_COLUMNS, "score": "s"}, score_range=(0, 5)), SCORES, tmp_path)
 
 
-def test_without_a_range_scores_have_to_be_in_that_of_the_objective(tmp_path: Path) -> None:
+def test_scores_outside_the_objective_range_are_rejected(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\ts", "w\tx\t4.5")
     with pytest.raises(SourceError, match="line 2: s is 4.5, outside 0 to 1 .score_range"):
         read_examples(spec({**TEXT_COLUMNS, "score": "s"}), SCORES, tmp_path)
 
 
-def test_all_kinds_of_problems_in_one_message(tmp_path: Path) -> None:
+def test_all_problems_are_reported_in_one_message(tmp_path: Path) -> None:
     write(tmp_path, "a\tb\tl", "w\tx\tyes", " \tz\tno", "y\tz\tmaybe", "u\t\tYes", "y\tz\t1", "y\tz\t2", "y\tz\t3")
     with pytest.raises(SourceError) as caught:
         read_examples(spec({**TEXT_COLUMNS, "class": "l"}), CLASSES, tmp_path)
@@ -163,14 +161,14 @@ def test_all_kinds_of_problems_in_one_message(tmp_path: Path) -> None:
     ]
 
 
-def test_an_empty_target_is_an_empty_side(tmp_path: Path) -> None:
+def test_empty_target_column_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "en\tde\tfr", "a\tb\tc", "d\t\tf")
     shape = ExampleSchema(("source", "targets"), LabelKind.VECTOR, repeats_last=True, taught=True)
     with pytest.raises(SourceError, match="line 3: de is empty"):
         read_examples(spec({"source": "en", "targets": ("de", "fr")}), shape, tmp_path)
 
 
-def test_missing_column_and_no_examples(tmp_path: Path) -> None:
+def test_missing_column_and_empty_file_are_rejected(tmp_path: Path) -> None:
     write(tmp_path, "a\tc", "1\t2")
     with pytest.raises(SourceError, match="has no column b\n  Name one of its columns: a, c"):
         read_examples(spec(TEXT_COLUMNS), ExampleSchema(PAIRS), tmp_path)
@@ -179,7 +177,7 @@ def test_missing_column_and_no_examples(tmp_path: Path) -> None:
         read_examples(spec(TEXT_COLUMNS), ExampleSchema(PAIRS), tmp_path)
 
 
-def test_relative_and_absolute_paths(tmp_path: Path) -> None:
+def test_relative_and_absolute_paths_are_resolved(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write(tmp_path / "sub", "a\tb", "1\t2")
     for path in ("sub/t.tsv", str(tmp_path / "sub" / "t.tsv")):
@@ -196,7 +194,7 @@ def test_relative_and_absolute_paths(tmp_path: Path) -> None:
         (["q\tyes\tno", "q\tfine\tq"], "line 3: the negative is the anchor itself"),
     ],
 )
-def test_a_negative_that_is_a_right_answer_is_refused(rows: list[str], message: str, tmp_path: Path) -> None:
+def test_negative_equal_to_a_positive_is_rejected(rows: list[str], message: str, tmp_path: Path) -> None:
     write(tmp_path, "a\tp\tn", *rows)
     columns = {"anchor": "a", "positive": "p", "negative": "n"}
     with pytest.raises(SourceError, match=message) as caught:
@@ -207,6 +205,6 @@ def test_a_negative_that_is_a_right_answer_is_refused(rows: list[str], message: 
     assert len(read_examples(spec(columns), margins, tmp_path)) == len(rows)
 
 
-def test_a_right_answer_to_another_anchor_is_a_negative(tmp_path: Path) -> None:
+def test_positive_of_another_anchor_is_a_valid_negative(tmp_path: Path) -> None:
     write(tmp_path, "a\tp\tn", "q\tyes\tno", "r\tno\tyes")
     assert len(read_examples(spec({"anchor": "a", "positive": "p", "negative": "n"}), NEGATIVES, tmp_path)) == 2

@@ -35,7 +35,7 @@ def loader(sampler: MixedBatchSampler, workers: int = 0) -> DataLoader[Any]:
     return DataLoader(MixedDataset(SIZES), batch_sampler=sampler, collate_fn=list, num_workers=workers)
 
 
-def test_one_process_gets_the_joint_batches() -> None:
+def test_single_process_gets_the_joint_batches() -> None:
     sampler = MixedBatchSampler(PLAN)
     for epoch in (0, 2, 1):
         sampler.set_epoch(epoch)
@@ -45,7 +45,7 @@ def test_one_process_gets_the_joint_batches() -> None:
 
 
 @pytest.mark.parametrize("processes", [2, 3, 7])
-def test_the_parts_of_all_processes_are_the_joint_batch(processes: int) -> None:
+def test_parts_of_all_processes_form_the_joint_batch(processes: int) -> None:
     samplers = [MixedBatchSampler(PLAN, process=process, processes=processes) for process in range(processes)]
     for sampler in samplers:
         sampler.set_epoch(1)
@@ -59,12 +59,12 @@ def test_the_parts_of_all_processes_are_the_joint_batch(processes: int) -> None:
     assert all(all(parts) for parts in batches)
 
 
-def test_worker_processes_give_the_same_batches() -> None:
+def test_dataloader_workers_give_the_same_batches() -> None:
     assert list(loader(MixedBatchSampler(PLAN), workers=1)) == joint(0)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_resumed_epoch_goes_on_with_the_batches_not_yet_seen(processes: int) -> None:
+def test_resumed_epoch_continues_with_unseen_batches(processes: int) -> None:
     sampler = MixedBatchSampler(PLAN, processes=processes)
     sampler.set_epoch(2)
     whole = list(loader(sampler))
@@ -75,18 +75,18 @@ def test_a_resumed_epoch_goes_on_with_the_batches_not_yet_seen(processes: int) -
     assert list(resumed) == whole[3:]
 
 
-def test_more_processes_than_examples_in_a_batch() -> None:
+def test_more_processes_than_batch_examples_are_rejected() -> None:
     with pytest.raises(UsageError, match="a batch of 7 cannot be shared by 8 processes"):
         MixedBatchSampler(PLAN, process=0, processes=8)
 
 
 @pytest.mark.parametrize(("process", "processes"), [(1, 1), (-1, 2), (0, 0)])
-def test_a_process_that_does_not_exist(process: int, processes: int) -> None:
+def test_invalid_process_number_raises_value_error(process: int, processes: int) -> None:
     with pytest.raises(ValueError, match="process"):
         MixedBatchSampler(PLAN, process=process, processes=processes)
 
 
-def test_accelerate_refuses_to_deal_the_parts_out_once_more() -> None:
+def test_accelerate_rejects_splitting_batches_again() -> None:
     from accelerate.data_loader import prepare_data_loader
 
     with pytest.raises(ValueError, match="batch_size"):

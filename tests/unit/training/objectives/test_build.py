@@ -11,25 +11,25 @@ from es_sbert.training.training_examples import LabelKind
 from tests.unit.training.objectives.samples import ALL_SPECS, DIMENSIONS, SPECS, settings
 
 
-def test_every_kind_of_the_recipe_has_a_sample() -> None:
+def test_every_objective_kind_has_a_sample() -> None:
     kinds = set(get_args(get_args(ObjectiveSpec)[0]))
     assert {type(settings(values)) for values in SPECS.values()} == kinds
 
 
 @pytest.mark.parametrize("values", ALL_SPECS.values(), ids=ALL_SPECS.keys())
-def test_the_shape_is_that_of_the_objective(values: dict[str, Any]) -> None:
+def test_schema_equals_that_of_the_objective(values: dict[str, Any]) -> None:
     shape, objective = objective_schema(settings(values)), build_objective(settings(values), DIMENSIONS)
     for attribute in ("roles", "repeats_last", "label", "distinct"):
         assert getattr(shape, attribute) == getattr(objective.schema, attribute)
 
 
-def test_the_shape_of_regression_has_the_range_of_the_recipe() -> None:
+def test_regression_schema_has_the_recipe_range() -> None:
     assert objective_schema(settings({"kind": "regression"})).score_range == (0, 1)
     assert objective_schema(settings({"kind": "regression", "range": [-1, 1]})).score_range == (-1, 1)
     assert objective_schema(settings({"kind": "cosent"})).score_range is None
 
 
-def test_the_shape_of_softmax_has_the_classes_of_the_recipe() -> None:
+def test_softmax_schema_has_the_recipe_classes() -> None:
     shape = objective_schema(settings(SPECS["softmax"]))
     assert (shape.label, shape.classes) == (LabelKind.CLASS, ("no", "perhaps", "yes"))
 
@@ -42,7 +42,7 @@ def test_the_shape_of_softmax_has_the_classes_of_the_recipe() -> None:
     ({"kind": "regression"}, False),
     ({"kind": "cosent"}, False),
 ])  # fmt: skip
-def test_the_shape_says_whether_a_teacher_labels_the_data(values: dict[str, Any], taught: bool) -> None:
+def test_schema_tells_whether_a_teacher_labels_the_data(values: dict[str, Any], taught: bool) -> None:
     assert objective_schema(settings(values)).taught is taught
 
 
@@ -64,6 +64,6 @@ def test_the_shape_says_whether_a_teacher_labels_the_data(values: dict[str, Any]
     ({"kind": "cosent", "matryoshka": {"dimensions": [8, 4], "weights": [1]}}, "1 weights for 2 dimensions"),
     ({"kind": "cosent", "matryoshka": {"dimensions": []}}, "at least 1 item"),
 ])  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         settings(values)

@@ -17,7 +17,7 @@ def build(scale: float = 20) -> CoSENTLoss:
     return CoSENTLoss(CoSentSpec(kind="cosent", scale=scale))
 
 
-def test_by_hand() -> None:
+def test_loss_by_hand() -> None:
     # Cosines 1, 0 and −1 with scores 0, 1 and 1: the first lies 1 above the second and 2 above the third, though its
     # score is lower. Times log 2, exp makes 2 and 4 of that; the pairs of score 1 are not compared.
     u, v = tensor([1, 0], [1, 0], [1, 0]), tensor([2, 0], [0, 1], [-3, 0])
@@ -28,7 +28,7 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize("scale", [1, 20, 100])
 @pytest.mark.parametrize("steps", [2, 5, 1000])  # few steps: many equal scores
-def test_like_sentence_transformers(scale: float, steps: int) -> None:
+def test_equals_sentence_transformers(scale: float, steps: int) -> None:
     objective = build(scale)
     labels = labels_for(objective.schema.label)
     assert labels is not None
@@ -36,7 +36,7 @@ def test_like_sentence_transformers(scale: float, steps: int) -> None:
     assert_same_as_reference(objective, lambda model: losses.CoSENTLoss(model, scale=scale), columns(2), rounded)
 
 
-def test_equal_scores_say_nothing() -> None:
+def test_equal_scores_give_zero_loss_and_gradient() -> None:
     vectors = columns(2)
     loss = build()(vectors, torch.full((BATCH,), 0.5))
     assert loss.item() == 0
@@ -45,14 +45,14 @@ def test_equal_scores_say_nothing() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.floats(0.5, 3), st.floats(-2, 2))
-def test_only_the_order_of_the_scores_counts(seed: int, power: float, shift: float) -> None:
+def test_loss_depends_only_on_score_order(seed: int, power: float, shift: float) -> None:
     objective = build()
     vectors = columns(2, seed)
     labels = (torch.randperm(BATCH, generator=torch.Generator().manual_seed(seed)) + 1).float()
     assert objective(vectors, labels).item() == objective(vectors, labels**power + shift).item()
 
 
-def test_a_wrong_order_is_turned_round() -> None:
+def test_gradient_reverses_a_wrong_order() -> None:
     u, v = tensor([1, 0], [1, 0]), tensor([2, 1], [1, 2]).requires_grad_()
     build()([u, v], torch.tensor([0.0, 1])).backward()  # the first cosine is the higher, its score the lower
     assert v.grad is not None

@@ -9,7 +9,7 @@ from es_sbert.training.losses import MarginMSELoss, VectorDistillationLoss, chec
 from tests.unit.training.objectives.samples import BATCH, assert_same_as_reference, columns, labels_for, tensor
 
 
-def test_vectors_by_hand() -> None:
+def test_vector_loss_by_hand() -> None:
     source, target, teacher = tensor([1, 2]), tensor([3, 2]), tensor([1, 0])
     # (0² + 2²) / 2 for the source, (2² + 2²) / 2 for the target.
     assert VectorDistillationLoss()([source], teacher).item() == pytest.approx(2)
@@ -17,12 +17,12 @@ def test_vectors_by_hand() -> None:
 
 
 @pytest.mark.parametrize("targets", [0, 1, 3])
-def test_vectors_like_sentence_transformers(targets: int) -> None:
+def test_vector_loss_equals_sentence_transformers(targets: int) -> None:
     objective = VectorDistillationLoss()
     assert_same_as_reference(objective, losses.MSELoss, columns(1 + targets), labels_for(objective.schema.label))
 
 
-def test_margins_by_hand() -> None:
+def test_margin_loss_by_hand() -> None:
     # (1, 2)·(3, 1) − (1, 2)·(0, 1) = 5 − 2 = 3, two more than the teacher's margin; 1 − 0 = 1, the teacher's own.
     anchor, positive, negative = tensor([1, 2], [0, 1]), tensor([3, 1], [1, 1]), tensor([0, 1], [1, 0])
     loss = MarginMSELoss()([anchor, positive, negative], torch.tensor([1.0, 1]))
@@ -30,13 +30,13 @@ def test_margins_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_margins_like_sentence_transformers(seed: int) -> None:
+def test_margin_loss_equals_sentence_transformers(seed: int) -> None:
     objective = MarginMSELoss()
     labels = labels_for(objective.schema.label, seed)
     assert_same_as_reference(objective, losses.MarginMSELoss, columns(3, seed), labels)
 
 
-def test_a_teacher_of_another_width_is_refused_with_the_way_out() -> None:
+def test_teacher_of_another_width_is_rejected_with_remedy() -> None:
     with pytest.raises(RecipeInvalid, match="teacher's vectors have 20 dimensions, the student's 12") as caught:
         VectorDistillationLoss()(columns(2), torch.zeros(BATCH, 20))
     assert "dense: {out_features: 20}" in caught.value.remedy

@@ -16,7 +16,7 @@ def build(scale: float = 20, *, symmetric: bool = False) -> MultipleNegativesRan
     return MultipleNegativesRankingLoss(InBatchSpec(kind="in-batch", scale=scale, symmetric=symmetric))
 
 
-def test_by_hand() -> None:
+def test_loss_by_hand() -> None:
     # Cosines are 1 on the diagonal and 0 beside it; times log 3, exp makes 3 and 1 of them.
     anchors, positives = tensor([1, 0], [0, 1]), tensor([5, 0], [0, 2])
     assert build(log(3))([anchors, positives], None).item() == pytest.approx(log(4 / 3))
@@ -37,7 +37,7 @@ def test_hard_negatives_by_hand() -> None:
 @pytest.mark.parametrize("scale", [1, 20, 100])
 @pytest.mark.parametrize("negatives", [0, 1, 3])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_like_sentence_transformers(scale: float, negatives: int, symmetric: bool) -> None:
+def test_equals_sentence_transformers(scale: float, negatives: int, symmetric: bool) -> None:
     both_ways = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
     assert_same_as_reference(
         build(scale, symmetric=symmetric),
@@ -47,7 +47,7 @@ def test_like_sentence_transformers(scale: float, negatives: int, symmetric: boo
     )
 
 
-def test_the_positive_is_pulled_and_the_negatives_are_pushed() -> None:
+def test_gradient_pulls_positives_and_pushes_negatives() -> None:
     anchor, positive, negative = tensor([1, 0]), tensor([1, 1]).requires_grad_(), tensor([1, 1]).requires_grad_()
     build()([anchor, positive, negative], None).backward()
     assert positive.grad is not None

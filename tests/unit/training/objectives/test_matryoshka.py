@@ -26,14 +26,14 @@ def build(values: dict[str, Any], *shapes: int, weights: tuple[float, ...] | Non
     return build_objective(settings(values | {"matryoshka": matryoshka}), DIMENSIONS)
 
 
-def test_by_hand() -> None:
+def test_loss_by_hand() -> None:
     # Of one value each the cosine is 1, of two (9 − 16) / 25 = −0.28; gold 0. 1 · 1² + ½ · 0.28².
     u, v = tensor([3, 4]), tensor([3, -4])
     objective = build({"kind": "regression"}, 1, 2, weights=(1, 0.5))
     assert objective([u, v], torch.tensor([0.0])).item() == pytest.approx(1 + 0.5 * 0.0784)
 
 
-def test_a_teachers_vectors_are_cut_too() -> None:
+def test_teacher_vectors_are_truncated_too() -> None:
     # Of one value each: (1 − 3)² = 4; of two: (4 + 1) / 2.
     objective = build(SPECS["vector-distillation"], 1, 2)
     assert objective([tensor([1, 2])], tensor([3, 1])).item() == pytest.approx(4 + 2.5)
@@ -46,7 +46,7 @@ def test_a_teachers_vectors_are_cut_too() -> None:
     ({"kind": "in-batch"}, 2, losses.MultipleNegativesRankingLoss),
     ({"kind": "in-batch"}, 4, losses.MultipleNegativesRankingLoss),
 ])  # fmt: skip
-def test_like_sentence_transformers(
+def test_equals_sentence_transformers(
     values: dict[str, Any], count: int, reference: Any, weights: tuple[float, ...] | None
 ) -> None:
     objective = build(values, DIMENSIONS, 6, 3, weights=weights)
@@ -59,7 +59,7 @@ def test_like_sentence_transformers(
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_the_whole_vector_alone_is_the_objective_itself(name: str) -> None:
+def test_full_dimension_alone_equals_the_wrapped_objective(name: str) -> None:
     torch.manual_seed(0)
     plain = build_objective(settings(SPECS[name]), DIMENSIONS)
     torch.manual_seed(0)
@@ -69,7 +69,7 @@ def test_the_whole_vector_alone_is_the_objective_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_it_wants_the_data_of_the_objective_it_wraps(name: str) -> None:
+def test_schema_equals_that_of_the_wrapped_objective(name: str) -> None:
     plain, wrapped = (
         build_objective(settings(specs[key]), DIMENSIONS)
         for specs, key in ((SPECS, name), (ALL_SPECS, f"matryoshka of {name}"))
@@ -78,7 +78,7 @@ def test_it_wants_the_data_of_the_objective_it_wraps(name: str) -> None:
     assert wrapped.schema == plain.schema
 
 
-def test_each_dimension_has_a_head_of_its_own() -> None:
+def test_each_dimension_has_its_own_head() -> None:
     objective = build(SPECS["softmax"], 12, 4)
     assert {name: tuple(parameter.shape) for name, parameter in objective.named_parameters()} == {
         "objectives.0.classifier.weight": (3, 36),
@@ -99,12 +99,12 @@ def test_values_beyond_the_longest_dimension_get_no_gradient() -> None:
         assert not column.grad[:, 4:].any()
 
 
-def test_more_dimensions_than_the_model_has_are_refused() -> None:
+def test_dimension_above_the_model_width_is_rejected() -> None:
     with pytest.raises(RecipeInvalid, match="first 16 dimensions, but the vectors have 12") as caught:
         build({"kind": "cosent"}, 16, 8)
     assert "dense: {out_features: 16}" in caught.value.remedy
 
 
-def test_a_wider_teacher_is_refused_though_it_could_be_cut() -> None:
+def test_wider_teacher_is_rejected() -> None:
     with pytest.raises(RecipeInvalid, match="teacher's vectors have 20 dimensions, the student's 12"):
         build(SPECS["vector-distillation"], 12, 6)(columns(1), torch.zeros(BATCH, 20))

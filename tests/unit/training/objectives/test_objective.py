@@ -17,7 +17,7 @@ def build(values: dict[str, Any]) -> Objective:
 
 
 @every_objective
-def test_a_step_against_the_gradient_makes_the_loss_smaller(values: dict[str, Any]) -> None:
+def test_gradient_step_lowers_the_loss(values: dict[str, Any]) -> None:
     objective = build(values)
     vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
     loss = objective(vectors, labels)
@@ -31,7 +31,7 @@ def test_a_step_against_the_gradient_makes_the_loss_smaller(values: dict[str, An
 
 
 @every_objective
-def test_a_vector_that_is_no_number_shows_in_the_loss(values: dict[str, Any]) -> None:
+def test_nan_in_a_vector_makes_the_loss_nan(values: dict[str, Any]) -> None:
     objective = build_objective(settings(values), DIMENSIONS)
     vectors = columns(len(objective.schema.roles))
     with torch.no_grad():
@@ -75,7 +75,7 @@ def test_half_precision_vectors_are_computed_with_in_float32(values: dict[str, A
 
 
 @every_objective
-def test_the_order_of_the_batch_does_not_matter(values: dict[str, Any]) -> None:
+def test_batch_order_does_not_matter(values: dict[str, Any]) -> None:
     objective = build(values)
     vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
@@ -84,7 +84,7 @@ def test_the_order_of_the_batch_does_not_matter(values: dict[str, Any]) -> None:
 
 
 @every_objective
-def test_one_example_is_a_batch(values: dict[str, Any]) -> None:
+def test_batch_of_one_example(values: dict[str, Any]) -> None:
     objective = build(values)
     assert objective(
         columns(len(objective.schema.roles), batch=1), labels_for(objective.schema.label, batch=1)
@@ -92,7 +92,7 @@ def test_one_example_is_a_batch(values: dict[str, Any]) -> None:
 
 
 @every_objective
-def test_columns_that_are_not_the_roles_are_refused(values: dict[str, Any]) -> None:
+def test_wrong_number_of_columns_raises_value_error(values: dict[str, Any]) -> None:
     objective = build(values)
     labels = labels_for(objective.schema.label)
     count = len(objective.schema.roles)
@@ -104,7 +104,7 @@ def test_columns_that_are_not_the_roles_are_refused(values: dict[str, Any]) -> N
 
 
 @every_objective
-def test_columns_and_labels_of_the_wrong_shape_are_refused(values: dict[str, Any]) -> None:
+def test_wrong_shapes_raise_value_error(values: dict[str, Any]) -> None:
     objective = build(values)
     vectors, labels = columns(len(objective.schema.roles)), labels_for(objective.schema.label)
     with pytest.raises(ValueError, match="columns of shapes"):

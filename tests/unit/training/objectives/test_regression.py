@@ -9,7 +9,7 @@ from es_sbert.training.objective_settings import RegressionSpec
 from tests.unit.training.objectives.samples import assert_same_as_reference, columns, labels_for, tensor
 
 
-def test_by_hand() -> None:
+def test_loss_by_hand() -> None:
     # Cosines 24/25 and 0; (0.96 − 1)² = 0.0016 and (0 − 0.5)² = 0.25.
     u, v = tensor([3, 4], [1, 0]), tensor([4, 3], [0, 7])
     loss = CosineSimilarityLoss(RegressionSpec(kind="regression"))([u, v], torch.tensor([1, 0.5]))
@@ -17,13 +17,13 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_like_sentence_transformers(seed: int) -> None:
+def test_equals_sentence_transformers(seed: int) -> None:
     objective = CosineSimilarityLoss(RegressionSpec(kind="regression"))
     labels = labels_for(objective.schema.label, seed)
     assert_same_as_reference(objective, losses.CosineSimilarityLoss, columns(2, seed), labels)
 
 
-def test_a_cosine_below_the_score_is_raised() -> None:
+def test_gradient_raises_a_cosine_below_the_score() -> None:
     u, v = tensor([1, 0]).requires_grad_(), tensor([0, 1])
     CosineSimilarityLoss(RegressionSpec(kind="regression"))([u, v], torch.tensor([1.0])).backward()
     assert u.grad is not None

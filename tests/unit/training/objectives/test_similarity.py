@@ -11,7 +11,7 @@ from es_sbert.training.objective_settings import TripletDistance
 from tests.unit.training.objectives.samples import columns, tensor
 
 
-def test_by_hand() -> None:
+def test_similarities_by_hand() -> None:
     u, v = tensor([3, 4], [0, 2]), tensor([4, 3], [0, -5])
     assert normalize_vectors(u).flatten().tolist() == pytest.approx([0.6, 0.8, 0, 1])
     assert pairwise_cosine(u, v).tolist() == pytest.approx([24 / 25, -1])
@@ -22,19 +22,19 @@ def test_by_hand() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.floats(1e-4, 1e4))
-def test_a_cosine_does_not_see_lengths(seed: int, factor: float) -> None:
+def test_cosine_is_independent_of_length(seed: int, factor: float) -> None:
     u, v = columns(2, seed)
     torch.testing.assert_close(pairwise_cosine(factor * u, v), pairwise_cosine(u, v), rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_are_those_of_the_formulas() -> None:
+def test_gradients_pass_gradcheck() -> None:
     u, v = (column.detach().double().requires_grad_() for column in columns(2))
     assert torch.autograd.gradcheck(pairwise_cosine, (u, v))
     for distance in TripletDistance:
         assert torch.autograd.gradcheck(lambda a, b, kind=distance: pairwise_distance(a, b, kind), (u, v))
 
 
-def test_a_vector_without_direction_has_cosine_0_and_no_gradient() -> None:
+def test_zero_vector_has_cosine_0_and_no_gradient() -> None:
     u = tensor([0, 0], [1e-12, 0]).requires_grad_()
     v = tensor([1, 2], [3, 4]).requires_grad_()
     cosines = pairwise_cosine(u, v)

@@ -20,7 +20,7 @@ def build(*features: PairFeature, dimensions: int = DIMENSIONS, classes: tuple[s
     return SoftmaxLoss(SoftmaxSpec(kind="softmax", classes=classes, features=features or PAPER), dimensions)
 
 
-def test_by_hand() -> None:
+def test_loss_by_hand() -> None:
     objective = build(dimensions=2, classes=("no", "yes"))
     with torch.no_grad():
         # u = (1, 2), v = (3, 1): the features are (1, 2 | 3, 1 | 2, 1). Only |u−v|'s first value, 2, counts, so that
@@ -36,11 +36,11 @@ def test_by_hand() -> None:
     assert objective([u, v], torch.tensor([1])).item() == pytest.approx(log(2))
 
 
-def test_the_features_of_the_paper_are_the_default() -> None:
+def test_default_features_are_those_of_the_paper() -> None:
     assert SoftmaxSpec(kind="softmax", classes=CLASSES).features == PAPER
 
 
-def test_features_stand_in_the_order_of_the_recipe() -> None:
+def test_features_are_in_recipe_order() -> None:
     u, v = tensor([1, 2]), tensor([3, 1])
     values = {PairFeature.U: [1, 2], PairFeature.V: [3, 1], PairFeature.DIFFERENCE: [2, 1], PairFeature.PRODUCT: [3, 2]}
     for size in range(1, 5):
@@ -55,7 +55,7 @@ def test_features_stand_in_the_order_of_the_recipe() -> None:
     (True, True, False), (True, True, True), (True, False, False), (True, False, True), (False, True, False),
     (False, True, True), (False, False, True),
 ])  # fmt: skip
-def test_like_sentence_transformers(sentences: bool, difference: bool, product: bool) -> None:
+def test_equals_sentence_transformers(sentences: bool, difference: bool, product: bool) -> None:
     features = (
         [PairFeature.U, PairFeature.V] * sentences
         + [PairFeature.DIFFERENCE] * difference
@@ -71,7 +71,7 @@ def test_like_sentence_transformers(sentences: bool, difference: bool, product: 
     assert_same_as_reference(objective, reference, columns(2), labels_for(objective.schema.label))
 
 
-def test_starts_from_the_weights_that_sentence_transformers_starts_from() -> None:
+def test_initial_weights_equal_sentence_transformers() -> None:
     objective = build()
     torch.manual_seed(0)
     reference = torch.nn.Linear(3 * DIMENSIONS, 3)
@@ -79,7 +79,7 @@ def test_starts_from_the_weights_that_sentence_transformers_starts_from() -> Non
     assert torch.equal(objective.classifier.bias, reference.bias)
 
 
-def test_the_classifier_learns() -> None:
+def test_classifier_gets_gradients() -> None:
     objective = build()
     objective(columns(2), labels_for(objective.schema.label)).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in objective.parameters())

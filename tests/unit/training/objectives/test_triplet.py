@@ -27,7 +27,7 @@ def build(distance: TripletDistance = TripletDistance.EUCLIDEAN, margin: float =
     # 7 and 14: max(7 − 14 + 8, 0) = 1 and 15.
     (TripletDistance.MANHATTAN, 8, (1 + 15) / 2),
 ])  # fmt: skip
-def test_by_hand(distance: TripletDistance, margin: float, loss: float) -> None:
+def test_loss_by_hand(distance: TripletDistance, margin: float, loss: float) -> None:
     anchor, near, far = tensor([0, 0], [0, 0]), tensor([3, 4], [6, 8]), tensor([6, 8], [3, 4])
     assert build(distance, margin)([anchor, near, far], None).item() == pytest.approx(loss)
 
@@ -40,7 +40,7 @@ def test_cosine_by_hand() -> None:
 
 @pytest.mark.parametrize("distance", TripletDistance)
 @pytest.mark.parametrize("margin", [0.1, 1, 5])
-def test_like_sentence_transformers(distance: TripletDistance, margin: float) -> None:
+def test_equals_sentence_transformers(distance: TripletDistance, margin: float) -> None:
     assert_same_as_reference(
         build(distance, margin),
         lambda model: losses.TripletLoss(model, distance_metric=METRICS[distance], triplet_margin=margin),
@@ -49,7 +49,7 @@ def test_like_sentence_transformers(distance: TripletDistance, margin: float) ->
     )
 
 
-def test_a_positive_that_is_the_anchor_gives_no_gradient_of_its_own() -> None:
+def test_positive_equal_to_the_anchor_adds_no_gradient() -> None:
     anchor, negative = tensor([3, 4]).requires_grad_(), tensor([3, 5])
     # d(a, p) = 0 and d(a, n) = 1, so that the loss is 0 − 1 + 2; only n pulls: −∂d(a, n)/∂a = (0, 1).
     loss = build(margin=2)([anchor, anchor.detach().clone(), negative], None)
@@ -59,7 +59,7 @@ def test_a_positive_that_is_the_anchor_gives_no_gradient_of_its_own() -> None:
     assert anchor.grad.flatten().tolist() == [0, 1]
 
 
-def test_beyond_the_margin_nothing_moves() -> None:
+def test_triplet_beyond_the_margin_has_no_gradient() -> None:
     vectors = [tensor([0, 0]).requires_grad_(), tensor([1, 0]).requires_grad_(), tensor([9, 0]).requires_grad_()]
     build()(vectors, None).backward()
     assert all(column.grad is not None and not column.grad.any() for column in vectors)

@@ -47,7 +47,7 @@ def open_task(base: Path, objective: ObjectiveSpec = REGRESSION, max_tokens: int
     return open_cross_encoder_task(spec, {"toy": objective})
 
 
-def test_the_regression_loss_is_the_binary_cross_entropy_of_the_sigmoid(base: Path) -> None:
+def test_regression_loss_is_binary_cross_entropy(base: Path) -> None:
     task = open_task(base).eval()
     data = examples()
     loss = task("toy", task.collate(data, [0, 2, 5]))
@@ -58,7 +58,7 @@ def test_the_regression_loss_is_the_binary_cross_entropy_of_the_sigmoid(base: Pa
 
 
 @pytest.mark.parametrize("rows", [[4, 1, 0], [2]])
-def test_pairs_are_tokenised_once_and_padded_batch_by_batch(
+def test_pairs_are_tokenized_once_and_padded_per_batch(
     base: Path, rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = open_task(base)
@@ -73,7 +73,7 @@ def test_pairs_are_tokenised_once_and_padded_batch_by_batch(
         assert torch.equal(found[name], tensor)
 
 
-def test_the_losses_are_those_of_sentence_transformers(base: Path, tmp_path: Path) -> None:
+def test_losses_equal_sentence_transformers(base: Path, tmp_path: Path) -> None:
     for objective, labels, kind in ((REGRESSION, SCORES, BinaryCrossEntropyLoss), (NLI, CLASSES, CrossEntropyLoss)):
         task = open_task(base, objective).eval()
         task.save(tmp_path / objective.kind, name="toy")
@@ -83,21 +83,21 @@ def test_the_losses_are_those_of_sentence_transformers(base: Path, tmp_path: Pat
         assert task("toy", task.collate(data, range(len(data)))).item() == pytest.approx(theirs.item(), abs=1e-5)
 
 
-def test_gold_scores_of_another_range_are_mapped_to_probabilities(base: Path) -> None:
+def test_gold_scores_are_scaled_to_probabilities(base: Path) -> None:
     task = open_task(base, RegressionSpec(kind="regression", range=(-1.0, 1.0)))
     data = examples([-1.0, 0.0, 1.0, 0.5, 0.5, 0.5])
     assert task.collate(data, [2, 0, 1, 3])["labels"].tolist() == [1.0, 0.0, 0.5, 0.75]
 
 
 @pytest.mark.parametrize(("objective", "labels"), [(REGRESSION, SCORES), (NLI, CLASSES)])
-def test_the_loss_falls(base: Path, objective: ObjectiveSpec, labels: list[float]) -> None:
+def test_training_lowers_the_loss(base: Path, objective: ObjectiveSpec, labels: list[float]) -> None:
     task = open_task(base, objective)
     seen = losses(task, examples(labels), 30)
     assert seen[-1] < 0.8 * seen[0]  # soft labels leave an entropy of 0.34
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
-def test_saved_scores_are_those_of_sentence_transformers(tmp_path: Path, architecture: str) -> None:
+def test_saved_scores_equal_sentence_transformers(tmp_path: Path, architecture: str) -> None:
     task = open_task(write_checkpoint(tmp_path / "base", architecture), max_tokens=20)
     task.save(tmp_path / "saved", name="toy")
     ours = task.encoder.score(FIRST, SECOND)
@@ -110,7 +110,7 @@ def test_saved_scores_are_those_of_sentence_transformers(tmp_path: Path, archite
     assert np.ptp(ours) > 1e-3  # the pairs are told apart at all
 
 
-def test_a_folder_of_sentence_transformers_gives_its_scores(base: Path, tmp_path: Path) -> None:
+def test_sentence_transformers_folder_gives_equal_scores(base: Path, tmp_path: Path) -> None:
     open_task(base).save(tmp_path / "saved", name="toy")
     reference = Reference(str(tmp_path / "saved"), device="cpu", activation_fn=torch.nn.Identity())
     reference.save(str(tmp_path / "theirs"))
@@ -124,7 +124,7 @@ def test_a_folder_of_sentence_transformers_gives_its_scores(base: Path, tmp_path
     np.testing.assert_allclose(trained, 1 / (1 + np.exp(-again)), atol=1e-5)
 
 
-def test_bert_is_told_which_text_a_token_belongs_to(base: Path) -> None:
+def test_bert_gets_token_type_ids(base: Path) -> None:
     network = open_task(base).encoder.eval()
     inputs = network.inputs(network.tokenize(FIRST[:1], SECOND[:1]))
     assert set(inputs["token_type_ids"][0].tolist()) == {0, 1}
@@ -133,7 +133,7 @@ def test_bert_is_told_which_text_a_token_belongs_to(base: Path) -> None:
         assert not torch.allclose(network(inputs), blind)
 
 
-def test_a_trained_head_gets_the_inputs_that_its_own_tokenizer_gives(tmp_path: Path) -> None:
+def test_trained_head_gets_the_inputs_of_its_tokenizer(tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "trained")
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
     for types, told in (([], False), (["token_type_ids"], True)):
@@ -152,7 +152,7 @@ def test_padding_changes_no_score(base: Path) -> None:
     np.testing.assert_allclose(together, alone, atol=1e-6)
 
 
-def test_measuring_leaves_training_mode_alone_and_ignores_dropout(base: Path) -> None:
+def test_scoring_ignores_dropout_and_keeps_training_mode(base: Path) -> None:
     task = open_task(base).train()
     scorer = task.evaluated_model()
     assert isinstance(scorer, PairScorer)
@@ -161,7 +161,7 @@ def test_measuring_leaves_training_mode_alone_and_ignores_dropout(base: Path) ->
     assert scorer.score([], []).shape == (0,)
 
 
-def test_the_probability_of_entailment_is_the_score_of_classes(base: Path, tmp_path: Path) -> None:
+def test_class_score_is_the_probability_of_entailment(base: Path, tmp_path: Path) -> None:
     task = open_task(base, NLI)
     task.save(tmp_path / "saved", name="toy")
     ours = open_pair_scorer(tmp_path / "saved").score(FIRST, SECOND)
@@ -169,14 +169,14 @@ def test_the_probability_of_entailment_is_the_score_of_classes(base: Path, tmp_p
     np.testing.assert_allclose(ours, reference.predict(PAIRS, apply_softmax=True)[:, 1], atol=1e-5)
 
 
-def test_classes_without_a_name_for_likeness_can_be_trained_but_not_scored(base: Path) -> None:
+def test_classes_without_a_similar_class_cannot_be_scored(base: Path) -> None:
     task = open_task(base, SoftmaxSpec(kind="softmax", classes=("a", "b", "c")))
     assert torch.isfinite(task("toy", task.collate(examples(CLASSES), [0, 1])))
     with pytest.raises(UsageError, match="a, b, c"):
         task.encoder.score(FIRST, SECOND)
 
 
-def test_lengths_are_those_of_the_pairs_as_read(base: Path) -> None:
+def test_lengths_are_those_of_truncated_pairs(base: Path) -> None:
     task = open_task(base, max_tokens=12)
     data = examples()
     lengths = task.lengths(data)
@@ -185,7 +185,7 @@ def test_lengths_are_those_of_the_pairs_as_read(base: Path) -> None:
         assert task.collate(data, [row])["inputs"]["input_ids"].shape == (1, length)
 
 
-def test_a_stage_goes_on_with_the_transformer_of_the_one_before_under_a_new_head(base: Path, tmp_path: Path) -> None:
+def test_stage_keeps_the_transformer_under_a_new_head(base: Path, tmp_path: Path) -> None:
     nli = open_task(base, NLI)
     losses(nli, examples(CLASSES), 1)
     nli.save(tmp_path / "nli", name="nli")
@@ -199,7 +199,7 @@ def test_a_stage_goes_on_with_the_transformer_of_the_one_before_under_a_new_head
     losses(scored, examples(), 1)
 
 
-def test_training_goes_on_from_a_saved_head(base: Path, tmp_path: Path) -> None:
+def test_training_continues_from_a_saved_head(base: Path, tmp_path: Path) -> None:
     task = open_task(base, NLI)
     task.save(tmp_path / "nli", name="nli")
     again = open_task(tmp_path / "nli", NLI).encoder.transformer.state_dict()
@@ -219,12 +219,12 @@ def test_training_goes_on_from_a_saved_head(base: Path, tmp_path: Path) -> None:
         ({"nli": NLI, "sts": REGRESSION}, "nli: contradiction, entailment, neutral; sts: a score"),
     ],
 )
-def test_objectives_that_do_not_fit_are_refused(base: Path, objectives: dict[str, ObjectiveSpec], message: str) -> None:
+def test_incompatible_objectives_are_rejected(base: Path, objectives: dict[str, ObjectiveSpec], message: str) -> None:
     with pytest.raises(RecipeInvalid, match=message):
         open_cross_encoder_task(ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER), objectives)
 
 
-def test_settings_of_a_bi_encoder_are_refused(base: Path) -> None:
+def test_bi_encoder_settings_are_rejected(base: Path) -> None:
     spec = ModelSpec(base=str(base), dense=DenseSpec(out_features=8), normalize=False, prompts={"query": "q"})
     with pytest.raises(RecipeInvalid, match="dense, normalize, prompts cannot apply"):
         open_cross_encoder_task(spec, {"toy": REGRESSION})
@@ -236,7 +236,7 @@ def test_settings_of_a_bi_encoder_are_refused(base: Path) -> None:
     ("architecture", "head"),
     [("bert", ["classifier"]), ("roberta", ["classifier"]), ("distilbert", ["pre_classifier", "classifier"])],
 )
-def test_low_rank_updates_leave_a_new_head_trainable(tmp_path: Path, architecture: str, head: list[str]) -> None:
+def test_lora_keeps_a_new_head_trainable(tmp_path: Path, architecture: str, head: list[str]) -> None:
     network = open_task(write_checkpoint(tmp_path / "base", architecture)).encoder
     assert network.head == head
     config = LoraConfig(
@@ -259,7 +259,7 @@ def test_bad_texts_are_refused(base: Path) -> None:
         network.score(["one", "two"], ["one"])
 
 
-def test_a_score_out_of_range_is_named_with_its_line(base: Path) -> None:
+def test_score_out_of_range_names_its_line(base: Path) -> None:
     task = open_task(base)
     with pytest.raises(RecipeInvalid, match=r"toy.tsv, line 3: the score 4.2 is not between 0 and 1"):
         task.collate(examples([0.1, 4.2, 0.3, 0.1, 0.1, 0.1]), [0, 1])
@@ -279,7 +279,7 @@ def test_a_missing_tokenizer_is_refused(base: Path, tmp_path: Path) -> None:
         open_task(folder)
 
 
-def test_weights_cut_short_are_refused(base: Path, tmp_path: Path) -> None:
+def test_truncated_weights_are_rejected(base: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(base, tmp_path / "cut"))
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:-100])
@@ -287,7 +287,7 @@ def test_weights_cut_short_are_refused(base: Path, tmp_path: Path) -> None:
         open_task(folder)
 
 
-def test_a_missing_tensor_is_not_replaced_by_random_weights(base: Path, tmp_path: Path) -> None:
+def test_missing_tensor_is_rejected(base: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = Path(shutil.copytree(base, tmp_path / "holes"))
@@ -309,7 +309,7 @@ def test_an_unknown_architecture_is_refused(base: Path, tmp_path: Path) -> None:
         open_task(folder)
 
 
-def test_a_tokenizer_that_does_not_part_the_texts_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_without_a_pair_separator_is_rejected(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, processors
 
     folder = write_checkpoint(tmp_path / "single")

@@ -49,7 +49,7 @@ def _by_loops(contexts: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_scores_are_those_of_loops(seed: int) -> None:
+def test_attention_cosine_equals_a_loop(seed: int) -> None:
     random = np.random.default_rng(seed)
     contexts, candidates = random.normal(size=(3, 4, 6)), random.normal(size=(5, 6))
     expected = _by_loops(contexts, candidates)
@@ -65,7 +65,7 @@ def test_equal_context_vectors_give_the_plain_cosine() -> None:
     assert scores.item() == pytest.approx(24 / 25)
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
+def test_gradients_pass_gradcheck() -> None:
     generator = torch.Generator().manual_seed(0)
     contexts = torch.randn(2, 3, 4, dtype=torch.float64, generator=generator, requires_grad=True)
     candidates = torch.randn(1, 5, 4, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -73,7 +73,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("zero", ["context", "candidate"])
-def test_vectors_without_direction_score_zero_with_finite_gradients(zero: str) -> None:
+def test_zero_vectors_score_zero_with_finite_gradients(zero: str) -> None:
     contexts = (torch.zeros if zero == "context" else torch.ones)(1, 2, 3).requires_grad_()
     candidates = (torch.zeros if zero == "candidate" else torch.ones)(1, 1, 3).requires_grad_()
     score = attention_cosine(contexts, candidates)

@@ -43,7 +43,7 @@ def saved(poly: PolyEncoderTask, tmp_path: Path) -> Path:
     return tmp_path / "poly"
 
 
-def test_a_poly_encoder_is_reopened_with_the_same_scores(poly: PolyEncoderTask, saved: Path) -> None:
+def test_reopened_poly_encoder_gives_the_same_scores(poly: PolyEncoderTask, saved: Path) -> None:
     assert is_pair_scorer(saved)
     scorer = open_pair_scorer(saved, name="mine")
     assert scorer.name == "mine"
@@ -52,19 +52,19 @@ def test_a_poly_encoder_is_reopened_with_the_same_scores(poly: PolyEncoderTask, 
     assert settings == {"format": 1, "name": "a name", "codes": 3}
 
 
-def test_its_encoder_is_a_sentence_transformers_folder(poly: PolyEncoderTask, saved: Path) -> None:
+def test_poly_encoder_base_opens_in_sentence_transformers(poly: PolyEncoderTask, saved: Path) -> None:
     theirs = SentenceTransformer(str(saved), device="cpu").encode(SECOND)
     np.testing.assert_allclose(theirs, poly.encoder.embed(SECOND), atol=1e-5)
 
 
-def test_a_cross_encoder_is_known_by_its_head(base: Path, tmp_path: Path) -> None:
+def test_cross_encoder_is_detected_by_its_head(base: Path, tmp_path: Path) -> None:
     spec = ModelSpec(base=str(base), kind=ModelKind.CROSS_ENCODER)
     open_cross_encoder_task(spec, OBJECTIVES).save(tmp_path / "cross", name="toy")
     assert is_pair_scorer(tmp_path / "cross")
     assert open_pair_scorer(tmp_path / "cross", name="mine").name == "mine"
 
 
-def test_sentence_encoders_are_no_pair_models(base: Path, tmp_path: Path) -> None:
+def test_sentence_encoders_are_not_pair_scorers(base: Path, tmp_path: Path) -> None:
     assert not is_pair_scorer(base)
     assert not is_pair_scorer(tmp_path / "nowhere")
     with pytest.raises(BundleInvalid, match="neither a cross-encoder nor a poly-encoder"):
@@ -108,7 +108,7 @@ def test_a_newer_format_is_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("open_pair_task", [open_cross_encoder_task, open_poly_encoder_task])
-def test_a_full_disk_is_an_os_error(
+def test_full_disk_raises_os_error(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_pair_task: Any
 ) -> None:
     def full(*args: object, **kwargs: object) -> None:

@@ -27,12 +27,12 @@ def model(*labels: str, activation: ScoreActivation = ScoreActivation.SIGMOID) -
     )
 
 
-def test_one_logit_gives_its_sigmoid() -> None:
+def test_single_logit_gives_its_sigmoid() -> None:
     scores = pair_scores(torch.tensor([[0.0], [math.log(3)]]), model("LABEL_0"))
     assert scores.tolist() == pytest.approx([0.5, 0.75])
 
 
-def test_or_the_logit_itself() -> None:
+def test_identity_activation_gives_the_logit() -> None:
     plain = model("LABEL_0", activation=ScoreActivation.IDENTITY)
     assert pair_scores(torch.tensor([[-7.0], [2.0]]), plain).tolist() == [-7.0, 2.0]
 
@@ -47,12 +47,12 @@ def test_classes_give_the_probability_of_entailment() -> None:
     ("classes", "number"),
     [(("0", "1"), 1), (("Duplicate", "other"), 0), (("NEUTRAL", "CONTRADICTION", "ENTAILMENT"), 2)],
 )
-def test_the_class_of_likeness_is_known_by_its_name(classes: tuple[str, ...], number: int) -> None:
+def test_similar_class_index(classes: tuple[str, ...], number: int) -> None:
     assert similar_class_index(classes) == number
 
 
 @pytest.mark.parametrize("classes", [("LABEL_0", "LABEL_1"), ("entailment", "paraphrase", "none")])
-def test_unclear_classes_are_refused(classes: tuple[str, ...]) -> None:
+def test_ambiguous_classes_are_rejected(classes: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="is not clear") as caught:
         similar_class_index(classes)
     assert "regression" in caught.value.remedy

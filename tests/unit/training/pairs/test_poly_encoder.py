@@ -45,7 +45,7 @@ def open_task(base: Path, objective: ObjectiveSpec = REGRESSION, codes: int = 5)
     return task
 
 
-def test_regression_is_the_squared_error_of_the_score(base: Path) -> None:
+def test_regression_loss_is_the_squared_score_error(base: Path) -> None:
     task = open_task(base)
     scores = task.network.score(FIRST, SECOND)
     loss = task("toy", task.collate(examples(), range(6)))
@@ -53,7 +53,7 @@ def test_regression_is_the_squared_error_of_the_score(base: Path) -> None:
 
 
 @pytest.mark.parametrize("negatives", [(), (NEGATIVES,)])
-def test_in_batch_is_the_cross_entropy_over_all_candidates(base: Path, negatives: tuple[list[str], ...]) -> None:
+def test_in_batch_loss_is_cross_entropy_over_all_candidates(base: Path, negatives: tuple[list[str], ...]) -> None:
     task = open_task(base, IN_BATCH)
     rows = [0, 1, 2, 3]
     candidates = [column[row] for column in (SECOND, *negatives) for row in rows]
@@ -66,7 +66,7 @@ def test_in_batch_is_the_cross_entropy_over_all_candidates(base: Path, negatives
 
 
 @pytest.mark.parametrize(("objective", "labels"), [(REGRESSION, SCORES), (IN_BATCH, None)])
-def test_the_loss_falls(base: Path, objective: ObjectiveSpec, labels: list[float] | None) -> None:
+def test_training_lowers_the_loss(base: Path, objective: ObjectiveSpec, labels: list[float] | None) -> None:
     task = open_task(base, objective)
     # "a man plays a guitar" stands twice as a context: only the first four pairs can all be told apart.
     data = examples(labels[:4] if labels else None, FIRST[:4], SECOND[:4])
@@ -76,7 +76,7 @@ def test_the_loss_falls(base: Path, objective: ObjectiveSpec, labels: list[float
     assert not torch.equal(task.network.codes, codes)  # the codes are trained too
 
 
-def test_a_new_poly_encoder_scores_nearly_as_its_base_does(base: Path) -> None:
+def test_new_poly_encoder_scores_close_to_its_base(base: Path) -> None:
     task = open_poly_encoder_task(ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER), {"toy": REGRESSION})
     assert task.network.codes.shape == (64, 24)
     encoder = open_siamese_encoder(base)
@@ -84,7 +84,7 @@ def test_a_new_poly_encoder_scores_nearly_as_its_base_does(base: Path) -> None:
     np.testing.assert_allclose(task.network.score(FIRST, SECOND), cosines, atol=0.15)
 
 
-def test_padding_and_company_change_no_score(base: Path) -> None:
+def test_score_is_independent_of_padding_and_batch(base: Path) -> None:
     network = open_task(base).network
     together = network.score(FIRST, SECOND)
     alone = [network.score([first], [second])[0] for first, second in zip(FIRST, SECOND, strict=True)]
@@ -92,12 +92,12 @@ def test_padding_and_company_change_no_score(base: Path) -> None:
     assert np.ptp(together) > 1e-2
 
 
-def test_the_order_of_a_pair_matters(base: Path) -> None:
+def test_pair_order_matters(base: Path) -> None:
     network = open_task(base).network
     assert not np.allclose(network.score(FIRST, SECOND), network.score(SECOND, FIRST), atol=1e-3)
 
 
-def test_equal_texts_go_through_the_transformer_once_a_side(base: Path) -> None:
+def test_equal_texts_are_encoded_once_per_side(base: Path) -> None:
     network = open_task(base).network
     firsts, seconds = [FIRST[0]] * 300 + [FIRST[1]] * 300, (SECOND[:3] * 200)
     seen: list[int] = []
@@ -114,7 +114,7 @@ def test_equal_texts_go_through_the_transformer_once_a_side(base: Path) -> None:
     )  # every place is filled
 
 
-def test_measuring_leaves_training_mode_alone_and_ignores_dropout(base: Path) -> None:
+def test_scoring_ignores_dropout_and_keeps_training_mode(base: Path) -> None:
     task = open_task(base).train()
     scorer = task.evaluated_model()
     assert isinstance(scorer, PairScorer)
@@ -130,7 +130,7 @@ def test_lengths_are_those_of_the_longer_text(base: Path) -> None:
     assert task.lengths(data)[3] == max(column["ids"].shape[1] for column in columns)
 
 
-def test_a_stage_goes_on_with_the_codes_of_the_one_before(base: Path, tmp_path: Path) -> None:
+def test_stage_continues_with_the_codes_of_the_previous_one(base: Path, tmp_path: Path) -> None:
     task = open_task(base)
     task.save(tmp_path / "first", name="first")
     spec = ModelSpec(base=str(tmp_path / "first"), kind=ModelKind.POLY_ENCODER, codes=5)
@@ -149,18 +149,18 @@ def test_a_stage_goes_on_with_the_codes_of_the_one_before(base: Path, tmp_path: 
         (RegressionSpec(kind="regression", matryoshka=MatryoshkaSpec(dimensions=(8,))), "matryoshka"),
     ],
 )
-def test_objectives_that_do_not_fit_are_refused(base: Path, objective: ObjectiveSpec, message: str) -> None:
+def test_incompatible_objectives_are_rejected(base: Path, objective: ObjectiveSpec, message: str) -> None:
     with pytest.raises(RecipeInvalid, match=message):
         open_task(base, objective)
 
 
-def test_layers_between_tokens_and_vectors_are_refused(base: Path) -> None:
+def test_dense_or_several_pooling_modes_are_rejected(base: Path) -> None:
     spec = ModelSpec(base=str(base), kind=ModelKind.POLY_ENCODER, dense=DenseSpec(out_features=24))
     with pytest.raises(RecipeInvalid, match="Dense layers or several pooling modes"):
         open_poly_encoder_task(spec, {"toy": REGRESSION})
 
 
-def test_a_score_out_of_range_is_named_with_its_line(base: Path) -> None:
+def test_score_out_of_range_names_its_line(base: Path) -> None:
     task = open_task(base)
     with pytest.raises(RecipeInvalid, match=r"toy.tsv, line 2: the score -0.5 is not between 0 and 1"):
         task.collate(examples([-0.5, 0.2, 0.3, 0.1, 0.1, 0.1]), [0, 1])

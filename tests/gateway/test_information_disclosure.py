@@ -24,7 +24,7 @@ from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
-from tests.gateway.test_rights import owner
+from tests.gateway.test_search_privileges import owner
 
 PUBLIC, SECRET, BROKEN = "pub", "vault-3", "vault-4"
 # Of the other indices: their names, fields and models.
@@ -186,7 +186,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("who", "asked"), REFUSED, ids=str)
-def test_whom_the_engine_refuses_gets_the_engines_own_answer(
+def test_unauthorized_caller_gets_engines_own_error(
     through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None], who: str, asked: Asked
 ) -> None:
     expected = _answer(direct, asked, keys[who])
@@ -200,7 +200,7 @@ def test_whom_the_engine_refuses_gets_the_engines_own_answer(
 @pytest.mark.parametrize(
     "asked", [one for index in ("", "_all", "*", "pub,va*") for one in _searches(index)[:1]], ids=str
 )
-def test_a_search_of_all_indices_looks_into_those_that_the_caller_may_search(
+def test_wildcard_search_is_limited_to_permitted_indices(
     through: httpx.Client, keys: dict[str, str | None], asked: Asked
 ) -> None:
     answer = _answer(through, asked, keys["narrow"])
@@ -210,7 +210,7 @@ def test_a_search_of_all_indices_looks_into_those_that_the_caller_may_search(
 @pytest.mark.parametrize(
     "asked", [one for index in ("", "_all", "*", "pub*", "va*") for one in _searches(index)], ids=str
 )
-def test_no_answer_to_a_narrow_key_tells_of_indices_that_it_may_not_search(
+def test_no_response_reveals_indices_hidden_from_key(
     through: httpx.Client, keys: dict[str, str | None], asked: Asked
 ) -> None:
     answer = _answer(through, asked, keys["narrow"])
@@ -220,7 +220,7 @@ def test_no_answer_to_a_narrow_key_tells_of_indices_that_it_may_not_search(
 
 @pytest.mark.parametrize("who", ["none", "wrong", "narrow", "writer"])
 @pytest.mark.parametrize("asked", OWN_PAGES, ids=str)
-def test_the_gateways_own_pages_tell_nothing_of_indices_that_their_reader_may_not_search(
+def test_gateway_pages_reveal_no_hidden_indices(
     through: httpx.Client, keys: dict[str, str | None], who: str, asked: Asked
 ) -> None:
     answer = _answer(through, asked, keys[who])
@@ -229,7 +229,7 @@ def test_the_gateways_own_pages_tell_nothing_of_indices_that_their_reader_may_no
     assert not [word for word in ("hush", "sotto") if word in answer.text.lower()]
 
 
-def test_a_point_in_time_of_another_caller_tells_nothing(
+def test_point_in_time_of_another_caller_reveals_nothing(
     through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None]
 ) -> None:
     opened = _answer(direct, Asked("POST", f"/{SECRET}/_pit?keep_alive=1m"), keys["wide"]).json()["id"]
@@ -242,7 +242,7 @@ def test_a_point_in_time_of_another_caller_tells_nothing(
         assert not [word for word in HIDDEN if word in answer.text.lower() and word not in expected.text.lower()]
 
 
-def test_nothing_is_embedded_for_whom_the_engine_refuses(through: httpx.Client, keys: dict[str, str | None]) -> None:
+def test_nothing_is_embedded_for_unauthorized_callers(through: httpx.Client, keys: dict[str, str | None]) -> None:
     def embedded() -> str:
         lines = through.get("/metrics").text.splitlines()
         return next(line for line in lines if line.startswith('es_sbert_gateway_vectors_total{source="model"}'))
@@ -258,26 +258,20 @@ def test_nothing_is_embedded_for_whom_the_engine_refuses(through: httpx.Client, 
     assert embedded() == before
 
 
-def test_a_key_that_may_search_and_nothing_else_is_told_what_it_lacks(
-    through: httpx.Client, keys: dict[str, str | None]
-) -> None:
+def test_search_only_key_is_told_missing_privilege(through: httpx.Client, keys: dict[str, str | None]) -> None:
     answer = _answer(through, Asked("POST", f"/{PUBLIC}/_search", SEMANTIC), keys["search alone"])
     assert answer.status_code == 403
     assert "index privilege read" in answer.json()["error"]["reason"]
 
 
-def test_a_key_that_may_only_write_gets_vectors(
-    through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None]
-) -> None:
+def test_write_only_key_gets_vectors(through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None]) -> None:
     answer = _answer(through, Asked("PUT", f"/{PUBLIC}/_create/written?refresh=true", DOCUMENT), keys["writer"])
     assert answer.status_code == 201
     written = _answer(direct, Asked("GET", f"/{PUBLIC}/_doc/written"), keys["wide"]).json()
     assert len(written["_source"]["embedding"]) > 1
 
 
-def test_an_index_that_was_made_a_moment_ago_is_searched_too(
-    server: Secured, through: httpx.Client, keys: dict[str, str | None]
-) -> None:
+def test_newly_created_index_is_searched(server: Secured, through: httpx.Client, keys: dict[str, str | None]) -> None:
     key = server.api_key(index={f"{PUBLIC}*": ["read"]})
     search = Asked("POST", f"/{PUBLIC}*/_search", {"query": {"match": {"semantic": {"query": "the cat", "k": 9}}}})
     assert {hit["_index"] for hit in _answer(through, search, key).json()["hits"]["hits"]} == {PUBLIC}
@@ -292,13 +286,13 @@ def test_an_index_that_was_made_a_moment_ago_is_searched_too(
     assert found == {PUBLIC, f"{PUBLIC}-2"}
 
 
-def test_a_wide_key_is_told_which_indices_differ(through: httpx.Client, keys: dict[str, str | None]) -> None:
+def test_privileged_key_is_told_which_indices_differ(through: httpx.Client, keys: dict[str, str | None]) -> None:
     answer = _answer(through, Asked("POST", f"/{PUBLIC},{SECRET}/_search", SEMANTIC), keys["wide"])
     assert answer.status_code == 400
     assert all(f"in {index}" in answer.json()["error"]["reason"] for index in (PUBLIC, SECRET))
 
 
-def test_a_key_for_some_indices_gets_vectors_where_the_name_has_a_date_in_it(
+def test_restricted_key_writes_to_date_math_name_get_vectors(
     server: Secured, through: httpx.Client, direct: httpx.Client, keys: dict[str, str | None]
 ) -> None:
     mappings = server.ask("GET", f"/{PUBLIC}")[PUBLIC]["mappings"]

@@ -22,9 +22,7 @@ from es_sbert.search.semantic_index import SemanticIndex
 from tests.engine.migration.support import Overheard, Place, make_place, text_of
 
 
-def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_open_index_follows_alias_after_old_index_is_dropped(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     first, second = encoders
     with (
         SemanticIndex(place.alias, place.engine, precision="fp32", threads=1) as by_mapping,
@@ -54,7 +52,7 @@ def test_an_open_search_follows_the_alias_once_the_old_index_is_dropped(
         assert vector.shape == (16,)
 
 
-def test_searches_go_on_all_the_time_and_never_mix_models(
+def test_searches_during_migration_never_fail_or_mix_models(
     engine: Engine, encoders: tuple[Encoder, Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Searches from before the migration until after the old index is dropped; every hit is checked."""

@@ -10,9 +10,7 @@ from tests.engine.ingest_support import Interposed, load, write_jsonl
 from tests.engine.migration.support import COUNT, Place, text_of
 
 
-def test_a_load_whose_alias_has_moved_does_not_wait_for_the_old_index(
-    place9: Place, encoders: tuple[Encoder, Encoder], tmp_path: Path
-) -> None:
+def test_load_stops_when_its_alias_moves(place9: Place, encoders: tuple[Encoder, Encoder], tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "new.jsonl", [{"id": f"n{n}", "text": text_of(n)} for n in range(60)])
 
     def swap(window: int) -> None:

@@ -38,7 +38,7 @@ def settings(
     return EngineSettings(**(given | {"password": None if password is None else SecretStr(password)} | more))
 
 
-def test_the_right_password_signs_in(secured: Secured) -> None:
+def test_correct_password_authenticates(secured: Secured) -> None:
     with closing(connect(settings(secured))) as engine:
         assert engine.info.version >= (9, 0, 0)
         assert engine.get_index("docs") is None
@@ -54,14 +54,14 @@ def test_the_right_password_signs_in(secured: Secured) -> None:
      {"username": None, "password": None, "api_key": SecretStr("bm90OmFrZXk=")}],
     ids=["password", "none", "api-key"],
 )  # fmt: skip
-def test_wrong_and_missing_credentials(secured: Secured, wrong: dict[str, Any]) -> None:
+def test_wrong_or_missing_credentials_raise_access_denied(secured: Secured, wrong: dict[str, Any]) -> None:
     with pytest.raises(AccessDenied, match="refused the credentials") as caught:
         connect(settings(secured, **wrong))
     assert "ES_SBERT_PASSWORD" in caught.value.remedy
     assert "wrong-battery" not in str(caught.value)
 
 
-def test_what_a_user_may_not_do(secured: Secured) -> None:
+def test_missing_privileges_are_named(secured: Secured) -> None:
     with closing(connect(settings(secured, "anna"))) as anna:
         anna.create_index("mine-signed-in", {})
         assert anna.count("mine-signed-in") == 0
@@ -72,13 +72,13 @@ def test_what_a_user_may_not_do(secured: Secured) -> None:
             anna.bulk("mine-signed-in", b'{"index":{"_id":"1"}}\n{}\n')
 
 
-def test_a_certificate_that_nobody_vouches_for(secured: Secured) -> None:
+def test_self_signed_certificate_is_rejected(secured: Secured) -> None:
     with pytest.raises(EngineUnreachable, match=r"TLS connection .* self[- ]signed certificate") as caught:
         connect(settings(secured, ca_certs=None))
     assert "--ca-certs" in caught.value.remedy
 
 
-def test_a_host_name_that_is_not_in_the_certificate(secured: Secured) -> None:
+def test_certificate_host_mismatch_is_rejected(secured: Secured) -> None:
     with pytest.raises(EngineUnreachable, match="TLS connection") as caught:
         connect(settings(secured, url=f"https://127.0.0.1:{secured.port}"))
     assert "host name in the certificate" in caught.value.remedy
@@ -88,7 +88,7 @@ def fingerprint(server: Secured) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(server.ca_certs.read_text())).hexdigest()
 
 
-def test_a_fingerprint_is_enough_and_must_be_the_right_one(secured: Secured) -> None:
+def test_certificate_fingerprint_is_verified(secured: Secured) -> None:
     # By an address whose host name the certificate lacks: the fingerprint says that it is the very server.
     url = f"https://127.0.0.1:{secured.port}"
     with closing(connect(settings(secured, ca_certs=None, url=url, fingerprint=fingerprint(secured)))) as engine:
@@ -98,7 +98,7 @@ def test_a_fingerprint_is_enough_and_must_be_the_right_one(secured: Secured) -> 
     assert "another program intercepts" in caught.value.remedy
 
 
-def test_the_opensearch_client_checks_the_fingerprint_too(secured: Secured) -> None:
+def test_opensearch_client_verifies_fingerprint(secured: Secured) -> None:
     """No OpenSearch with TLS is at hand: its client, against the same server."""
     info = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), secured.url)
     given = settings(secured, ca_certs=None, fingerprint=fingerprint(secured))
@@ -112,7 +112,7 @@ def test_the_opensearch_client_checks_the_fingerprint_too(secured: Secured) -> N
         engine.get_index("docs")
 
 
-def test_no_secret_reaches_output_logs_process_lists_or_files(secured: Secured, tmp_path: Path) -> None:
+def test_no_secret_in_output_logs_process_list_or_files(secured: Secured, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(PASSWORD + "\n")
     (tmp_path / "docs.jsonl").write_text('{"text": "a man plays guitar"}\n{"broken\n')
     command = [
@@ -132,13 +132,13 @@ def test_no_secret_reaches_output_logs_process_lists_or_files(secured: Secured, 
         assert all(secret.encode() not in data for data in written.values())
 
 
-def test_plain_http_where_the_engine_speaks_tls(secured: Secured) -> None:
+def test_plain_http_to_tls_engine_suggests_https(secured: Secured) -> None:
     with pytest.raises(EngineUnreachable, match="broke") as caught:
         connect(settings(secured, url=f"http://localhost:{secured.port}"))
     assert "https://" in caught.value.remedy
 
 
-def test_the_command_line_takes_the_password_from_the_environment(
+def test_cli_reads_password_from_environment(
     secured: Secured, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli = cli_in_process(capfd)

@@ -74,13 +74,13 @@ def search(upstream: EngineSettings, tiny: Path, key: str | None, body: Json = S
         return httpx.post(f"{url}/{INDEX}/_search", json=body, headers=headers, timeout=120)
 
 
-def test_a_caller_who_may_read_mappings_needs_no_rights_of_the_gateway(shelf: Secured, tiny: Path) -> None:
+def test_caller_with_view_index_metadata_can_search(shelf: Secured, tiny: Path) -> None:
     key = shelf.api_key(index={INDEX: ["read", "view_index_metadata"]})
     answer = search(nobody(shelf), tiny, key)
     assert [hit["_id"] for hit in answer.json()["hits"]["hits"]] == ["1"]
 
 
-def test_a_caller_who_may_not_is_told_what_to_do(shelf: Secured, tiny: Path) -> None:
+def test_caller_without_view_index_metadata_gets_403_with_remedy(shelf: Secured, tiny: Path) -> None:
     key = shelf.api_key(index={INDEX: ["read"]})
     answer = search(nobody(shelf), tiny, key)
     assert answer.status_code == 403
@@ -88,29 +88,27 @@ def test_a_caller_who_may_not_is_told_what_to_do(shelf: Secured, tiny: Path) -> 
 
 
 @pytest.mark.parametrize("query", [{"match": {"text": "a semantic cat"}}, {"query_string": {"query": "semantic cat"}}])
-def test_searches_that_are_not_for_the_gateway_pass_without_that_right(shelf: Secured, tiny: Path, query: Json) -> None:
+def test_non_semantic_search_needs_no_view_index_metadata(shelf: Secured, tiny: Path, query: Json) -> None:
     key = shelf.api_key(index={INDEX: ["read"]})
     answer = search(nobody(shelf), tiny, key, {"query": query})
     assert [hit["_id"] for hit in answer.json()["hits"]["hits"]] == ["1"]
 
 
-def test_an_engines_own_query_by_meaning_that_it_refuses_is_answered_with_what_to_do(
-    shelf: Secured, tiny: Path
-) -> None:
+def test_rejected_native_neural_query_gets_remedy(shelf: Secured, tiny: Path) -> None:
     key = shelf.api_key(index={INDEX: ["read"]})
     answer = search(nobody(shelf), tiny, key, {"query": {"semantic": {"field": "embedding", "query": "a cat"}}})
     assert answer.status_code == 400
     assert "view_index_metadata" in answer.json()["error"]["reason"]
 
 
-def test_the_gateways_own_rights_read_mappings_for_callers(shelf: Secured, tiny: Path) -> None:
+def test_gateway_credentials_read_mappings_for_callers(shelf: Secured, tiny: Path) -> None:
     key = shelf.api_key(index={INDEX: ["read"]})
     answer = search(owner(shelf), tiny, key)
     assert [hit["_id"] for hit in answer.json()["hits"]["hits"]] == ["1"]
 
 
 @pytest.mark.parametrize("asks", ["a stranger", "nobody"])
-def test_the_gateways_own_rights_are_lent_to_nobody(shelf: Secured, tiny: Path, asks: str) -> None:
+def test_gateway_credentials_are_not_used_for_searches(shelf: Secured, tiny: Path, asks: str) -> None:
     key = None if asks == "nobody" else shelf.api_key(index={"another": ["read"]})
     with httpx.Client(verify=ssl.create_default_context(cafile=shelf.ca_certs), timeout=120) as client:
         headers = {} if key is None else {"authorization": f"ApiKey {key}"}

@@ -28,7 +28,7 @@ from tests.gateway.writes.support import of_model
         ("none", b"/_index_template/_simulate_index/none", {"template": []}),
     ],
 )
-def test_an_answer_in_an_unexpected_form_becomes_502(
+def test_unexpected_engine_response_becomes_502(
     tiny: Path, tiny_encoder: Encoder, index: str, asked: bytes, answer: object
 ) -> None:
     meta = of_model(tiny_encoder, text="{title}. {text}").model_dump(mode="json")

@@ -35,7 +35,7 @@ def long_document(number: int) -> Json:
     return {"title": text_of(number), "body": body}
 
 
-def test_passages_are_measured_and_migrated_with_the_other_fields_of_their_model(
+def test_passages_recall_size_and_migration_with_two_fields(
     engine: Engine, index_name: str, encoders: tuple[Encoder, Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expect_no_stragglers(monkeypatch)

@@ -43,9 +43,7 @@ def is_swap(actions: list[Json]) -> bool:
     return len(actions) > 1
 
 
-def test_a_late_partial_update_is_not_lost_beside_one_in_the_new_index(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_partial_updates_before_and_after_the_swap_are_kept(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     """One field changes in the last moment before the swap, another one of the same document right after it."""
     engine, expected = place.engine, everything()
     late: Json = {"number": 4711}
@@ -69,9 +67,7 @@ def test_a_late_partial_update_is_not_lost_beside_one_in_the_new_index(
     assert not send(engine, place.index, {"index": {"_id": "x"}}, {"text": "man"})
 
 
-def test_all_that_was_acknowledged_before_the_block_is_there_with_its_vector_when_the_aliases_move(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_acknowledged_writes_are_in_new_index_at_swap(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     """Writes of all kinds between the last short round and the block; looked at right after the swap."""
     engine, expected, in_hold = place.engine, everything(), False
     new = {"fresh": document(1000), "3": document(3, version=1), "27": document(27, version=1)}
@@ -107,9 +103,7 @@ def test_all_that_was_acknowledged_before_the_block_is_there_with_its_vector_whe
     place.assert_holds(expected, encoders[1])
 
 
-def test_writers_are_refused_and_may_go_on_where_the_swap_fails(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_failed_swap_unblocks_writes_and_resumes(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine = place.engine
 
     class Failing(Overheard):
@@ -127,7 +121,7 @@ def test_writers_are_refused_and_may_go_on_where_the_swap_fails(
     place.assert_holds(everything() | {"x": document(700)}, encoders[1])
 
 
-def test_a_swap_whose_answer_is_lost_has_taken_place(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_swap_with_lost_response_counts_as_done(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     class Forgetful(Overheard):
         def update_aliases(self, actions: list[Json]) -> None:
             self._engine.update_aliases(actions)
@@ -140,9 +134,7 @@ def test_a_swap_whose_answer_is_lost_has_taken_place(place9: Place, encoders: tu
     place9.assert_holds(everything(), encoders[1])
 
 
-def test_a_swap_that_reaches_the_engine_after_the_block_was_lifted_is_refused(
-    place: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_delayed_swap_after_unblock_is_rejected(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine, on_its_way = place.engine, []
 
     class Slow(Overheard):
@@ -163,9 +155,7 @@ def test_a_swap_that_reaches_the_engine_after_the_block_was_lifted_is_refused(
     place.assert_holds(everything() | {"x": document(700)}, encoders[1])
 
 
-def test_a_process_that_lost_the_migration_to_another_one_does_not_swap(
-    place9: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_process_that_lost_the_migration_does_not_swap(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine = place9.engine
 
     class Overtaken(Overheard):
@@ -184,7 +174,7 @@ def test_a_process_that_lost_the_migration_to_another_one_does_not_swap(
 
 
 @pytest.mark.parametrize("end", ["again", "rollback"])
-def test_a_block_that_could_not_be_lifted_is_named_and_lifted_by_the_next_command(
+def test_leftover_write_block_is_reported_and_removed_next_run(
     place9: Place, encoders: tuple[Encoder, Encoder], end: str
 ) -> None:
     engine, gone = place9.engine, False
@@ -214,7 +204,7 @@ def test_a_block_that_could_not_be_lifted_is_named_and_lifted_by_the_next_comman
     place9.assert_holds(everything() | {"x": document(700)}, encoders[1])
 
 
-def test_an_index_that_is_read_only_already_stays_so(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_read_only_index_stays_read_only(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     """Also Elasticsearch's note that the block was verified, which a new index must not have."""
     place.engine.block_writes(place.index)
 
@@ -244,7 +234,7 @@ def relaxed(
         yield place
 
 
-def test_a_translog_that_is_written_later_is_not_waited_for(relaxed: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_async_translog_is_not_waited_for(relaxed: Place, encoders: tuple[Encoder, Encoder]) -> None:
     expected = everything() | {"x": document(700)}
 
     class Writing(Overheard):

@@ -55,7 +55,7 @@ def assert_equal_to_the_summary(samples: dict[Sample, float], summary: LoadRepor
     assert value(samples, "es_sbert_retries_total") == summary.retries
 
 
-def test_the_counters_at_the_end_are_the_summary(
+def test_final_counters_equal_summary(
     engine_url: str, index_name: str, docs: Path, tiny: Encoder, tmp_path: Path
 ) -> None:
     metrics = LoadMetrics()
@@ -128,7 +128,7 @@ class Running:
         return code, out
 
 
-def test_a_running_load_is_scraped_and_tells_what_happens(
+def test_running_load_exposes_metrics_and_logs_events(
     es9_url: str, fresh_index: Callable[[str], str], docs: Path, model: Path, tmp_path: Path
 ) -> None:
     index = fresh_index(es9_url)
@@ -201,7 +201,7 @@ def test_a_running_load_is_scraped_and_tells_what_happens(
     assert running.wait_for("first_dead_letter")["source"] == f"{docs}:291"
 
 
-def test_an_error_is_an_event_too(cli: Cli, tmp_path: Path) -> None:
+def test_error_is_logged_as_event(cli: Cli, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = cli("ingest", "--index", "docs", "--metrics", port, "--log-format", "json", "no-such-file.txt")
@@ -212,31 +212,33 @@ def test_an_error_is_an_event_too(cli: Cli, tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-def test_an_impossible_value_is_an_event_too(cli: Cli) -> None:
+def test_invalid_option_value_is_logged_as_event(cli: Cli) -> None:
     done = cli("ingest", "--log-format", "json", "--bulk-bytes", "1")
     [event] = [orjson.loads(line) for line in done.err.splitlines()]
     assert (done.code, event["event"], event["error"]) == (2, "failed", "BadParameter")
 
 
 @pytest.mark.parametrize("address", ["", "x", "70000", "1.2.3.4", "host:", ":1", "a b:1", "[::1]", "-1"])
-def test_addresses_that_are_none(cli: Cli, address: str) -> None:
+def test_invalid_metrics_addresses_are_rejected(cli: Cli, address: str) -> None:
     done = cli("ingest", "--index", "docs", f"--metrics={address}", "no-such-file.txt")
     assert (done.code, "is no address for metrics" in done.err) == (2, True)
 
 
-def test_metrics_without_the_library(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_without_extra_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = cli("ingest", "--index", "docs", "--metrics", "0", "no-such-file.txt")
     assert (done.code, "es-sbert[metrics]" in done.err) == (2, True)
 
 
-def test_quiet_silences_events_but_no_errors(cli: Cli) -> None:
+def test_quiet_silences_events_but_not_errors(cli: Cli) -> None:
     done = cli("ingest", "--index", "docs", "--quiet", "--log-format", "json", "no-such-file.txt")
     [event] = [orjson.loads(line) for line in done.err.splitlines()]
     assert event["event"] == "failed"
 
 
-def test_each_load_leaves_a_report(cli: Cli, model: Path, es8_url: str, fresh_index: Callable[[str], str]) -> None:
+def test_each_load_writes_a_report_document(
+    cli: Cli, model: Path, es8_url: str, fresh_index: Callable[[str], str]
+) -> None:
     index_name, reports = fresh_index(es8_url), fresh_index(es8_url)
     write_jsonl(Path("docs.jsonl"), [*sentences(20), {"id": "bad", "text": 17}])
     command = [

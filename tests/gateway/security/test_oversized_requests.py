@@ -123,7 +123,7 @@ def seconds_to_parse() -> float:
 
 
 @pytest.mark.parametrize("name", list(MUCH))
-def test_a_request_with_too_much_in_it_is_refused_and_keeps_nobody_waiting(url: str, index: str, name: str) -> None:
+def test_oversized_request_is_rejected_without_blocking_others(url: str, index: str, name: str) -> None:
     path, body, headers, status = MUCH[name]
     once = max(seconds_to_parse() for _ in range(3))
     with heartbeat(url) as gaps, httpx.Client(timeout=600, trust_env=False) as client:
@@ -138,13 +138,13 @@ def test_a_request_with_too_much_in_it_is_refused_and_keeps_nobody_waiting(url: 
     [{"bool": {"should": PLAIN[:900], "must": {"match": {"semantic": "a cat"}}}}, {"bool": {"should": _queries(250)}}],
     ids=["filters", "queries"],
 )
-def test_large_searches_within_the_limits_are_answered(url: str, index: str, query: object) -> None:
+def test_large_searches_within_limits_are_answered(url: str, index: str, query: object) -> None:
     answer = httpx.post(f"{url}/{index}/_search", content=_body(query), headers=JSON, timeout=120)
     assert answer.status_code == 200, answer.text
     assert answer.json()["hits"]["hits"]
 
 
-def test_a_large_search_that_is_not_semantic_passes_whatever_its_size(url: str, index: str) -> None:
+def test_large_non_semantic_search_passes_through(url: str, index: str) -> None:
     body = _body({"terms": {"lang": ["x" * 900] * 20_000}})
     answer = httpx.post(f"{url}/{index}/_search", content=body, headers=JSON, timeout=120)
     assert answer.status_code == 200, answer.text[:300]
@@ -158,7 +158,7 @@ def _metric(url: str, name: str) -> float:
     return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith(f"es_sbert_gateway_{name} "))
 
 
-def test_a_caller_who_goes_away_leaves_nothing_in_the_queue(url: str, index: str) -> None:
+def test_disconnected_client_leaves_no_queued_texts(url: str, index: str) -> None:
     """Texts that are embedded for nobody keep those of others waiting."""
     callers, each, numbers = 10, 250, itertools.count()
     before = _metric(url, _VECTORS_MADE)

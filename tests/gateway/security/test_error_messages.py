@@ -67,7 +67,7 @@ def logging_to_stderr(form: str) -> Iterator[None]:
      ("http", hangs, {"answer_seconds": 0.3, "connect_seconds": 0.3}, 504, "did not respond in time")],
     ids=["nobody", "no TLS", "breaks off", "no HTTP", "compressed", "hangs"],
 )  # fmt: skip
-def test_callers_are_not_told_where_the_engine_is(
+def test_engine_address_is_hidden_from_clients(
     tiny: Path,
     caplog: pytest.LogCaptureFixture,
     scheme: str,
@@ -96,7 +96,7 @@ def test_callers_are_not_told_where_the_engine_is(
         assert f"localhost:{port}" in said[0]
 
 
-def test_a_flood_of_failures_is_counted_and_not_logged_one_by_one(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_failures_are_counted_and_log_is_rate_limited(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
     with gateway(f"http://127.0.0.1:{closed_port()}", tiny) as url:
         for _ in range(50):
             assert send(url, Request("GET", "/a")).status == 502
@@ -106,7 +106,7 @@ def test_a_flood_of_failures_is_counted_and_not_logged_one_by_one(tiny: Path, ca
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_bug_is_logged_with_its_traceback(
+def test_internal_error_is_logged_with_traceback(
     echo: Echo, tiny: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], form: str
 ) -> None:
     async def broken(*_: object) -> None:
@@ -132,7 +132,7 @@ def test_a_bug_is_logged_with_its_traceback(
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_names_in_requests_forge_no_lines_of_the_log(
+def test_request_names_cannot_forge_log_lines(
     echo: Echo, tiny: Path, capfd: pytest.CaptureFixture[str], form: str
 ) -> None:
     def reply(got: Received, out: BinaryIO) -> bool:
@@ -156,7 +156,7 @@ def test_names_in_requests_forge_no_lines_of_the_log(
             assert orjson.loads(line)["message"]
 
 
-def test_a_header_that_is_not_utf_8_is_refused(echo: Echo, tiny: Path) -> None:
+def test_non_utf8_header_is_rejected(echo: Echo, tiny: Path) -> None:
     """The client library could not send it on as it is."""
     with gateway(echo.url, tiny) as url:
         said = talk(url, b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-opaque-id: caf\xe9\r\n\r\n")

@@ -16,7 +16,7 @@ from es_sbert.migration.prepare_migration import MigrationRequest
 from tests.engine.migration.support import Overheard, Place, document, everything
 
 
-def test_what_changes_meanwhile_is_caught_up_with(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_writes_during_migration_are_caught_up(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     """Writes at every step of the migration, the last of them between the last round and the swap."""
     expected = everything()
     steps: list[str] = []
@@ -44,7 +44,7 @@ def test_what_changes_meanwhile_is_caught_up_with(place: Place, encoders: tuple[
     place.assert_holds(expected, encoders[1])
 
 
-def test_after_the_swap_the_new_index_has_the_last_word(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+def test_writes_to_new_index_win_after_swap(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     """Documents written in the old index's last moment, and then again, or deleted, in the new one."""
     expected = everything()
     engine = place.engine
@@ -68,9 +68,7 @@ def test_after_the_swap_the_new_index_has_the_last_word(place: Place, encoders: 
     place.assert_holds(expected, encoders[1])
 
 
-def test_what_is_written_to_the_old_index_again_between_two_late_rounds_is_copied_again(
-    place9: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_repeated_late_writes_to_old_index_are_copied_again(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine, expected = place9.engine, everything()
     first = {name: document(500 + number) for number, name in enumerate(["fresh", "1", "17", "2", "3"])}
     again = {name: document(600 + number) for number, name in enumerate(first)}
@@ -102,9 +100,7 @@ def test_what_is_written_to_the_old_index_again_between_two_late_rounds_is_copie
     place9.assert_holds(expected, encoders[1])
 
 
-def test_deletions_are_not_forgotten_where_their_removal_is_cut_off(
-    place9: Place, encoders: tuple[Encoder, Encoder]
-) -> None:
+def test_interrupted_deletions_are_applied_on_resume(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine = place9.engine
     swapped = False
 
@@ -129,7 +125,7 @@ def test_deletions_are_not_forgotten_where_their_removal_is_cut_off(
     assert {"1", "2"} & set(place9.contents()) == set()
 
 
-def test_a_writer_that_goes_on_by_the_old_index_s_name_is_not_waited_for_for_ever(
+def test_catch_up_gives_up_on_writer_using_old_index_name(
     place9: Place, encoders: tuple[Encoder, Encoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("es_sbert.migration.migrate.MAX_ROUNDS", 3)
@@ -160,7 +156,7 @@ def test_a_writer_that_goes_on_by_the_old_index_s_name_is_not_waited_for_for_eve
     assert any("by its own name" in message for message in said)
 
 
-def test_a_document_that_is_written_while_it_is_compared_is_no_difference(
+def test_document_written_during_comparison_is_not_a_difference(
     place9: Place, encoders: tuple[Encoder, Encoder]
 ) -> None:
     engine, expected = place9.engine, everything()

@@ -139,20 +139,20 @@ WAYS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("way", list(WAYS))
-def test_every_way_finds_the_nearest_with_their_cosines(bed: Bed, way: str) -> None:
+def test_every_query_form_finds_nearest_with_cosines(bed: Bed, way: str) -> None:
     answer = bed.search({"query": WAYS[way], "size": 50})
     assert scores(answer) == pytest.approx(bed.nearest(), abs=1e-5)
     assert answer["hits"]["total"]["value"] == K
 
 
 @pytest.mark.parametrize("way", list(WAYS))
-def test_a_filter_beside_leaves_k_hits_wherever_k_match(bed: Bed, way: str) -> None:
+def test_filter_in_query_keeps_k_hits(bed: Bed, way: str) -> None:
     answer = bed.search({"query": {"bool": {"must": [WAYS[way]], "filter": [ENGLISH]}}, "size": 50})
     assert {hit["_source"]["lang"] for hit in answer["hits"]["hits"]} == {"en"}
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
-def test_a_filter_of_an_alias_leaves_k_hits_wherever_k_match(bed: Bed) -> None:
+def test_alias_filter_keeps_k_hits(bed: Bed) -> None:
     alias = f"{bed.index}-english"
     add: Json = {"add": {"index": bed.index, "alias": alias, "filter": ENGLISH}}
     patient.post(f"{bed.engine}/_aliases", json={"actions": [add]}).raise_for_status()
@@ -161,7 +161,7 @@ def test_a_filter_of_an_alias_leaves_k_hits_wherever_k_match(bed: Bed) -> None:
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
-def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -> None:
+def test_aggregations_sort_paging_and_highlight_work(bed: Bed) -> None:
     body = {
         "query": {"bool": {"filter": [{"match": {"semantic": QUERY}}]}},
         "sort": [{"rank": "asc"}], "from": 2, "size": 3, "_source": ["rank"],
@@ -181,7 +181,7 @@ def test_aggregations_sorts_paging_and_highlights_keep_their_meaning(bed: Bed) -
     assert {"<em>sleeps</em>" in hit["highlight"]["text"][0] for hit in marked} == {True}
 
 
-def test_a_minimum_cosine_and_a_k_of_the_request_itself(bed: Bed) -> None:
+def test_min_cosine_and_k_in_request(bed: Bed) -> None:
     least = 2 * bed.nearest()[3] - 1 - 1e-4
     answer = bed.search({"query": {"match": {"semantic": {"query": QUERY, "k": 20, "min_cosine": least}}}, "size": 50})
     assert scores(answer) == pytest.approx(bed.nearest(len(scores(answer))), abs=1e-5)
@@ -190,7 +190,7 @@ def test_a_minimum_cosine_and_a_k_of_the_request_itself(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-32-be"])
-def test_the_same_in_every_encoding(bed: Bed, encoding: str) -> None:
+def test_every_body_encoding_is_rewritten(bed: Bed, encoding: str) -> None:
     """Engines go by a body's first bytes, not by its headers, and read each line of several searches by itself."""
     body = orjson.dumps({"query": {"match": {"semantic": QUERY}}, "size": 50}).decode().encode(encoding)
     for kind in ("application/json", f"application/json; charset={encoding}"):
@@ -204,7 +204,7 @@ def test_the_same_in_every_encoding(bed: Bed, encoding: str) -> None:
     assert scores(several.json()["responses"][0]) == pytest.approx(bed.nearest(), abs=1e-5)
 
 
-def test_searches_that_differ_in_k_alone_are_two(bed: Bed) -> None:
+def test_clauses_differing_only_in_k_are_kept_apart(bed: Bed) -> None:
     """OpenSearch takes its own kNN queries for one where they look at as many vectors."""
     asked = [{"match": {"semantic": {"query": QUERY, "k": k}}} for k in (3, 10)]
     found = bed.search({"query": {"bool": {"should": asked}}, "size": 50})
@@ -214,7 +214,7 @@ def test_searches_that_differ_in_k_alone_are_two(bed: Bed) -> None:
     assert scores(beside) == scores(found)
 
 
-def test_semantic_queries_exclude_all_documents_that_are_near_enough_and_no_others(bed: Bed) -> None:
+def test_must_not_with_min_cosine_excludes_exactly_near_documents(bed: Bed) -> None:
     ranked = sorted(bed.cosines.values(), reverse=True)
     for above in (0, 2, 3 * K, len(ranked)):
         least = (([1.0, *ranked])[above] + [*ranked, -1.0][above]) / 2
@@ -231,13 +231,13 @@ def test_semantic_queries_exclude_all_documents_that_are_near_enough_and_no_othe
     {"query_string": {"query": f'lang:en AND NOT semantic:"{QUERY}"'}},
     {"boosting": {"positive": ENGLISH, "negative": {"match": {"semantic": QUERY}}, "negative_boost": 0.1}},
 ])  # fmt: skip
-def test_semantic_queries_exclude_nothing_without_a_minimum_cosine(bed: Bed, query: Json) -> None:
+def test_must_not_without_min_cosine_is_rejected(bed: Bed, query: Json) -> None:
     answer = patient.post(f"{bed.gateway}/{bed.index}/_search", json={"query": query})
     assert answer.status_code == 400
     assert "es-sbert index calibrate" in answer.json()["error"]["reason"]
 
 
-def test_options_of_the_gateway_do_not_hide_that_an_index_is_missing(bed: Bed) -> None:
+def test_gateway_options_do_not_hide_missing_index(bed: Bed) -> None:
     query: Json = {"query": {"match": {"semantic": {"query": QUERY, "k": 5, "min_cosine": 0.1}}}}
     for index, options in (("test-missing", ""), ("test-missing", "?ignore_unavailable=true"), ("test-missing*", "")):
         path = f"/{index}/_search{options}"
@@ -249,20 +249,20 @@ def test_options_of_the_gateway_do_not_hide_that_an_index_is_missing(bed: Bed) -
 
 
 @pytest.mark.parametrize("value", ["bogus", "on, off", "hybrid!"])
-def test_a_header_that_says_nothing_known_is_refused(bed: Bed, value: str) -> None:
+def test_unknown_header_value_is_rejected(bed: Bed, value: str) -> None:
     for path, body in (("_search", {"query": ENGLISH}), ("_doc", {"text": "a cat"}), ("_refresh", None)):
         answer = httpx.post(f"{bed.gateway}/{bed.index}/{path}", json=body, headers={"x-es-sbert": value}, timeout=120)
         assert answer.status_code == 400
         assert "X-Es-Sbert" in answer.json()["error"]["reason"]
 
 
-def test_a_hint_on_vectors_stands_only_in_errors_about_the_query(bed: Bed) -> None:
+def test_vector_hint_is_only_added_to_query_errors(bed: Bed) -> None:
     neural: Json = {"query": {"semantic": {"field": "text", "query": QUERY}}}
     missing = patient.post(f"{bed.gateway}/test-missing/_search", json=neural)
     assert "es-sbert ingest" not in missing.text
 
 
-def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
+def test_every_search_api_is_rewritten(bed: Bed) -> None:
     query: Json = {"match": {"semantic": QUERY}}
     right = pytest.approx(bed.nearest(), abs=1e-5)
     base = f"{bed.gateway}/{bed.index}"
@@ -307,7 +307,7 @@ def test_the_same_by_every_api_of_searches(bed: Bed) -> None:
         assert scores(answer) == right
 
 
-def test_questions_about_a_search_are_answered_for_what_it_means(bed: Bed) -> None:
+def test_explain_validate_and_rank_eval_are_rewritten(bed: Bed) -> None:
     query: Json = {"match": {"semantic": QUERY}}
     ids = sorted(bed.cosines, key=lambda id: -bed.cosines[id])
     found, beyond = (bed.search({"query": query}, f"_explain/{id}") for id in (ids[0], ids[-1]))
@@ -333,7 +333,7 @@ def test_questions_about_a_search_are_answered_for_what_it_means(bed: Bed) -> No
         assert [details[number]["metric_score"] for number in "01"] == [1.0, 1.0]
 
 
-def test_a_filter_beside_another_language_is_refused_where_it_asks_by_meaning(bed: Bed) -> None:
+def test_semantic_query_in_other_languages_is_rejected(bed: Bed) -> None:
     """The distributions that run here have none of these languages: what passes they refuse by themselves."""
     near: Json = {"bool": {"filter": [{"match": {"semantic": QUERY}}]}}
     for body in ({"query": "any where true", "filter": near}, {"query": 'any where KQL("semantic: cat")'}):
@@ -347,7 +347,7 @@ def test_a_filter_beside_another_language_is_refused_where_it_asks_by_meaning(be
         assert answers[0].text == answers[1].text
 
 
-def test_no_document_is_changed_for_what_it_means(bed: Bed) -> None:
+def test_semantic_by_query_and_reindex_are_rejected(bed: Bed) -> None:
     """To the engine nothing has a field `semantic`: what must not match it would be everything."""
     near: Json = {"match": {"semantic": QUERY}}
     far: Json = {"bool": {"must_not": [near]}}
@@ -371,7 +371,7 @@ def test_no_document_is_changed_for_what_it_means(bed: Bed) -> None:
         assert client.get(f"{bed.engine}/{bed.index}/_count").json()["count"] == len(documents())
 
 
-def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
+def test_alias_moved_to_another_model_is_followed_at_once(
     bed: Bed, tiny: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
     other = write_tiny_bert(tmp_path / "other", seed=5)
@@ -414,7 +414,7 @@ def test_an_alias_that_goes_over_to_another_model_is_followed_at_once(
         delete_index(bed.engine, index)
 
 
-def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
+def test_index_without_vectors_is_searched_by_engine_alone(bed: Bed) -> None:
     index, bare = f"{bed.index}-plain", f"{bed.index}-bare"
     patient.put(
         f"{bed.engine}/{index}/_doc/1?refresh=true", json={"semantic": "the cat", "text": "a"}
@@ -452,7 +452,7 @@ def test_an_index_without_vectors_is_the_engines_alone(bed: Bed) -> None:
         ({"neural": {"embedding": {"query_text": "x", "model_id": "another"}}}, "names the model 'another'"),
     ],
 )
-def test_what_cannot_be_is_an_error_in_the_engines_shape(bed: Bed, query: Json, reason: str) -> None:
+def test_rewrite_errors_have_engine_error_format(bed: Bed, query: Json, reason: str) -> None:
     answer = patient.post(f"{bed.gateway}/{bed.index}/_search", json={"query": query})
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -461,7 +461,7 @@ def test_what_cannot_be_is_an_error_in_the_engines_shape(bed: Bed, query: Json, 
     assert ("x-elastic-product" in answer.headers) is not bed.is_opensearch
 
 
-def test_a_model_that_is_not_served_here_is_said(bed: Bed, tmp_path: Path) -> None:
+def test_unserved_model_is_reported(bed: Bed, tmp_path: Path) -> None:
     tiny = write_tiny_bert(tmp_path / "unknown", seed=9)
     settings = GatewaySettings(upstream=EngineSettings(url=bed.engine), models=tiny_settings(tiny))
     with served(create_app(settings)) as gateway:
@@ -473,7 +473,7 @@ def test_a_model_that_is_not_served_here_is_said(bed: Bed, tmp_path: Path) -> No
         assert plain.status_code == 200, "searches that ask for no meaning need no model"
 
 
-def test_hybrid_finds_what_words_do_not_and_the_header_decides(bed: Bed) -> None:
+def test_hybrid_header_adds_semantic_hits_to_lexical(bed: Bed) -> None:
     lexical = {"query": {"multi_match": {"query": "guitar", "fields": ["text^2", "lang"]}}, "size": 100}
     url = f"{bed.gateway}/{bed.index}/_search"
     plain, hybrid, off = (
@@ -487,7 +487,7 @@ def test_hybrid_finds_what_words_do_not_and_the_header_decides(bed: Bed) -> None
 
 
 @pytest.mark.parametrize(("index_type", "shards"), [("hnsw", 3), ("flat", 1), ("int8_hnsw", 1)])
-def test_k_documents_are_kept_whatever_the_engine_does_by_itself(
+def test_k_hits_are_kept_despite_engine_defaults(
     bed: Bed, encoder: Encoder, tmp_path: Path, index_type: str, shards: int
 ) -> None:
     index = f"{bed.index}-{index_type}"

@@ -35,7 +35,7 @@ def ask(engine: Engine, method: str, path: str, body: Any = None) -> Any:
     return engine._request(method, path, body=body)  # type: ignore[attr-defined]
 
 
-def test_what_a_pipeline_keeps_from_the_index_is_a_dead_letter_at_once(
+def test_documents_dropped_by_pipeline_are_dead_lettered(
     piped: str, fresh_index: Any, encoder: Encoder, tmp_path: Path
 ) -> None:
     index = fresh_index(piped)
@@ -51,7 +51,7 @@ def test_what_a_pipeline_keeps_from_the_index_is_a_dead_letter_at_once(
     assert "not this one" in reasons["d3"]
 
 
-def test_documents_go_where_the_routing_of_their_alias_sends_them(
+def test_alias_routing_is_respected(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     alias = f"{index_name}-alias"
@@ -67,7 +67,7 @@ def test_documents_go_where_the_routing_of_their_alias_sends_them(
     assert (summary.unchanged, summary.pruned, engine.count(index_name)) == (9, 3, 9)
 
 
-def test_embedding_in_place_does_not_cost_what_is_not_in_the_source(
+def test_in_place_embedding_refuses_fields_missing_from_source(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     excludes = {"_source": {"excludes": ["body"]}, "properties": {"body": {"type": "keyword"}}}
@@ -79,7 +79,7 @@ def test_embedding_in_place_does_not_cost_what_is_not_in_the_source(
     assert engine.count(index_name, {"exists": {"field": "body"}}) == 1
 
 
-def test_a_vector_that_cannot_be_kept_is_said_to_be_lost(
+def test_unkeepable_vector_is_reported_as_lost(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     engine.create_index(index_name, {"mappings": {"_source": {"excludes": ["other"]}}})
@@ -112,7 +112,7 @@ def template(engine: Engine, index_name: str) -> Iterator[Callable[[dict[str, An
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["composable", "legacy"])
-def test_a_routing_that_a_template_requires_is_refused_and_no_index_is_left(
+def test_template_requiring_routing_is_refused_leaving_no_index(
     engine: Engine,
     engine_url: str,
     index_name: str,
@@ -130,7 +130,7 @@ def test_a_routing_that_a_template_requires_is_refused_and_no_index_is_left(
     assert not dead.exists()
 
 
-def test_an_index_that_takes_no_document_by_its_template_is_not_left_behind(
+def test_new_index_rejecting_every_document_is_deleted(
     engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path
 ) -> None:
     template({"mappings": {"properties": {"text": {"type": "text"}, "price": {"type": "boolean"}}}})
@@ -141,7 +141,7 @@ def test_an_index_that_takes_no_document_by_its_template_is_not_left_behind(
     assert [note for note in summary.notes if "took no document and was deleted again" in note]
 
 
-def test_a_strict_mapping_that_refuses_the_first_documents_is_refused_with_its_template_or_without(
+def test_strict_mapping_lacking_fields_is_refused(
     engine: Engine, engine_url: str, index_name: str, template: Callable[..., None], encoder: Encoder, tmp_path: Path
 ) -> None:
     strict: Json = {"dynamic": "strict", "properties": {"id": {"type": "keyword"}, "text": {"type": "text"}}}
@@ -161,7 +161,7 @@ def test_a_strict_mapping_that_refuses_the_first_documents_is_refused_with_its_t
 
 
 @pytest.mark.parametrize("mappings", [{"enabled": False}, {"_source": {"enabled": False}}], ids=["enabled", "source"])
-def test_an_index_in_which_no_vector_is_found_or_known_is_refused(
+def test_index_hiding_vectors_is_refused(
     engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path, mappings: dict[str, Any]
 ) -> None:
     engine.create_index(index_name, {"mappings": mappings})
@@ -196,7 +196,7 @@ def add_to_stream(engine: Engine, stream: str, key: str) -> None:
     assert result.ok
 
 
-def test_a_data_stream_after_a_rollover_is_embedded_by_the_commands_that_its_refusal_names(
+def test_data_stream_refusal_names_working_commands(
     stream: tuple[Engine, str], encoder: Encoder, tmp_path: Path
 ) -> None:
     engine, name = stream
@@ -215,9 +215,7 @@ def test_a_data_stream_after_a_rollover_is_embedded_by_the_commands_that_its_ref
     assert engine.count(name, {"exists": {"field": "embedding"}}) == 2
 
 
-def test_a_watch_of_a_backing_index_ends_when_its_stream_rolls_over(
-    stream: tuple[Engine, str], encoder: Encoder, tmp_path: Path
-) -> None:
+def test_watch_of_backing_index_ends_on_rollover(stream: tuple[Engine, str], encoder: Encoder, tmp_path: Path) -> None:
     engine, name = stream
     url = engine.info.url
     newest = sorted(engine.index_uuids(name))[-1]

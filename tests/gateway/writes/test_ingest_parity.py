@@ -108,7 +108,7 @@ def by_document_apis(url: str, engine: str, index: str) -> None:
      ("es9", as_logstash), ("es9", by_document_apis), ("es8", by_document_apis), ("opensearch", by_document_apis)],
     indirect=["engine_url"], scope="session",
 )  # fmt: skip
-def test_written_is_as_loaded(
+def test_gateway_writes_equal_ingest(
     way: Callable[[str, str, str], None],
     request: pytest.FixtureRequest,
     engine_url: str,
@@ -122,7 +122,7 @@ def test_written_is_as_loaded(
     assert_as_loaded(engine_url, tiny_encoder, loaded, empty, tmp_path)
 
 
-def test_what_is_for_other_indices_or_brings_its_vectors_passes_byte_for_byte(
+def test_other_indices_and_supplied_vectors_pass_through(
     engine_url: str, client: httpx.Client, loaded: str, empty: str, fresh_index: Callable[[str], str]
 ) -> None:
     plain = fresh_index(engine_url)
@@ -146,7 +146,7 @@ def test_what_is_for_other_indices_or_brings_its_vectors_passes_byte_for_byte(
     assert held["5"] == {"n": 1, "_version": 1}
 
 
-def test_five_thousand_documents_in_one_request(
+def test_bulk_of_5000_documents(
     engine_url: str, client: httpx.Client, index_name: str, tiny_encoder: Encoder, tmp_path: Path
 ) -> None:
     make(engine_url, index_name, of_model(tiny_encoder, index_type="flat"))
@@ -162,7 +162,7 @@ def test_five_thousand_documents_in_one_request(
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16", "utf-32-be"])
-def test_documents_get_their_vectors_in_whatever_encoding_they_come(
+def test_every_body_encoding_gets_vectors(
     engine_url: str, client: httpx.Client, empty: str, tiny_encoder: Encoder, encoding: str
 ) -> None:
     """Engines go by a body's first bytes, not by its headers, and read each line of a bulk request by itself."""

@@ -83,7 +83,7 @@ def through(tiny: Path) -> Iterator[Through]:
 @pytest.mark.parametrize("status", [200, 404, 503])
 @pytest.mark.parametrize("shape", SHAPES, ids=repr)
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: f"{one.method} {one.target}")
-def test_an_answer_in_a_strange_shape_is_no_bug(
+def test_unexpected_engine_response_is_not_a_500(
     through: Through, request_: Request, shape: object, status: int, mapped: bool
 ) -> None:
     def reply(got: Received, out: BinaryIO) -> bool:
