@@ -3,6 +3,7 @@ system for it."""
 
 from __future__ import annotations
 
+import ast
 import json
 import pkgutil
 import subprocess
@@ -20,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 # Modules that need torch (extra `train`); ingest, search and everything below them never do.
 _TORCH = ("es_sbert.exporters.tracing", "es_sbert.networks.", "es_sbert.training.")
-# Rooms within training that are only settings and data: recipes can be read and checked without torch.
-_LIGHT = ("es_sbert.training.data.", "es_sbert.training.recipe", "es_sbert.training.objective_settings")
+# Recipes can be read without torch.
+_LIGHT = ("es_sbert.training.recipe", "es_sbert.training.objective_settings")
 
 # Needs a library that is installed for its own tests only (`tests/frameworks`).
 _FOREIGN = ("es_sbert.integrations.haystack",)
@@ -40,6 +41,22 @@ _ALL = sorted(
     for _, name, _ in pkgutil.walk_packages(path, package)
     if not name.endswith("__main__") and name not in _FOREIGN
 )
+
+# Folders may import from those of earlier lines, as docs/architecture.md says.
+_LEVELS = (
+    {"io", "bundle", "engines", "mappings"},
+    {"encoder"},
+    {"index", "networks"},
+    {"exporters"},
+    {"ingest"},
+    {"search", "migration"},
+    {"gateway", "evaluation", "diagnostics"},
+    {"training", "analysis", "dashboards", "integrations"},
+    {"cli"},
+)
+_LEVEL = {folder: level for level, folders in enumerate(_LEVELS) for folder in folders}
+# A model that has no bundle is exported when it is opened; exporters need the encoder for the parity check.
+_UPWARDS = {("encoder", "exporters")}
 
 # One interpreter for all questions, since importing everything takes most of the time. Before it is asked about
 # training, it forgets what may not come with training: whatever imports that brings it back.
@@ -134,3 +151,27 @@ def test_training_and_exporters_import_no_engine_client(imported: Imported) -> N
     loaded = imported.found["training"]
     assert "torch" in loaded
     assert not loaded & {"elasticsearch", "opensearchpy"}
+
+
+def test_folders_import_downwards_only() -> None:
+    upwards = {(importer, imported) for importer, imported in _folder_imports() if _LEVEL[imported] >= _LEVEL[importer]}
+    assert upwards == _UPWARDS
+
+
+def _folder_imports() -> set[tuple[str, str]]:
+    """Pairs of a folder and another one that it imports from, also inside functions and for types only."""
+    files = [
+        *(ROOT / "es_sbert").rglob("*.py"),
+        *(ROOT / "exporters").rglob("*.py"),
+        *(ROOT / "mappings").rglob("*.py"),
+    ]
+    pairs: set[tuple[str, str]] = set()
+    for file in files:
+        parts = file.relative_to(ROOT).parts
+        folder = parts[1] if parts[0] == "es_sbert" else parts[0]
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        names = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+        names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        found = {name.split(".")[1] for name in names if name.startswith("es_sbert.")}
+        pairs |= {(folder, other) for other in found if folder in _LEVEL and other in _LEVEL and folder != other}
+    return pairs
