@@ -19,7 +19,7 @@ def run(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 def test_full_disk_on_stdout_exits_with_code_2() -> None:
     done = run("$ES ingest --help > /dev/full")
-    assert (done.returncode, done.stderr.splitlines()[1:]) == (2, ["  Make room where it goes."])
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (2, ["  Free space on the disk of the output."])
     assert "No space left" in done.stderr
 
 

@@ -45,7 +45,7 @@ def small_documents(index: str, other: str) -> tuple[bytes, int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
 @pytest.mark.parametrize("vectors", [False, True], ids=["without vectors", "with vectors"])
-def test_large_bulk_stays_below_300_mb(
+def test_large_bulk_stays_below_100_mb(
     process: GatewayProcess, es9_url: str, fresh_index: Callable[[str], str], tiny_encoder: Encoder, vectors: bool
 ) -> None:
     index, other = fresh_index(es9_url), fresh_index(es9_url)

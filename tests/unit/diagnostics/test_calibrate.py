@@ -165,7 +165,7 @@ def test_report_explains_pseudo_queries_and_overlaps() -> None:
     queries = [([0.5], [0.6] * 50 + [0.1] * 50, [0.6, 0.5])] * 4
     text = "\n".join(calibration_lines(report_of(calibrate(sample_of(queries), 0.75), labelled=False)))
     assert "4 queries made of documents (first sentence: 4)" in text
-    assert "not what users type" in text
+    assert "not real queries" in text
     assert "no value tells them from relevant ones" in text
     assert "about 10,000 of 20,000 for each query" in text
     assert "precision" not in text

@@ -145,7 +145,7 @@ def test_dash_writes_to_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "-").exists()
 
 
-def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "tiny")
     (tmp_path / "texts").write_text("a man\n" * 20_000)
     command = f"{sys.executable} -m es_sbert.cli.main encode --model {folder} --device cpu {tmp_path / 'texts'}"
