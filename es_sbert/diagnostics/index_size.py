@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 
 from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
 from es_sbert.errors import UsageError
+from es_sbert.index.index_summary import count_chunks
 from es_sbert.index.mapping import (
     BBQ_MIN_DIMENSIONS,
     OPENSEARCH_TYPES,
@@ -227,11 +228,7 @@ def count_vectors(engine: Engine, index: str, field: VectorField, filter: Json |
         filter: Query of the documents that count; None counts all.
     """
     query = and_query(has_vector_query(field.name, field.meta), filter)
-    if field.meta.passages is None:
-        return engine.count(index, query)
-    # Vectors are nested objects, and a count is one of documents.
-    body: Json = {"query": query, "size": 0, "aggs": {"passages": {"nested": {"path": field.name}}}}
-    return int(engine.search(index, body)["aggregations"]["passages"]["doc_count"])
+    return engine.count(index, query) if field.meta.passages is None else count_chunks(engine, index, field.name, query)
 
 
 def _is_unsupported(index_type: IndexType, dimensions: int) -> bool:

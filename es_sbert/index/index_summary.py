@@ -100,7 +100,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         exists = has_vector_query(name, meta)
         current = and_query(exists, {"term": {f"{meta_field}.fingerprint": meta.fingerprint}})
         truncated = and_query(exists, {"term": {f"{meta_field}.truncated": True}})
-        passages = None if meta.passages is None else _count_chunks(engine, state.name, name)
+        passages = None if meta.passages is None else count_chunks(engine, state.name, name)
         fields.append(FieldSummary(name, meta, count(exists), count(current), count(truncated), passages))
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
     store_size = None
@@ -117,7 +117,13 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
     )
 
 
-def _count_chunks(engine: Engine, index: str, field: str) -> int:
-    """The nested objects of a field."""
+def count_chunks(engine: Engine, index: str, field: str, query: Json | None = None) -> int:
+    """The vectors of a field of chunks, which are nested objects; a count is one of documents.
+
+    Args:
+        query: Of the documents that count; None counts all.
+    """
     body: Json = {"size": 0, "aggs": {"passages": {"nested": {"path": field}}}}
+    if query is not None:
+        body["query"] = query
     return int(engine.search(index, body)["aggregations"]["passages"]["doc_count"])

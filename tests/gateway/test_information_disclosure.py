@@ -19,8 +19,9 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.index.index_options import request_vector_field
 from es_sbert.index.mapping import VectorFieldMeta, index_body
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.index.vector_field import ensure_vector_field
 from tests.engine.secured import Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -109,7 +110,6 @@ def server(secured_es8: Secured, tiny: Path) -> Iterator[Secured]:
     """A server with an index for everyone and two that are hidden: of another model, and with a damaged mapping."""
     engine = connect(owner(secured_es8))
     with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
-        info = encoder.info
         [vector] = encoder.encode([DOCUMENT["text"]], "document")
     for name in (PUBLIC, SECRET, BROKEN, "new"):
         with suppress(HTTPError):
@@ -118,13 +118,7 @@ def server(secured_es8: Secured, tiny: Path) -> Iterator[Secured]:
         ensure_vector_field(
             engine,
             PUBLIC,
-            FieldRequest(
-                name="embedding",
-                fingerprint=info.fingerprint,
-                model_name=info.model,
-                dimensions=info.dimensions,
-                text="{text}",
-            ),
+            request_vector_field(encoder, text_template="{text}"),
         )
     finally:
         engine.close()

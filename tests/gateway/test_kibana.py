@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from es_sbert.engines.engine import EngineType
-from tests.gateway.behind import QUERY, TITLES, Behind, K, behind_a_gateway
+from tests.gateway.indexed_gateway import QUERY, TITLES, IndexedGateway, K, indexed_gateway
 
 REQUESTS = {
     file.stem: orjson.loads(file.read_bytes()) for file in sorted((Path(__file__).parent / "kibana").glob("*.json"))
@@ -29,15 +29,15 @@ _VOLATILE = frozenset({"took", "_seq_no", "_version", "result", "max_concurrent_
 
 
 @pytest.fixture(scope="module")
-def behind(engine_url: str) -> Iterator[Behind]:
+def served(engine_url: str) -> Iterator[IndexedGateway]:
     # As `saved_objects_create` writes it again: whether that is visible yet makes no difference.
-    with behind_a_gateway(engine_url, REQUESTS["saved_objects_create"]["lines"][1]) as made:
+    with indexed_gateway(engine_url, REQUESTS["saved_objects_create"]["lines"][1]) as made:
         yield made
 
 
-def _send(url: str, request: dict[str, Any], behind: Behind, pit: str = "") -> httpx.Response:
+def _send(url: str, request: dict[str, Any], served: IndexedGateway, pit: str = "") -> httpx.Response:
     def filled(text: str) -> str:
-        return text.replace("{index}", behind.index).replace("{objects}", behind.objects).replace("{pit}", pit)
+        return text.replace("{index}", served.index).replace("{objects}", served.objects).replace("{pit}", pit)
 
     content, kind = None, "application/json"
     if "body" in request:
@@ -56,10 +56,10 @@ def _send(url: str, request: dict[str, Any], behind: Behind, pit: str = "") -> h
     )
 
 
-def _request(name: str, behind: Behind) -> dict[str, Any]:
+def _request(name: str, served: IndexedGateway) -> dict[str, Any]:
     request: dict[str, Any] = REQUESTS[name]
-    if behind.engine_type.value not in request["engines"]:
-        pytest.skip(f"{behind.engine_type} is never sent this")
+    if served.engine_type.value not in request["engines"]:
+        pytest.skip(f"{served.engine_type} is never sent this")
     return request
 
 
@@ -73,21 +73,21 @@ def _total(found: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("name", MEANT)
-def test_query_bar_search_finds_nearest(name: str, behind: Behind) -> None:
-    request = _request(name, behind)
+def test_query_bar_search_finds_nearest(name: str, served: IndexedGateway) -> None:
+    request = _request(name, served)
     pit = ""
     if "{pit}" in str(request):
-        opened = httpx.post(f"{behind.gateway}/{behind.index}/_pit?keep_alive=1m", trust_env=False, timeout=60)
+        opened = httpx.post(f"{served.gateway}/{served.index}/_pit?keep_alive=1m", trust_env=False, timeout=60)
         pit = opened.json()["id"]
-    answer = _send(behind.gateway, request, behind, pit)
+    answer = _send(served.gateway, request, served, pit)
     assert answer.status_code == 200, answer.text
     found = answer.json()
     if request["path"].endswith("/_async_search"):
         assert found["is_running"] is False
         found = found["response"]
-    nearest = behind.nearest[:K]
-    nature = [identity for identity in behind.nearest if behind.tags[identity] == "nature"]
-    music = {identity for identity, tag in behind.tags.items() if tag == "music"}
+    nearest = served.nearest[:K]
+    nature = [identity for identity in served.nearest if served.tags[identity] == "nature"]
+    music = {identity for identity, tag in served.tags.items() if tag == "music"}
     match request["expect"]:
         case "nearest by score":
             assert _ids(found) == nearest
@@ -102,7 +102,7 @@ def test_query_bar_search_finds_nearest(name: str, behind: Behind) -> None:
         case "nearest and others":
             assert set(_ids(found)) == set(nearest) | music
         case "all but nearest":
-            assert set(_ids(found)) == set(behind.tags) - set(nearest)
+            assert set(_ids(found)) == set(served.tags) - set(nearest)
         case "nearest counted":
             assert _total(found) == K
             buckets = found.get("aggregations", {}).get("2", {}).get("buckets", [{"doc_count": K}])
@@ -116,9 +116,9 @@ def test_query_bar_search_finds_nearest(name: str, behind: Behind) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_dashboard_requests_are_answered_as_by_engine(name: str, behind: Behind) -> None:
-    request = _request(name, behind)
-    through, direct = _send(behind.gateway, request, behind), _send(behind.engine, request, behind)
+def test_other_dashboard_requests_are_answered_as_by_engine(name: str, served: IndexedGateway) -> None:
+    request = _request(name, served)
+    through, direct = _send(served.gateway, request, served), _send(served.engine, request, served)
     assert through.status_code == direct.status_code == 200, through.text
     if request["method"] == "HEAD":
         assert through.content == direct.content == b""
@@ -132,20 +132,20 @@ def _steady(value: Any) -> Any:
     return [_steady(inner) for inner in value] if isinstance(value, list) else value
 
 
-def test_search_is_logged_without_its_text(behind: Behind) -> None:
-    kibana = behind.engine_type is EngineType.ELASTICSEARCH
+def test_search_is_logged_without_its_text(served: IndexedGateway) -> None:
+    kibana = served.engine_type is EngineType.ELASTICSEARCH
     request = REQUESTS["discover_phrase" if kibana else "dashboards_discover"]
     begin = datetime.now(UTC)  # records of other tests are in the log too
-    assert _send(behind.gateway, request, behind).status_code == 200
+    assert _send(served.gateway, request, served).status_code == 200
     end = time.monotonic() + 120
     api = "_async_search" if kibana else "_search"
     since = {"range": {"@timestamp": {"gte": begin.isoformat(timespec="milliseconds")}}}
     body = {"query": {"bool": {"filter": [{"term": {"api": api}}, since]}}}
-    while not (found := _search_log(behind, body)):
+    while not (found := _search_log(served, body)):
         assert time.monotonic() < end, "no record was written"
     record = found[0]["_source"]
     assert (record["index"], record["kind"], record["hits"], record["zero_hits"]) == (
-        behind.index,
+        served.index,
         "semantic",
         K,
         False,
@@ -155,13 +155,13 @@ def test_search_is_logged_without_its_text(behind: Behind) -> None:
     assert "plants" not in str(found)
 
 
-def _search_log(behind: Behind, body: dict[str, Any]) -> list[dict[str, Any]]:
+def _search_log(served: IndexedGateway, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The newest records that a search sees, of the engine itself."""
     for method, path in (("POST", "_refresh"), ("POST", "_search")):
         content = orjson.dumps(body) if path == "_search" else b""
         answer = httpx.request(
             method,
-            f"{behind.engine}/{behind.log}/{path}",
+            f"{served.engine}/{served.log}/{path}",
             content=content,
             headers={"content-type": "application/json"},
             trust_env=False,
@@ -171,10 +171,10 @@ def _search_log(behind: Behind, body: dict[str, Any]) -> list[dict[str, Any]]:
     return hits
 
 
-def test_query_shares_no_word_with_its_hits(behind: Behind) -> None:
+def test_query_shares_no_word_with_its_hits(served: IndexedGateway) -> None:
     titles = [title for titles in TITLES.values() for title in titles]
     words = set(QUERY.split())
-    assert all(not words & set(titles[int(identity)].lower().split()) for identity in behind.nearest[:K])
+    assert all(not words & set(titles[int(identity)].lower().split()) for identity in served.nearest[:K])
 
 
 def test_each_recorded_request_names_its_source() -> None:

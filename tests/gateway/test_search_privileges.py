@@ -16,7 +16,8 @@ from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.index.index_options import request_vector_field
+from es_sbert.index.vector_field import ensure_vector_field
 from tests.engine.secured import PASSWORD, Secured
 from tests.gateway.conftest import tiny_settings
 from tests.gateway.serving import served
@@ -34,19 +35,12 @@ def encoder(tiny: Path) -> Iterator[Encoder]:
 @pytest.fixture(scope="module")
 def shelf(secured_es8: Secured, encoder: Encoder) -> Iterator[Secured]:
     """The server, with a document in an index of two shards, about which the gateway has a question."""
-    info = encoder.info
     engine = connect(owner(secured_es8))
     try:
         ensure_vector_field(
             engine,
             INDEX,
-            FieldRequest(
-                name="embedding",
-                fingerprint=info.fingerprint,
-                model_name=info.model,
-                dimensions=info.dimensions,
-                text="{text}",
-            ),
+            request_vector_field(encoder, text_template="{text}"),
             shards=2,
         )
     finally:

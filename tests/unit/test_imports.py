@@ -1,5 +1,4 @@
-"""What importing the package may and may not bring with it, and that nothing but `es-sbert engine` needs a Unix-like
-system for it."""
+"""Which libraries an import may load, which folders may import which, and that only `es-sbert engine` needs Unix."""
 
 from __future__ import annotations
 
@@ -58,8 +57,8 @@ _LEVEL = {folder: level for level, folders in enumerate(_LEVELS) for folder in f
 # A model that has no bundle is exported when it is opened; exporters need the encoder for the parity check.
 _UPWARDS = {("encoder", "exporters")}
 
-# One interpreter for all questions, since importing everything takes most of the time. Before it is asked about
-# training, it forgets what may not come with training: whatever imports that brings it back.
+# One interpreter imports all modules, because that takes most of the time. Before the step of training, es_sbert and
+# the engines' clients are removed from sys.modules, so that a module that imports a client again is noticed.
 _PROGRAM = """
 import builtins, importlib, json, sys
 import tests.without_posix

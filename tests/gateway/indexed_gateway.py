@@ -47,7 +47,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Behind:
+class IndexedGateway:
     """An index behind a gateway.
 
     Attributes:
@@ -71,7 +71,7 @@ class Behind:
 
 
 @contextmanager
-def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
+def indexed_gateway(engine_url: str, saved: Json) -> Iterator[IndexedGateway]:
     """Made, filled and served until the block ends.
 
     Args:
@@ -129,7 +129,7 @@ def behind_a_gateway(engine_url: str, saved: Json) -> Iterator[Behind]:
             meaning = SemanticSettings(k=K, min_cosine=float(near[K - 1] + near[K]) / 2)
             settings = GatewaySettings(upstream=EngineSettings(url=front), semantic=meaning, search_log=log)
             with served(create_app(settings)) as gateway:
-                yield Behind(
+                yield IndexedGateway(
                     engine.info.engine_type,
                     front,
                     gateway,
