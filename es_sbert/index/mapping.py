@@ -197,9 +197,10 @@ def has_vector_query(field: str, meta: VectorFieldMeta, name: str | None = None)
     return {"nested": {"path": field, "query": inner, **named}}
 
 
-def and_query(first: Json, second: Json | None) -> Json:
-    """Query for the documents that match two queries; None for the second matches all."""
-    return first if second is None else {"bool": {"filter": [first, second]}}
+def and_query(first: Json, *others: Json | None) -> Json:
+    """Query for the documents that match all queries; None matches all documents."""
+    given = [first, *(query for query in others if query is not None)]
+    return first if len(given) == 1 else {"bool": {"filter": given}}
 
 
 def random_order_query(query: Json | None, seed: int) -> Json:

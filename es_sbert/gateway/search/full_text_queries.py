@@ -219,9 +219,7 @@ def _plain_text(expression: lucene.Item) -> str:
     Raises:
         BadRequest: it is not a text.
     """
-    if isinstance(
-        expression, lucene.Range | lucene.From | lucene.To | lucene.Regex | lucene.Fuzzy | lucene.Proximity
-    ) or _has_wildcard(expression):
+    if isinstance(expression, _NOT_A_TEXT) or _has_wildcard(expression):
         raise BadRequest(
             f"{str(expression).strip()!r} is a range, a pattern or a proximity search, but a semantic query "
             "needs a text",

@@ -18,7 +18,7 @@ from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.index.document_vectors import QueryVector, to_float_list
-from es_sbert.index.mapping import IndexType, chunk_inner_hits, vector_path
+from es_sbert.index.mapping import IndexType, and_query, chunk_inner_hits, vector_path
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, cosine_from_score, vector_clause
@@ -127,9 +127,7 @@ def knn_section(semantic: SemanticQuery, section: Json, vector: QueryVector, inn
 def combine_filters(*filters: Json | None) -> Json | None:
     """One query that matches what all filters match; None if there are none."""
     given = [query for query in filters if query is not None]
-    if not given:
-        return None
-    return given[0] if len(given) == 1 else {"bool": {"filter": given}}
+    return and_query(*given) if given else None
 
 
 class CandidateCounts:
