@@ -21,14 +21,8 @@ _SETTLE_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Frame:
-    """The screen at a moment.
+    """The screen at a moment: its rows, without the empty ones at its end."""
 
-    Attributes:
-        seconds: Since the command was started.
-        rows: What is on it, without the empty rows at its end.
-    """
-
-    seconds: float
     rows: tuple[str, ...]
 
 
@@ -71,16 +65,16 @@ def run_in_terminal(
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     screen = pyte.Screen(columns, rows)
     stream = pyte.ByteStream(screen)
-    begin = time.monotonic()
+    deadline = time.monotonic() + seconds
     frames: list[Frame] = []
     try:
-        while (data := _read(terminal, begin + seconds)) is not None:
+        while (data := _read(terminal, deadline)) is not None:
             stream.feed(data)
             shown = [row.rstrip() for row in screen.display]
             while shown and not shown[-1]:
                 shown.pop()
             if not frames or frames[-1].rows != tuple(shown):
-                frames.append(Frame(time.monotonic() - begin, tuple(shown)))
+                frames.append(Frame(tuple(shown)))
                 os.write(terminal, press(frames[-1]))
     except TimeoutError:
         os.kill(process, 9)
