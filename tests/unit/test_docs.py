@@ -69,12 +69,21 @@ def test_request_examples_are_valid_json(page: str) -> None:
         assert all(isinstance(json.loads(line), dict) for line in lines), request.path
 
 
-_NAMED_FILE = re.compile(r"`((?:es_sbert|exporters|mappings|tests|benchmarks|docs|scripts)/[\w/.-]*)`")
+_NAMED_FILE = re.compile(
+    r"`(?P<path>(?:(?:es_sbert|exporters|mappings|tests|benchmarks|docs|scripts)/[\w/.-]*)|[\w/]*\btest_\w+\.py)"
+    r"(?:::(?P<test>\w+))?`"
+)
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
-def test_named_files_exist(page: str) -> None:
-    named = _NAMED_FILE.findall((ROOT / page).read_text())
-    assert len(named) > 20
-    for name in named:
-        assert (ROOT / name).exists(), name
+@pytest.mark.parametrize("page", [page for page in _ALL_PAGES if page != "CHANGELOG.md"])
+def test_named_files_and_tests_exist(page: str) -> None:
+    for name in _NAMED_FILE.finditer((ROOT / page).read_text()):
+        # Tables of tests leave out the folder.
+        files = [ROOT / name["path"]] if (ROOT / name["path"]).exists() else [*ROOT.glob(f"tests/**/{name['path']}")]
+        assert files, name[0]
+        assert name["test"] is None or any(f"def {name['test']}(" in file.read_text() for file in files), name[0]
+
+
+def test_architecture_and_contributing_name_files() -> None:
+    for page in ("docs/architecture.md", "CONTRIBUTING.md"):
+        assert len(_NAMED_FILE.findall((ROOT / page).read_text())) > 20
