@@ -134,7 +134,7 @@ def test_unreachable_engine_shows_an_alert(open_page: OpenPage, silent_port: int
     [
         (200, 502, "sent an unexpected response"),  # the page of a hotel's network, say
         (503, 503, "answered GET /_all"),
-        (401, 401, "wants to know who you are"),  # OpenSearch's security plugin says so in plain text
+        (401, 401, "requires authentication"),  # OpenSearch's security plugin says so in plain text
     ],
 )
 def test_non_engine_response_is_reported(open_page: OpenPage, status: int, answered: int, said: str) -> None:
@@ -174,10 +174,10 @@ def test_signed_in_user_sees_only_permitted_indices(open_page: OpenPage, secured
     page.open()
     expect(page.page.get_by_role("heading", name="Sign in to the engine")).to_be_visible()
     _sign_in(page, "anna", "wrong")
-    expect(page.page.locator("#sign-in-reason")).to_contain_text("does not know this name and password")
-    expect(page.status).to_contain_text("does not know this name and password")
+    expect(page.page.locator("#sign-in-reason")).to_contain_text("rejected this user name and password")
+    expect(page.status).to_contain_text("rejected this user name and password")
     _sign_in(page, "anna", PASSWORD)
-    expect(page.page.get_by_role("alert")).to_contain_text("No index that you may see has vectors yet")
+    expect(page.page.get_by_role("alert")).to_contain_text("No index that you can read has vectors yet")
     expect(page.page.get_by_role("alert")).to_contain_text("es-sbert ingest")
 
     meta = VectorFieldMeta(fingerprint="f" * 32, model="m", dimensions=3, index_type="hnsw", text="{text}")

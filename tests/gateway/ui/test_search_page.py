@@ -38,7 +38,7 @@ def test_lexical_and_semantic_results_side_by_side(page: SearchPage, dated_index
     page.search(QUERY)
 
     assert [page.found(column) for column in COLUMNS] == [0, len(ARTICLES), len(ARTICLES)]
-    expect(page.column("lexical")).to_contain_text("No document holds any of these words")
+    expect(page.column("lexical")).to_contain_text("No document contains any of these words")
     nearest = oracle.search(QUERY, k=10)
     for column in ("semantic", "hybrid"):
         expect(page.titles(column)).to_have_text([hit.source["title"] for hit in nearest])
@@ -94,7 +94,7 @@ def test_filters_apply_to_all_columns_and_are_in_url(page: SearchPage, dated_ind
 
     linked = page.page.url
     page.page.get_by_role("button", name="Remove filter topic: Space").click()
-    expect(page.page.get_by_role("list", name="Filters that are set").get_by_role("listitem")).to_have_count(1)
+    expect(page.page.get_by_role("list", name="Active filters").get_by_role("listitem")).to_have_count(1)
     page.page.go_back()
     expect(page.facet("topic").get_by_role("checkbox")).to_be_checked()
     page.page.goto(linked)
@@ -106,7 +106,7 @@ def test_inapplicable_filters_are_reported(page: SearchPage, dated_index: str) -
     page.open(index=dated_index, q="the light", **{"f.topic.keyword": "Space", "f.gone": "x", "f.year": "y"})
 
     expect(page.status).to_contain_text("Filters ignored: gone, year.")
-    chosen = page.page.get_by_role("list", name="Filters that are set")
+    chosen = page.page.get_by_role("list", name="Active filters")
     expect(chosen.locator("li", has_text="gone: x")).to_contain_text("ignored: not a filter of this index")
     assert page.found("semantic") == sum(article["topic"] == "Space" for article in ARTICLES.values())
     page.page.get_by_role("button", name="Remove filter year: y").click()

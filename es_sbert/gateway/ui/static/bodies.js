@@ -22,7 +22,7 @@ export function requestOf(index, written, engine) {
     loaded = true;
     try {
       const body = typeof engine === "function" ? await engine() : engine;
-      direct.replaceChildren(shown(index, body, "Straight to the engine"));
+      direct.replaceChildren(shown(index, body, "Directly to the engine"));
     } catch (error) {
       loaded = false; // opened again, it tries again
       direct.replaceChildren(element("p", { class: "warning" }, error.message));

@@ -100,7 +100,7 @@ function show(section, column, asked, found, request, then) {
 }
 
 function emptyWords(column, asked) {
-  if (asked.filters.length > 0) return "No document matches with these filters. Remove one of them.";
-  if (column.name === "lexical") return "No document holds any of these words. Look at the semantic hits.";
-  return "No document has a vector yet, or none is near enough. Fill the index with es-sbert ingest.";
+  if (asked.filters.length > 0) return "No document matches these filters. Remove one of them.";
+  if (column.name === "lexical") return "No document contains any of these words. See the semantic hits.";
+  return "No document has a vector yet, or none is near enough. Embed the documents with es-sbert ingest.";
 }

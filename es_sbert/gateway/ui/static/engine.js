@@ -55,13 +55,13 @@ async function request(path, body, headers, signal) {
     text = await answer.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new RequestFailed(0, "The gateway does not answer. Check that it runs, then search again.");
+    throw new RequestFailed(0, "The gateway is not responding. Check that it is running, then search again.");
   }
   let said = null;
   try {
     said = JSON.parse(text);
   } catch {
-    throw new RequestFailed(answer.status, `The answer (HTTP ${answer.status}) is no JSON: something else than the gateway answers here.`);
+    throw new RequestFailed(answer.status, `The response (HTTP ${answer.status}) is not JSON: something other than the gateway answered.`);
   }
   if (!answer.ok) throw new RequestFailed(answer.status, reasonOf(answer.status, said));
   return said;
@@ -71,8 +71,8 @@ async function request(path, body, headers, signal) {
 function reasonOf(status, said) {
   const error = said?.error;
   const cause = error?.root_cause?.[0]?.reason ?? error?.reason ?? (typeof error === "string" ? error : `HTTP ${status}`);
-  if (status === 401) return "The engine wants to know who you are.";
-  if (status === 403) return `You may not do this: ${cause}. Ask for the index privileges read and view_index_metadata.`;
-  if (status === 404) return `${cause}. Choose another index, or open the page anew.`;
+  if (status === 401) return "The engine requires authentication.";
+  if (status === 403) return `Access denied: ${cause}. Ask for the index privileges read and view_index_metadata.`;
+  if (status === 404) return `${cause}. Choose another index, or reload the page.`;
   return cause;
 }

@@ -23,7 +23,7 @@ let running = new AbortController();
 
 /** Look which indices there are, then search as the address says. */
 async function begin() {
-  tell("Looking which indices have vectors…");
+  tell("Finding indices with vectors…");
   try {
     settings = await askPage("indices");
   } catch (error) {
@@ -34,7 +34,7 @@ async function begin() {
   signedIn();
   byId("left-out").replaceChildren(...settings.problems.map((words) => element("li", {}, visible(words))));
   if (settings.indices.length === 0) {
-    problem("No index that you may see has vectors yet.", "Make one, or embed the documents of one that is there:", NO_VECTORS);
+    problem("No index that you can read has vectors yet.", "Create an index, or embed the documents of an existing one:", NO_VECTORS);
     return;
   }
   byId("index").replaceChildren(...settings.indices.map(({ name }) => element("option", { value: name }, visible(name))));
@@ -51,7 +51,7 @@ async function follow() {
   byId("query").value = state.query;
   clearResults();
   if (index === null) {
-    problem(`There is no index ${visible(state.index)} with vectors that you may see.`, "Choose one of the list and search again.");
+    problem(`There is no index ${visible(state.index)} with vectors that you can read.`, "Choose one from the list and search again.");
     return;
   }
   byId("index").value = index.name;
@@ -191,7 +191,7 @@ function refuse(error) {
     tell(askToSignIn());
     return;
   }
-  problem("The search did not work.", error.message);
+  problem("The search failed.", error.message);
 }
 
 function problem(what, remedy, command) {

@@ -5,7 +5,7 @@ import { isSignedIn, signIn } from "./engine.js";
 
 /** Show the form; gives what it says, which a screen reader would not come by. */
 export function askToSignIn() {
-  const reason = isSignedIn() ? "The engine does not know this name and password, or this key." : "The engine wants to know who you are.";
+  const reason = isSignedIn() ? "The engine rejected this user name and password, or this API key." : "The engine requires authentication.";
   byId("sign-in-reason").textContent = reason;
   byId("sign-in-warning").hidden = isSecureContext;
   byId("sign-in").hidden = false;

@@ -47,7 +47,7 @@ function offered(examples, ask) {
 /** What to do about an index with nothing to search in. */
 function emptyIndex(name, documents) {
   const [state, remedy, command] = documents === 0
-    ? ["has no documents yet.", "Load some with their vectors:", `es-sbert ingest --index ${name} articles.jsonl`]
+    ? ["has no documents yet.", "Load and embed some:", `es-sbert ingest --index ${name} articles.jsonl`]
     : [`has ${countText(documents)} ${documents === 1 ? "document" : "documents"}, none of them with a vector.`, "Embed them:", `es-sbert ingest --index ${name}`];
   return [
     element("p", {}, element("bdi", {}, visible(name)), ` ${state} ${remedy}`),
