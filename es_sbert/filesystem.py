@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -96,7 +95,7 @@ def is_stream(path: Path) -> bool:
     return path == STDOUT_PATH or (path.exists() and not path.is_file())
 
 
-def open_output(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+def open_output(path: Path) -> AbstractContextManager[BinaryIO]:
     """What to write to: a file that takes its name when it is complete, or the pipe or device that is there.
 
     Raises:
@@ -109,13 +108,13 @@ def open_output(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
     return _replace_when_complete(path.resolve())  # of a link, what it points to is written, and the link stays
 
 
-@contextlib.contextmanager
+@contextmanager
 def _flush_at_end(stream: BinaryIO) -> Iterator[BinaryIO]:
     yield stream
     stream.flush()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _replace_when_complete(path: Path) -> Iterator[BinaryIO]:
     """Write to a temporary file in the same folder, and rename it at the end, or remove it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

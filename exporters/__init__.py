@@ -63,14 +63,9 @@ def export(
         if sts_file is not None:
             raise UsageError("a cross-encoder has no embeddings to compare on STS", "Leave --sts out.")
         return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
+    sentence_model = read_sentence_model(folder, str(model))
     return export_bundle(
-        read_sentence_model(folder, str(model)),
-        output,
-        wanted,
-        force=force,
-        sts_file=sts_file,
-        reference="auto",
-        on_progress=report,
+        sentence_model, output, wanted, force=force, sts_file=sts_file, reference="auto", on_progress=report
     )
 
 

@@ -8,7 +8,6 @@ atomically.
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from es_sbert.bundle.bundle import (
     open_reranker_bundle,
 )
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.model_files import read_module_list
+from es_sbert.bundle.model_files import read_module_list, write_json
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.errors import DeviceError, OutputError, ParityFailed, UnsupportedArchitecture, UsageError, require_extra
 from es_sbert.exporters.graph_builder import save_graph
@@ -46,12 +45,6 @@ from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
 from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import TransformerWeights, read_transformer_weights
-
-
-def exporter_versions() -> dict[str, str]:
-    """Of the packages that decide what a graph is."""
-    return {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
-
 
 # What sentence-transformers reads of a model, and its card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
@@ -124,19 +117,15 @@ def _replace_folder(staging: Path, output: Path) -> None:
 def copy_files(source: Path, target: Path) -> None:
     """Copy configurations, tokenizer, safetensors and card of a model folder and of its modules' folders."""
     modules = read_module_list(source) if (source / "modules.json").exists() else []
-    for place in dict.fromkeys(["", *(folder for _, folder in modules)]):
+    kept = dict.fromkeys(["", *(folder for _, folder in modules)], _KEPT_SUFFIXES)
+    kept["training"] = _LOG_SUFFIXES  # of a model that es-sbert trained: without what was left of the run's weights
+    for place, suffixes in kept.items():
         if not (source / place).is_dir():
             continue  # a Normalize module has no settings and often no folder
         (target / place).mkdir(parents=True, exist_ok=True)
-        for file in sorted((source / place).iterdir()):
-            if file.is_file() and file.suffix in _KEPT_SUFFIXES and file.name not in _MANIFESTS:
+        for file in (source / place).iterdir():
+            if file.is_file() and file.suffix in suffixes and file.name not in _MANIFESTS:
                 shutil.copyfile(file, target / place / file.name)  # follows the links of a hub cache
-    logs = source / "training"  # of a model that es-sbert trained: without what was left of the run's weights
-    if logs.is_dir():
-        for file in sorted(logs.iterdir()):
-            if file.suffix in _LOG_SUFFIXES:
-                (target / "training").mkdir(exist_ok=True)
-                shutil.copyfile(file, target / "training" / file.name)
 
 
 def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None:
@@ -187,7 +176,7 @@ def export_bundle(
     force: bool = False,
     sts_file: Path | None = None,
     reference: ReferenceKind = "numpy",
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
 ) -> EncoderManifest:
     """Write a bundle: the model's own files, an ONNX graph for each precision, and `es_sbert.json`.
 
@@ -213,21 +202,20 @@ def export_bundle(
         ParityFailed: a variant fails the parity check; nothing was written.
     """
     _check_precisions(precisions)
-    say = on_progress or (lambda line: None)
     gold = read_gold_pairs(sts_file) if sts_file else None
     _previous_manifest(model, output)  # refuses a folder of something else before the work
-    say(f"Reading the weights of {model.name} ({model.architecture})")
+    on_progress(f"Reading the weights of {model.name} ({model.architecture})")
     build, transformer = choose_graph_source(model)
-    if transformer is None and Precision.FP16 in precisions:
+    is_traced = transformer is None
+    if is_traced and Precision.FP16 in precisions:
         raise UnsupportedArchitecture(
             f"{model.name} ({model.architecture}) is traced, and traced graphs have no fp16 variant",
             "Export fp32 or int8; fp32 runs on CUDA too.",
         )
     check = ParityCheck(model, transformer, reference, gold)
-    if transformer is None:
-        say(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
-    is_traced = transformer is None
-    export = _Export(EncoderManifest, model, output, build, check.run, say, force=force, is_traced=is_traced)
+    if is_traced:
+        on_progress(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
+    export = _Export(EncoderManifest, model, output, build, check.run, on_progress, force=force, is_traced=is_traced)
     return export.run(precisions, {})
 
 
@@ -237,7 +225,7 @@ def export_reranker(
     precisions: Sequence[Precision],
     *,
     force: bool = False,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
 ) -> RerankerManifest:
     """Write the model's own files, an ONNX graph for each precision, and `es_sbert_reranker.json`.
 
@@ -264,11 +252,10 @@ def export_reranker(
     # Imported here: it imports torch.
     from es_sbert.exporters.tracing import TracedCrossEncoder
 
-    say = on_progress or (lambda line: None)
     _previous_manifest(model, output)  # refuses a folder of something else before the work
-    say(f"Tracing {model.name} ({model.architecture}) with torch")
+    on_progress(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
-    export = _Export(RerankerManifest, model, output, traced.build, traced.compare, say, force=force)
+    export = _Export(RerankerManifest, model, output, traced.build, traced.compare, on_progress, force=force)
     return export.run(precisions, {"pairs": traced.pairs})
 
 
@@ -321,12 +308,11 @@ class _Export(Generic[ManifestT]):
                 kept = {name: variant for name, variant in previous.variants.items() if name not in variants}
                 copy_graphs(kept.values(), self.output, folder)
                 variants = kept | variants
-            manifest = self.kind.model_validate(
-                describe_model(self.model, self.kind)
-                | {**settings, "variants": variants, "exporter": exporter_versions()}
-            )
-            text = json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False)
-            (folder / manifest.FILE_NAME).write_text(text + "\n", encoding="utf-8")
+            # Of the packages that decide what a graph is.
+            versions = {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
+            about = {**describe_model(self.model, self.kind), **settings, "variants": variants, "exporter": versions}
+            manifest = self.kind.model_validate(about)
+            write_json(folder / manifest.FILE_NAME, manifest.model_dump(mode="json"))
             # Opening it verifies that the copy has the model's fingerprint and settings.
             _open_bundle(self.model, folder)
         return manifest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,26 +16,6 @@ from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, FLOAT16
 
 _HEADS_FIRST = [0, 2, 1, 3]
 _KEYS_FIRST = [0, 2, 3, 1]
-_OPERATOR = "MultiHeadAttention"
-
-
-@dataclass(frozen=True)
-class _AttentionMatch:
-    """One attention that was found.
-
-    Attributes:
-        inputs: Names of queries, keys and values, each (batch, tokens, hidden).
-        masks: Names of what is added to the scores, (batch or 1, heads or 1, tokens, tokens).
-        heads: Number of heads.
-        scale: What scores are multiplied by.
-        output: The node whose output the operator takes over, (batch, tokens, hidden).
-    """
-
-    inputs: tuple[str, str, str]
-    masks: tuple[str, ...]
-    heads: int
-    scale: float
-    output: onnx.NodeProto
 
 
 def fuse_attention(model: onnx.ModelProto) -> int:
@@ -48,15 +27,11 @@ def fuse_attention(model: onnx.ModelProto) -> int:
     Returns:
         How many were replaced.
     """
-    graph = _AttentionMatcher(model.graph)
+    matcher = _AttentionMatcher(model.graph)
     softmaxes = [node for node in model.graph.node if node.op_type == "Softmax"]
-    found = {id(one.output): one for one in map(graph.attention, softmaxes) if one is not None}
-    nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
-        one = found.get(id(node))
-        nodes += [node] if one is None else _fused_nodes(one)
-    for one in found.values():
-        model.graph.value_info.append(helper.make_tensor_value_info(one.output.output[0], FLOAT, None))
+    found = dict(filter(None, map(matcher.fuse, softmaxes)))
+    nodes = [written for node in model.graph.node for written in found.get(node.output[0], [node])]
+    model.graph.value_info.extend(helper.make_tensor_value_info(name, FLOAT, None) for name in found)
     used = _reachable_nodes(nodes, [output.name for output in model.graph.output])
     del model.graph.node[:]
     model.graph.node.extend(used)
@@ -65,20 +40,26 @@ def fuse_attention(model: onnx.ModelProto) -> int:
     return len(found)
 
 
-def _fused_nodes(one: _AttentionMatch) -> list[onnx.NodeProto]:
-    name = one.output.output[0]
-    nodes, mask = [], one.masks[0] if one.masks else ""
-    for number, more in enumerate(one.masks[1:]):
-        total = f"{name}_mask_{number}"
+def _fused_nodes(
+    inputs: Sequence[str], masks: Sequence[str], heads: int, scale: float, output: str
+) -> list[onnx.NodeProto]:
+    """The operator, after the nodes that add up its masks.
+
+    Args:
+        inputs: Names of queries, keys and values, each (batch, tokens, hidden).
+        masks: Names of what is added to the scores, (batch or 1, heads or 1, tokens, tokens).
+        heads: Number of heads.
+        scale: What scores are multiplied by.
+        output: Name of the result, (batch, tokens, hidden).
+    """
+    nodes, mask = [], masks[0] if masks else ""
+    for number, more in enumerate(masks[1:]):
+        total = f"{output}_mask_{number}"
         nodes.append(helper.make_node("Add", [mask, more], [total], name=total))
         mask = total
     # Bias, padding mask: left out. Biases were added before; padding is in the mask.
-    inputs = [*one.inputs, "", "", mask]
-    nodes.append(
-        helper.make_node(
-            _OPERATOR, inputs, [name], name=f"{name}_attention", domain=CONTRIB, num_heads=one.heads, scale=one.scale
-        )
-    )
+    options: dict[str, Any] = {"name": f"{output}_attention", "domain": CONTRIB, "num_heads": heads, "scale": scale}
+    nodes.append(helper.make_node("MultiHeadAttention", [*inputs, "", "", mask], [output], **options))
     return nodes
 
 
@@ -104,8 +85,8 @@ class _AttentionMatcher:
             for name in node.input:
                 self._users[name].append(node)
 
-    def attention(self, softmax: onnx.NodeProto) -> _AttentionMatch | None:
-        """The attention that a Softmax belongs to; None if it has another form."""
+    def fuse(self, softmax: onnx.NodeProto) -> tuple[str, list[onnx.NodeProto]] | None:
+        """The output of a Softmax's attention, and nodes that compute it; None if the attention has another form."""
         scores, masks = softmax.input[0], []
         while (added := self._producer(scores, "Add")) is not None:
             scores = added.input[0]
@@ -125,7 +106,8 @@ class _AttentionMatcher:
         hidden, size = query[1:]
         if hidden % size:
             return None
-        return _AttentionMatch((query[0], key[0], value[0]), tuple(reversed(masks)), hidden // size, scale, output)
+        name, inputs = output.output[0], (query[0], key[0], value[0])
+        return name, _fused_nodes(inputs, masks[::-1], hidden // size, scale, name)
 
     def _producer(self, name: str, operator: str) -> onnx.NodeProto | None:
         node = self._makers.get(name)
@@ -162,18 +144,15 @@ class _AttentionMatcher:
         shape = self._producer(split.input[1], "Concat")
         size = self._constant(shape.input[-1] if shape is not None else split.input[1])
         total = self._producer(split.input[0], "Add")
-        bias = None if total is None else next(filter(_is_vector, map(self._constant, total.input)), None)
-        if size is None or bias is None or size.reshape(-1)[-1] < 1:
+        constants = [] if total is None else map(self._constant, total.input)
+        hidden = next((len(values) for values in constants if values is not None and values.ndim == 1), None)
+        if size is None or hidden is None or size.reshape(-1)[-1] < 1:
             return None
-        return split.input[0], len(bias), int(size.reshape(-1)[-1])
+        return split.input[0], hidden, int(size.reshape(-1)[-1])
 
 
 def _perm(node: onnx.NodeProto) -> list[int]:
     return next((list(entry.ints) for entry in node.attribute if entry.name == "perm"), [])
-
-
-def _is_vector(values: np.ndarray | None) -> bool:
-    return values is not None and values.ndim == 1
 
 
 # Operators that stay float32:

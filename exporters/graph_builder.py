@@ -83,10 +83,6 @@ class GraphBuilder:
         """Give a value the name it has as an output of the graph."""
         self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
 
-    def count(self, operator: str) -> int:
-        """Number of nodes with this operator."""
-        return sum(node.op_type == operator for node in self._nodes)
-
     def model(
         self,
         name: str,

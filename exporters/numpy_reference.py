@@ -23,9 +23,9 @@ from es_sbert.exporters.transformer_weights import (
     Floats,
     HiddenActivation,
     LinearWeights,
-    ModuleWeights,
     NormWeights,
     TransformerWeights,
+    read_dense,
 )
 
 ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
@@ -99,11 +99,7 @@ class NumpyReference:
         self._transformer = transformer
         self._observe = observe
         self._tokenize = SentenceTokenizer(model)
-        dense = [(layer, ModuleWeights(model.folder / layer.folder)) for layer in model.dense]
-        self._dense = [
-            (tensors.linear("linear", layer.in_features, layer.out_features, bias=layer.bias), layer.activation)
-            for layer, tensors in dense
-        ]
+        self._dense = [(read_dense(model, layer), layer.activation) for layer in model.dense]
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Sentence vectors, *shape* ``(texts, dimensions)``, in the order of the texts."""

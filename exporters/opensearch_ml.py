@@ -21,6 +21,7 @@ from onnx import helper, numpy_helper
 from tokenizers import Tokenizer
 
 from es_sbert.bundle.bundle import hash_file
+from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.tokenizer import load_tokenizer
 from es_sbert.errors import ParityFailed, UnsupportedArchitecture, UsageError
@@ -77,15 +78,9 @@ def _runs_in(node: onnx.NodeProto, current: int, older: int) -> bool:
     return len(versions) == 1
 
 
+_GELU_TERMS = {"half": 0.5, "one": 1.0, "root_half": math.sqrt(0.5), "cubic": 0.044715, "tanh": math.sqrt(2 / math.pi)}
 _GELU_CONSTANTS = [
-    numpy_helper.from_array(np.array(value, dtype=np.float32), f"gelu_{name}")
-    for name, value in {
-        "half": 0.5,
-        "one": 1.0,
-        "root_half": math.sqrt(0.5),
-        "cubic": 0.044715,
-        "tanh": math.sqrt(2 / math.pi),
-    }.items()
+    numpy_helper.from_array(np.array(value, dtype=np.float32), f"gelu_{name}") for name, value in _GELU_TERMS.items()
 ]
 
 
@@ -130,7 +125,7 @@ def export_opensearch_ml(
     output: Path,
     *,
     reference: ReferenceKind = "numpy",
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Write the zip and the request that registers it.
 
@@ -156,18 +151,17 @@ def export_opensearch_ml(
             f"{model.name} lower-cases texts before its tokenizer sees them, which ml-commons does not",
             "Let the gateway make its vectors: es-sbert serve.",
         )
-    say = on_progress or (lambda line: None)
     build, transformer = choose_graph_source(model)
     with staged_folder(output) as folder:
         graph = folder / "model.onnx"
-        say(f"Building the graph of {model.name}, opset {ML_COMMONS_OPSET}")
+        on_progress(f"Building the graph of {model.name}, opset {ML_COMMONS_OPSET}")
         save_graph(lower_opset(build(Precision.FP32), ML_COMMONS_OPSET), graph)
         if graph.with_name(f"{graph.name}.data").exists():
             raise UsageError(
                 f"the weights of {model.name} do not fit into one file, and ml-commons takes one",
                 "Let the gateway make its vectors: es-sbert serve.",
             )
-        say("Comparing it with the reference")
+        on_progress("Comparing it with the reference")
         report = ParityCheck(model, transformer, reference, None).run(graph, Precision.FP32)
         if not report.passed:
             raise ParityFailed(
@@ -175,13 +169,12 @@ def export_opensearch_ml(
                 f"{describe_parity(report)}. Nothing was written",
                 "Report this: it is a bug of es-sbert.",
             )
-        say(f"fp32: {describe_parity(report)}")
+        on_progress(f"fp32: {describe_parity(report)}")
         package = folder / ZIP_NAME
         _write_zip(package, {"model.onnx": graph.read_bytes(), "tokenizer.json": _truncating_tokenizer(model).encode()})
         graph.unlink()
         request = registration_request(model, hash_file(package), (output.resolve() / ZIP_NAME).as_uri())
-        text = json.dumps(request, indent=2, ensure_ascii=False)
-        (folder / REQUEST_NAME).write_text(text + "\n", encoding="utf-8")
+        write_json(folder / REQUEST_NAME, request)
     return output / REQUEST_NAME
 
 

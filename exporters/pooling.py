@@ -12,7 +12,7 @@ from functools import cache
 
 from es_sbert.bundle.sentence_model import Activation, Dense, Pooling, SentenceModel
 from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
-from es_sbert.exporters.transformer_weights import ModuleWeights
+from es_sbert.exporters.transformer_weights import LinearWeights, read_dense
 
 _MIN_COUNT = 1e-9  # sentence-transformers' guard against texts without tokens
 _MIN_NORM = 1e-12  # torch's guard against the zero vector
@@ -67,7 +67,7 @@ def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: Token
     pooled = [_add_pooling(graph, mode, tokens) for mode in model.pooling]  # each (B, D)
     vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", *pooled, axis=1)
     for layer in model.dense:
-        vector = _add_dense(graph, vector, layer, ModuleWeights(model.folder / layer.folder))
+        vector = _add_dense(graph, vector, layer, read_dense(model, layer))
     if model.normalize:
         # Not by ReduceL2, for which onnxruntime's CUDA provider would need cuDNN.
         squares = graph.add("ReduceSum", graph.add("Mul", vector, vector), graph.integers(1), keepdims=1)  # (B, 1)
@@ -121,9 +121,8 @@ def _weight_sum(graph: GraphBuilder, weights: str) -> str:
     return graph.add("Max", total, graph.scalar(_MIN_COUNT))
 
 
-def _add_dense(graph: GraphBuilder, vector: str, layer: Dense, tensors: ModuleWeights) -> str:
+def _add_dense(graph: GraphBuilder, vector: str, layer: Dense, linear: LinearWeights) -> str:
     """(B, in_features) → (B, out_features)."""
-    linear = tensors.linear("linear", layer.in_features, layer.out_features, bias=layer.bias)
     weight = graph.constant(f"{layer.folder}.weight", linear.weight)
     vector = graph.add("Gemm", vector, weight, graph.constant(f"{layer.folder}.bias", linear.bias))
     match layer.activation:

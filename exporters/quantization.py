@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from es_sbert.errors import UnsupportedArchitecture
-from es_sbert.exporters.graph_builder import CONTRIB, OPSET, GraphBuilder
+from es_sbert.exporters.graph_builder import CONTRIB, GraphBuilder
 from es_sbert.exporters.transformer_weights import Floats
 
 _MAX_INT8 = 127  # -128 stays unused: the range is symmetric
@@ -94,16 +94,13 @@ def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
     """The nodes and constants of a traced graph, ready to be built on.
 
     Args:
-        traced: Graph of opset `OPSET`.
+        traced: Graph of `graph_builder.OPSET`.
         int8: Quantise every MatMul with a weight, and every Einsum that is one (XLNet). What runs once a text, the
             Gemm of a classification head, stays float32.
 
     Raises:
         UnsupportedArchitecture: int8 is asked for and nothing can be quantised.
     """
-    opset = next(entry.version for entry in traced.opset_import if not entry.domain)
-    if opset != OPSET:
-        raise ValueError(f"a graph of opset {opset} cannot be joined with nodes of opset {OPSET}")
     constants = {tensor.name: tensor for tensor in traced.graph.initializer}
     graph = GraphBuilder()
     used: set[str] = set()

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.batching import PADDING_ID_PROPERTY, round_up
-from es_sbert.errors import ModelError
 from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, INT32, INT64, GraphBuilder
 from es_sbert.exporters.pooling import TokenVectors, add_sentence_vector, packed_token_vectors, padded_token_vectors
 from es_sbert.exporters.quantization import add_quantized_product
@@ -54,9 +53,6 @@ def build_sentence_graph(
         transformer: Its weights.
         precision: Number format of products with weights.
         packed: Whether the graph takes tokens without padding, for CUDA; by default only fp16 does.
-
-    Raises:
-        ModelError: a layer does not have attention exactly once, which would be a bug here.
     """
     packed = precision is Precision.FP16 if packed is None else packed
     graph = GraphBuilder()
@@ -72,14 +68,6 @@ def build_sentence_graph(
         )
         x = add_feed_forward(writer, x, name, layer, transformer.activation)
     graph.rename(add_sentence_vector(graph, model, form.token_vectors(x)), "sentence_embedding")
-
-    # Some converters leave attention out silently.
-    operator = "PackedMultiHeadAttention" if packed else "Softmax"
-    if graph.count(operator) != len(transformer.layers):
-        raise ModelError(
-            f"{model.name}: {graph.count(operator)} {operator} nodes for {len(transformer.layers)} layers",
-            "Report this: it is a bug of es-sbert.",
-        )
     padding_id = transformer.embeddings.padding_id
     return graph.model(
         model.name,
@@ -120,10 +108,14 @@ class LayerWriter:
             return add_quantized_product(self.graph, x, name, linear.weight, lower=lower)
         return self.graph.add("MatMul", x, self.weight(f"{name}.weight", linear.weight))
 
+    def norm_weights(self, name: str, norm: NormWeights) -> tuple[str, str]:
+        """Weight and bias of a layer normalisation."""
+        return self.weight(f"{name}.weight", norm.weight), self.weight(f"{name}.bias", norm.bias)
+
     def norm(self, x: str, name: str, norm: NormWeights) -> str:
         """Layer normalisation; onnxruntime computes mean and variance in float32 for every type of x."""
-        weight, bias = self.weight(f"{name}.weight", norm.weight), self.weight(f"{name}.bias", norm.bias)
-        return self.graph.add("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.epsilon)
+        weights = self.norm_weights(name, norm)
+        return self.graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.epsilon)
 
     def product_add_norm(
         self, x: str, residual: str, name: str, linear: LinearWeights, norm: NormWeights, *, lower: float | None = None
@@ -132,16 +124,9 @@ class LayerWriter:
         if not self.fused:
             product = self.product(x, name, linear, lower=lower)
             return self.norm(self.graph.add("Add", product, residual), f"{name}.norm", norm)
-        return self.graph.add(
-            "SkipLayerNormalization",
-            self.multiply(x, name, linear),
-            residual,
-            self.weight(f"{name}.norm.weight", norm.weight),
-            self.weight(f"{name}.norm.bias", norm.bias),
-            self.weight(f"{name}.bias", linear.bias),
-            domain=CONTRIB,
-            epsilon=norm.epsilon,
-        )
+        inputs = [self.multiply(x, name, linear), residual, *self.norm_weights(f"{name}.norm", norm)]
+        inputs.append(self.weight(f"{name}.bias", linear.bias))
+        return self.graph.add("SkipLayerNormalization", *inputs, domain=CONTRIB, epsilon=norm.epsilon)
 
 
 def add_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> str:
@@ -165,15 +150,9 @@ def add_packed_embeddings(writer: LayerWriter, embeddings: EmbeddingWeights) -> 
     """Token ids and their positions to the first hidden state, (T,) → (T, D)."""
     graph = writer.graph
     words, positions = _embedding_tables(writer, embeddings)
-    return graph.add(
-        "SkipLayerNormalization",
-        graph.add("Gather", words, "input_ids"),
-        graph.add("Gather", positions, "position_ids"),
-        writer.weight("embeddings.norm.weight", embeddings.norm.weight),
-        writer.weight("embeddings.norm.bias", embeddings.norm.bias),
-        domain=CONTRIB,
-        epsilon=embeddings.norm.epsilon,
-    )
+    vectors = [graph.add("Gather", words, "input_ids"), graph.add("Gather", positions, "position_ids")]
+    weights = writer.norm_weights("embeddings.norm", embeddings.norm)
+    return graph.add("SkipLayerNormalization", *vectors, *weights, domain=CONTRIB, epsilon=embeddings.norm.epsilon)
 
 
 def _embedding_tables(writer: LayerWriter, embeddings: EmbeddingWeights) -> tuple[str, str]:
@@ -213,9 +192,8 @@ def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenAct
 def add_feed_forward(writer: LayerWriter, x: str, name: str, layer: LayerWeights, activation: HiddenActivation) -> str:
     """The second block of a layer with its residual and norm."""
     bias = writer.weight(f"{name}.intermediate.bias", layer.intermediate.bias)
-    inner = add_activation(
-        writer, writer.multiply(x, f"{name}.intermediate", layer.intermediate), bias, activation
-    )  # (…, 4 D)
+    product = writer.multiply(x, f"{name}.intermediate", layer.intermediate)  # (…, 4 D)
+    inner = add_activation(writer, product, bias, activation)
     lower = _LOWER_BOUNDS[activation]
     return writer.product_add_norm(inner, x, f"{name}.output", layer.output, layer.output_norm, lower=lower)
 
@@ -339,14 +317,12 @@ def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_to
     def attend(x: str, name: str, layer: LayerWeights) -> str:
         # The scale of the scores is folded into the query's weights.
         qkv = merge_qkv(layer, 1 / math.sqrt(size))
-        parts = graph.add_many(
-            "Split", writer.multiply(x, f"{name}.qkv", qkv), outputs=3, axis=-1, num_outputs=3
-        )  # each (T, D)
+        product = writer.multiply(x, f"{name}.qkv", qkv)  # (T, 3 D)
+        parts = graph.add_many("Split", product, outputs=3, axis=-1, num_outputs=3)  # each (T, D)
         query = graph.add("Add", parts[0], writer.weight(f"{name}.query.bias", qkv.bias[:hidden]))
         query, key, value = (graph.add("Reshape", part, by_head) for part in (query, *parts[1:]))  # (S, B H, d)
-        scores = graph.add(
-            "FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1
-        )  # (B H, S, S)
+        # (B H, S, S)
+        scores = graph.add("FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
         scores = graph.add("Add", graph.add("Reshape", scores, square), bias)  # (B, H, S, S)
         weights = graph.add("Reshape", graph.add("Softmax", scores, axis=-1), flat)  # (B H, S, S)
         mixed = graph.add("FusedMatMul", weights, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
@@ -377,21 +353,9 @@ def packed_attention(writer: LayerWriter, transformer: TransformerWeights, max_t
         query = writer.product(x, f"{name}.query", layer.query)
         key = writer.multiply(x, f"{name}.key", layer.key)
         value = writer.multiply(x, f"{name}.value", layer.value)
-        return graph.add(
-            "PackedMultiHeadAttention",
-            query,
-            key,
-            value,
-            "",
-            "token_offset",
-            "cumulated_lengths",
-            *bias,
-            domain=CONTRIB,
-            num_heads=transformer.heads,
-        )  # (T, D)
+        inputs = [query, key, value, "", "token_offset", "cumulated_lengths", *bias]
+        return graph.add("PackedMultiHeadAttention", *inputs, domain=CONTRIB, num_heads=transformer.heads)  # (T, D)
 
     return AttentionForm(
-        lambda: add_packed_embeddings(writer, transformer.embeddings),
-        attend,
-        lambda x: packed_token_vectors(graph, x),
+        lambda: add_packed_embeddings(writer, transformer.embeddings), attend, lambda x: packed_token_vectors(graph, x)
     )

@@ -72,16 +72,8 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
         try:
             ndim = module(*arguments).ndim
             dynamic = {**dict.fromkeys(inputs, axes), output: axes if ndim == 3 else {0: "batch"}}
-            torch.onnx.export(
-                module,
-                arguments,
-                str(path),
-                input_names=list(inputs),
-                output_names=[output],
-                dynamic_axes=dynamic,
-                opset_version=OPSET,
-                dynamo=False,
-            )
+            names: dict[str, Any] = {"input_names": list(inputs), "output_names": [output], "dynamic_axes": dynamic}
+            torch.onnx.export(module, arguments, str(path), opset_version=OPSET, dynamo=False, **names)
         except Exception as error:  # networks that want other inputs, and translations of operators: of every type
             raise UnsupportedArchitecture(
                 f"{name}: torch cannot write this network as ONNX: {error_summary(error)}",
@@ -133,9 +125,8 @@ class TracedSentenceModel:
         """
         model = self._model
         graph = graph_from_trace(self._token_vectors, int8=precision is Precision.INT8)
-        graph.rename(
-            add_sentence_vector(graph, model, padded_token_vectors(graph, _TOKEN_VECTOR_OUTPUT)), "sentence_embedding"
-        )
+        tokens = padded_token_vectors(graph, _TOKEN_VECTOR_OUTPUT)
+        graph.rename(add_sentence_vector(graph, model, tokens), "sentence_embedding")
         return graph.model(model.name, PADDED_INPUTS, [("sentence_embedding", FLOAT, ("batch", model.dimensions))])
 
     @cached_property
@@ -147,9 +138,8 @@ class TracedSentenceModel:
         if takes_token_types(network, transformer.tokenizer):
             types = TokenTypes.of(load_tokenizer(model.tokenizer_file))
         ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
-        module = _TokenVectorModule(network, types)
         inputs = {"input_ids": ids, "attention_mask": mask}
-        return trace_module(module, inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)
+        return trace_module(_TokenVectorModule(network, types), inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)
 
 
 def _open_transformer(model: SentenceModel) -> nn.Module:
@@ -164,8 +154,7 @@ def _open_transformer(model: SentenceModel) -> nn.Module:
             f"{type(error).__name__}: {error_summary(error)}",
             "es-sbert runs no code that comes with a model; choose an architecture that transformers itself has.",
         ) from error
-    first: nn.Module = network[0]
-    return first
+    return network[0]
 
 
 _SCORE_OUTPUT = "score"
@@ -205,11 +194,9 @@ class TracedCrossEncoder:
         self._model = model
         self._network, tokenizer = _open_cross_encoder(model)
         self._vocabulary = len(tokenizer)
-        names = ["input_ids", "attention_mask"]
-        if takes_token_types(self._network, tokenizer):
-            names.append("token_type_ids")
+        types = ("token_type_ids",) if takes_token_types(self._network, tokenizer) else ()
         self.pairs = PairFormat(
-            inputs=tuple(names),
+            inputs=("input_ids", "attention_mask", *types),
             padding_id=tokenizer.pad_token_id or 0,
             padding_side=tokenizer.padding_side,
             truncation_side=tokenizer.truncation_side,
@@ -223,11 +210,9 @@ class TracedCrossEncoder:
         """
         graph = graph_from_trace(self._logits, int8=precision is Precision.INT8)
         graph.rename(_LOGITS_OUTPUT, _SCORE_OUTPUT)
-        model = graph.model(
-            self._model.name,
-            [(name, INT64, ("batch", "tokens")) for name in self.pairs.inputs],
-            [(_SCORE_OUTPUT, FLOAT, ("batch", len(self._model.labels)))],
-        )
+        inputs = [(name, INT64, ("batch", "tokens")) for name in self.pairs.inputs]
+        output = (_SCORE_OUTPUT, FLOAT, ("batch", len(self._model.labels)))
+        model = graph.model(self._model.name, inputs, [output])
         if precision is Precision.FP16:
             fuse_attention(model)
             to_fp16(model)
@@ -244,10 +229,9 @@ class TracedCrossEncoder:
         first, second = parity_pairs(self._model.max_tokens)
         tokenizer = PairTokenizer(self._model, self.pairs)
         tokenized = tokenizer(first, second)
-        session, emulated = (
-            _open_fp16_session(path) if precision is Precision.FP16 else (open_session(path, _CPU), False)
-        )
-        multiple = LENGTH_MULTIPLE if precision is Precision.FP16 else 1
+        half = precision is Precision.FP16
+        session, emulated = _open_fp16_session(path) if half else (open_session(path, _CPU), False)
+        multiple = LENGTH_MULTIPLE if half else 1
         scores = np.empty((len(first), len(self._model.labels)), dtype=np.float32)  # (pairs, labels)
         for batch in max_padding_batches(tokenized.lengths):
             (scores[batch],) = session.run([_SCORE_OUTPUT], tokenizer.feed(tokenized, batch, multiple=multiple))
@@ -259,12 +243,8 @@ class TracedCrossEncoder:
         """The reference's outputs for the parity pairs, *shape* ``(pairs, labels)``, before the activation."""
         pairs = list(zip(*parity_pairs(self._model.max_tokens), strict=True))
         encoder = CrossEncoder(str(self._model.folder), device="cpu", local_files_only=True).float()
-        scores = encoder.predict(
-            pairs,
-            activation_fn=nn.Identity(),
-            batch_size=reference_batch_size(self._model.max_tokens),
-            show_progress_bar=False,
-        )
+        size = reference_batch_size(self._model.max_tokens)
+        scores = encoder.predict(pairs, activation_fn=nn.Identity(), batch_size=size, show_progress_bar=False)
         return np.asarray(scores, dtype=np.float32).reshape(len(pairs), len(self._model.labels))
 
     @cached_property
@@ -274,9 +254,8 @@ class TracedCrossEncoder:
             ids, mask = ids.flip(1), mask.flip(1)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
         taken = {name: inputs[name] for name in self.pairs.inputs}
-        return trace_module(
-            _LogitsModule(self._network, self.pairs.inputs), taken, _LOGITS_OUTPUT, name=self._model.name
-        )
+        module = _LogitsModule(self._network, self.pairs.inputs)
+        return trace_module(module, taken, _LOGITS_OUTPUT, name=self._model.name)
 
 
 def _open_fp16_session(path: Path) -> tuple[InferenceSession, bool]:

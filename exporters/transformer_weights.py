@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
-from es_sbert.bundle.model_files import COPY_AGAIN, HEADER_LENGTH_BYTES, find_weight_files, read_header
-from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header
+from es_sbert.bundle.sentence_model import Dense, SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
 Floats = NDArray[np.float32]
@@ -130,9 +130,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 
-# Checkpoints converted from BERT's first, TensorFlow, release name the parameters of their norms so.
-_OLD_NORM_NAMES = ("gamma", "beta")
-
 
 class ModuleWeights:
     """The tensors of a module's folder, spread over one or several safetensors files.
@@ -196,10 +193,9 @@ class ModuleWeights:
                 f"the tensor {full} in {self.folder} has shape {actual}, expected {shape}",
                 "config.json and the weights do not belong together: copy the folder again.",
             )
+        start, end = entry["data_offsets"]
         with file.open("rb") as stream:
-            base = HEADER_LENGTH_BYTES + int.from_bytes(stream.read(HEADER_LENGTH_BYTES), "little")
-            start, end = entry["data_offsets"]
-            stream.seek(base + start)
+            stream.seek(start)
             raw = stream.read(end - start)
         dtype = _DTYPES[entry["dtype"]]
         if len(raw) != dtype.itemsize * int(np.prod(actual)):
@@ -213,19 +209,24 @@ class ModuleWeights:
     def linear(self, name: str, in_features: int, out_features: int, *, bias: bool = True) -> LinearWeights:
         """`name.weight`, stored as (out_features, in_features), and `name.bias` (zeros without one)."""
         weight = self.get(f"{name}.weight", (out_features, in_features)).T
-        return LinearWeights(
-            weight, self.get(f"{name}.bias", (out_features,)) if bias else np.zeros(out_features, np.float32)
-        )
+        offset = self.get(f"{name}.bias", (out_features,)) if bias else np.zeros(out_features, np.float32)
+        return LinearWeights(weight, offset)
 
     def norm(self, name: str, size: int, epsilon: float) -> NormWeights:
         """`name.weight` and `name.bias` of a layer normalisation, or `gamma` and `beta` in old checkpoints."""
+        # Checkpoints converted from BERT's first, TensorFlow, release have other names.
         old = f"{self._prefix}{name}.gamma" in self._places
-        weight, bias = _OLD_NORM_NAMES if old else ("weight", "bias")
+        weight, bias = ("gamma", "beta") if old else ("weight", "bias")
         return NormWeights(self.get(f"{name}.{weight}", (size,)), self.get(f"{name}.{bias}", (size,)), epsilon)
 
 
+def read_dense(model: SentenceModel, layer: Dense) -> LinearWeights:
+    """The weights of a Dense module."""
+    tensors = ModuleWeights(model.folder / layer.folder)
+    return tensors.linear("linear", layer.in_features, layer.out_features, bias=layer.bias)
+
+
 _WORDS = "embeddings.word_embeddings.weight"
-_DISTILBERT_EPSILON = 1e-12  # fixed in its code, absent from its config.json
 
 # hidden_act as config.json writes it → what it computes.
 _ACTIVATIONS = {
@@ -294,7 +295,7 @@ ARCHITECTURES = {
         output="ffn.lin2",
         output_norm="output_layer_norm",
         token_types=False,
-        epsilon=_DISTILBERT_EPSILON,
+        epsilon=1e-12,  # fixed in its code, absent from its config.json
         size_keys=("n_layers", "n_heads", "dim", "hidden_dim"),
         activation_key="activation",
     ),
@@ -328,7 +329,7 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
     """
     config = model.transformer_config
     architecture = _supported_architecture(model)
-    layers, heads, hidden, intermediate = (_read_size(model, config, key) for key in architecture.size_keys)
+    layers, heads, hidden, intermediate = (_read_size(model, key) for key in architecture.size_keys)
     if hidden % heads:
         raise BundleInvalid(
             f"{model.name}: {hidden} hidden units cannot be shared by {heads} heads",
@@ -367,8 +368,8 @@ def _supported_architecture(model: SentenceModel) -> ArchitectureSpec:
     return architecture
 
 
-def _read_size(model: SentenceModel, config: dict[str, Any], key: str) -> int:
-    value = config.get(key)
+def _read_size(model: SentenceModel, key: str) -> int:
+    value = model.transformer_config.get(key)
     if not isinstance(value, int) or value < 1:
         raise BundleInvalid(
             f"{model.transformer_folder / 'config.json'} has {key}: {value!r}, expected a positive number", COPY_AGAIN
@@ -399,12 +400,7 @@ def _read_embeddings(
 
 
 def _read_layer(
-    architecture: ArchitectureSpec,
-    tensors: ModuleWeights,
-    number: int,
-    hidden: int,
-    intermediate: int,
-    epsilon: float,
+    architecture: ArchitectureSpec, tensors: ModuleWeights, number: int, hidden: int, intermediate: int, epsilon: float
 ) -> LayerWeights:
     name = architecture.layer.format(number)
     return LayerWeights(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import pydantic
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation, is_cross_encoder, read_cross_encoder
 from es_sbert.bundle.model_files import read_json
@@ -23,7 +23,7 @@ from es_sbert.config import home_folder
 from es_sbert.errors import BundleInvalid
 
 
-class ParityReport(BaseModel):
+class ParityReport(BaseModel, frozen=True):
     """How closely a variant gives the vectors of the reference implementation.
 
     Attributes:
@@ -37,8 +37,6 @@ class ParityReport(BaseModel):
         passed: Whether the variant meets these thresholds.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     reference: str
     sentences: int
     mean_cosine: float
@@ -51,7 +49,7 @@ class ParityReport(BaseModel):
     passed: bool
 
 
-class GraphFile(BaseModel):
+class GraphFile(BaseModel, frozen=True):
     """One ONNX file of a folder with a manifest.
 
     Attributes:
@@ -63,8 +61,6 @@ class GraphFile(BaseModel):
         forced: Whether it was written although it failed the parity check (`--force`).
     """
 
-    model_config = ConfigDict(frozen=True)
-
     file: str
     sha256: str
     data_sha256: str | None = None
@@ -73,7 +69,7 @@ class GraphFile(BaseModel):
     forced: bool = False
 
 
-class EncoderVariant(GraphFile):
+class EncoderVariant(GraphFile, frozen=True):
     """One ONNX file of a bundle.
 
     Attributes:
@@ -85,27 +81,12 @@ class EncoderVariant(GraphFile):
     parity: ParityReport | None
 
 
-class Manifest(BaseModel):
-    """Contents of a bundle's manifest file.
+class EncoderManifest(BaseModel, frozen=True):
+    """Contents of `es_sbert.json`.
 
     Class attributes:
         FILE_NAME: Name of the file.
         FORMAT: Version of the file's layout that this release writes and reads.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    FILE_NAME: ClassVar[str]
-    FORMAT: ClassVar[int]
-
-
-def describe_model(model: SentenceModel | CrossEncoderModel, kind: type[Manifest]) -> dict[str, Any]:
-    """The settings of a model that its manifest holds."""
-    return model.model_dump(mode="json", include=set(kind.model_fields))
-
-
-class EncoderManifest(Manifest):
-    """Contents of `es_sbert.json`.
 
     Attributes:
         format: Version of this file's layout.
@@ -115,8 +96,8 @@ class EncoderManifest(Manifest):
         exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
     """
 
-    FILE_NAME = "es_sbert.json"
-    FORMAT = 1
+    FILE_NAME: ClassVar = "es_sbert.json"
+    FORMAT: ClassVar = 1
 
     format: int = FORMAT
     name: str
@@ -132,7 +113,7 @@ class EncoderManifest(Manifest):
     exporter: dict[str, str]
 
 
-class ScoreParityReport(BaseModel):
+class ScoreParityReport(BaseModel, frozen=True):
     """How closely a variant gives the outputs of the reference implementation.
 
     Differences are in standard deviations of the reference's outputs over the pairs, label by label: how far a pair
@@ -148,8 +129,6 @@ class ScoreParityReport(BaseModel):
         emulated: Whether the variant's number format was emulated, for want of the device that it is meant for.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     reference: str
     pairs: int
     mean_difference: float
@@ -160,7 +139,7 @@ class ScoreParityReport(BaseModel):
     emulated: bool = False
 
 
-class RerankerVariant(GraphFile):
+class RerankerVariant(GraphFile, frozen=True):
     """One ONNX file of an exported cross-encoder.
 
     Attributes:
@@ -170,7 +149,7 @@ class RerankerVariant(GraphFile):
     parity: ScoreParityReport
 
 
-class PairFormat(BaseModel):
+class PairFormat(BaseModel, frozen=True):
     """How the tokenizer of a cross-encoder hands pairs to its network.
 
     Attributes:
@@ -180,16 +159,16 @@ class PairFormat(BaseModel):
         truncation_side: Where a text loses tokens when a pair is too long.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     inputs: tuple[str, ...]
     padding_id: int
     padding_side: Literal["left", "right"]
     truncation_side: Literal["left", "right"]
 
 
-class RerankerManifest(Manifest):
+class RerankerManifest(BaseModel, frozen=True):
     """Contents of `es_sbert_reranker.json`.
+
+    Class attributes: as of `EncoderManifest`.
 
     Attributes:
         format: Version of this file's layout.
@@ -199,8 +178,8 @@ class RerankerManifest(Manifest):
         exporter: Versions that wrote the folder.
     """
 
-    FILE_NAME = "es_sbert_reranker.json"
-    FORMAT = 1
+    FILE_NAME: ClassVar = "es_sbert_reranker.json"
+    FORMAT: ClassVar = 1
 
     format: int = FORMAT
     name: str
@@ -217,6 +196,12 @@ class RerankerManifest(Manifest):
 
 ModelT = TypeVar("ModelT", SentenceModel, CrossEncoderModel)
 ManifestT = TypeVar("ManifestT", EncoderManifest, RerankerManifest)
+
+
+def describe_model(model: SentenceModel | CrossEncoderModel, kind: type[ManifestT]) -> dict[str, Any]:
+    """The settings of a model that its manifest holds."""
+    return model.model_dump(mode="json", include=set(kind.model_fields))
+
 
 _EXPORT_AGAIN = "Export the model again: es-sbert export MODEL -o BUNDLE."
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_module_list, read_optional_json
@@ -29,7 +29,7 @@ class ScoreActivation(StrEnum):
 _ACTIVATIONS = {"Identity": ScoreActivation.IDENTITY, "Sigmoid": ScoreActivation.SIGMOID}
 
 
-class CrossEncoderModel(BaseModel):
+class CrossEncoderModel(BaseModel, frozen=True):
     """A cross-encoder's folder, read and validated.
 
     Attributes:
@@ -43,8 +43,6 @@ class CrossEncoderModel(BaseModel):
         lowercase: Whether the tokenizer lower-cases texts before all else (`do_lower_case`).
         fingerprint: Hash of weights, tokenizer and everything else that decides a score.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     folder: Path
     name: str
@@ -97,7 +95,7 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     sbert = read_optional_json(folder / "sentence_bert_config.json")
     files = find_weight_files(folder)
     # transformers leaves out its default, two labels without names.
-    names = config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(2)}
+    names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     try:
         labels = tuple(str(label) for _, label in sorted(names.items(), key=lambda item: int(item[0])))
         model = CrossEncoderModel(

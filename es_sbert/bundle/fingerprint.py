@@ -10,10 +10,11 @@ import json
 import mmap
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from es_sbert.bundle.model_files import HEADER_LENGTH_BYTES, read_header
+from es_sbert.bundle.model_files import read_header
 
 # Architectures with known settings, and the keys of their config.json that change the output.
 KNOWN_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"})
@@ -64,20 +65,16 @@ def hash_tensors(paths: Sequence[Path]) -> str:
     """
     entries = [(name, path, entry) for path in paths for name, entry in read_header(path).items()]
     digest = hashlib.sha256()
-    maps: dict[Path, mmap.mmap] = {}
-    try:
-        for path in {path for _, path, _ in entries}:
-            with path.open("rb") as file:
-                maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with ExitStack() as stack:
+        maps = {}
+        for path in paths:
+            file = stack.enter_context(path.open("rb"))
+            maps[path] = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         for name, path, entry in sorted(entries, key=lambda item: item[0]):
             digest.update(f"{name}\0{entry['dtype']}\0{entry['shape']}\0".encode())
-            base = HEADER_LENGTH_BYTES + int.from_bytes(maps[path][:HEADER_LENGTH_BYTES], "little")
             start, end = entry["data_offsets"]
-            with memoryview(maps[path]) as view, view[base + start : base + end] as tensor:
+            with memoryview(maps[path]) as view, view[start:end] as tensor:
                 digest.update(tensor)
-    finally:
-        for mapped in maps.values():
-            mapped.close()
     return digest.hexdigest()
 
 

@@ -75,11 +75,9 @@ def fingerprint_of(folder: Path) -> str:
     Raises:
         ModelError: it holds neither.
     """
-    return (
-        open_reranker_bundle(folder).manifest.fingerprint
-        if is_reranker_bundle(folder)
-        else read_sentence_model(folder).fingerprint
-    )
+    if is_reranker_bundle(folder):
+        return open_reranker_bundle(folder).manifest.fingerprint
+    return read_sentence_model(folder).fingerprint
 
 
 def registry_path() -> Path:

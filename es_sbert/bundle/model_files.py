@@ -32,6 +32,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def write_json(path: Path, value: object) -> None:
+    """Write JSON for people to read; the folder of the file may be new."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
 def read_optional_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; an empty one where there is none.
 
@@ -55,7 +61,7 @@ def read_module_list(folder: Path) -> list[tuple[str, str]]:
         raise BundleInvalid(f"{path} is broken: {error}", COPY_AGAIN) from error
 
 
-HEADER_LENGTH_BYTES = 8
+_HEADER_LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000  # the format's own limit
 
 
@@ -78,7 +84,7 @@ def find_weight_files(folder: Path) -> list[Path]:
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Tensor name → `{"dtype", "shape", "data_offsets"}` of a safetensors file.
+    """Tensor name → `{"dtype", "shape", "data_offsets"}` of a safetensors file; offsets count from its beginning.
 
     Raises:
         BundleInvalid: the file is missing, cut short or no safetensors file.
@@ -86,18 +92,20 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(HEADER_LENGTH_BYTES), "little")
-            if size < HEADER_LENGTH_BYTES or length > min(size - HEADER_LENGTH_BYTES, _MAX_HEADER):
+            length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
+            if size < _HEADER_LENGTH_BYTES or length > min(size - _HEADER_LENGTH_BYTES, _MAX_HEADER):
                 raise BundleInvalid(f"{path} is cut short or is no safetensors file", COPY_AGAIN)
             header = json.loads(file.read(length))
+        base = _HEADER_LENGTH_BYTES + length
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+        for entry in tensors.values():
+            start, end = entry["data_offsets"]
+            entry["data_offsets"] = base + start, base + end
+        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=base)
     except OSError as error:
         raise BundleInvalid(f"{path} cannot be read: {error.strerror}", COPY_AGAIN) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BundleInvalid(f"{path} has no valid safetensors header", COPY_AGAIN) from error
-    if HEADER_LENGTH_BYTES + length + end != size:
-        raise BundleInvalid(
-            f"{path} has {size} bytes, its header says {HEADER_LENGTH_BYTES + length + end}", COPY_AGAIN
-        )
+    if end != size:
+        raise BundleInvalid(f"{path} has {size} bytes, its header says {end}", COPY_AGAIN)
     return tensors

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.model_files import (
@@ -63,15 +63,13 @@ class Activation(StrEnum):
     GELU = "gelu"
 
 
-class Dense(BaseModel):
+class Dense(BaseModel, frozen=True):
     """A Dense module: y = activation(x Wᵀ + b).
 
     Attributes:
         folder: The module's folder, relative to the model folder; its `model.safetensors` holds
             `linear.weight` of shape (out_features, in_features) and, with bias, `linear.bias`.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     folder: str
     in_features: int
@@ -80,7 +78,7 @@ class Dense(BaseModel):
     activation: Activation
 
 
-class SentenceModel(BaseModel):
+class SentenceModel(BaseModel, frozen=True):
     """A sentence-transformers model folder, read and validated.
 
     Attributes:
@@ -100,8 +98,6 @@ class SentenceModel(BaseModel):
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalisation, maximum tokens and prompts:
             models with equal fingerprints produce the same vectors.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     folder: Path
     name: str
@@ -222,14 +218,9 @@ def _read_sentence_bert_config(folder: Path, tokenizer: dict[str, Any]) -> dict[
         BundleInvalid: a file is broken.
         UnsupportedArchitecture: texts would be read otherwise than es-sbert reads them.
     """
-    file, sbert = next(
-        (
-            (folder / name, found)
-            for name in _SENTENCE_BERT_CONFIG_FILES
-            if (found := read_optional_json(folder / name))
-        ),
-        (folder / _SENTENCE_BERT_CONFIG_FILES[0], {}),
-    )
+    files = [folder / name for name in _SENTENCE_BERT_CONFIG_FILES]
+    file = next(filter(read_optional_json, files), files[0])
+    sbert = read_optional_json(file)
     options = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
     unknown = sorted(options.keys() - _IGNORED_TOKENIZER_KEYS - {"truncation_side"})
     if unknown:
@@ -237,9 +228,8 @@ def _read_sentence_bert_config(folder: Path, tokenizer: dict[str, Any]) -> dict[
             f"{file} changes the tokenizer's {', '.join(unknown)}",
             "es-sbert reads texts by tokenizer.json alone: save the model with a tokenizer that has these settings.",
         )
-    configured = options.get("truncation_side") or read_optional_json(folder / "tokenizer_config.json").get(
-        "truncation_side"
-    )
+    configured = options.get("truncation_side")
+    configured = configured or read_optional_json(folder / "tokenizer_config.json").get("truncation_side")
     side = str(configured or (tokenizer.get("truncation") or {}).get("direction") or "right")
     if side.lower() != "right":
         raise UnsupportedArchitecture(
@@ -302,7 +292,7 @@ def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any]
 
 
 # Keys of pooling configurations written before sentence-transformers 5.2, in that library's order.
-_OLD_POOLING_KEYS = {
+OLD_POOLING_KEYS = {
     "pooling_mode_cls_token": Pooling.CLS,
     "pooling_mode_max_tokens": Pooling.MAX,
     "pooling_mode_mean_tokens": Pooling.MEAN,
@@ -311,12 +301,8 @@ _OLD_POOLING_KEYS = {
     "pooling_mode_lasttoken": Pooling.LASTTOKEN,
 }
 
-_ACTIVATIONS = {
-    "Identity": Activation.IDENTITY,
-    "Tanh": Activation.TANH,
-    "ReLU": Activation.RELU,
-    "GELU": Activation.GELU,
-}
+# Names of torch's classes, as configurations have them.
+ACTIVATION_CLASSES = {name: Activation(name.lower()) for name in ("Identity", "Tanh", "ReLU", "GELU")}
 
 _DENSE_REMEDY = "es-sbert reads Dense layers with Identity, Tanh, ReLU or GELU; choose a model of that shape."
 
@@ -347,7 +333,7 @@ def _read_pooling(folder: Path) -> tuple[tuple[Pooling, ...], int]:
     config = read_json(folder / "config.json")
     modes: Any = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)]
+        modes = [mode for key, mode in OLD_POOLING_KEYS.items() if config.get(key)]
     elif isinstance(modes, str):
         modes = [modes]
     unknown = [mode for mode in modes if mode not in set(Pooling)] if isinstance(modes, list) else []
@@ -394,7 +380,7 @@ def _read_dense(folder: Path, place: str) -> Dense:
     config = read_json(path)
     # sentence-transformers' own default is Tanh; what it cannot open, a null, means no activation to others.
     activation = str(config.get("activation_function", "Tanh") or "Identity").rpartition(".")[2]
-    if activation not in _ACTIVATIONS:
+    if activation not in ACTIVATION_CLASSES:
         raise UnsupportedArchitecture(f"{path} uses the activation {activation}", _DENSE_REMEDY)
     if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
         raise UnsupportedArchitecture(f"{path} is not a plain Dense layer on the sentence vector", _DENSE_REMEDY)
@@ -404,7 +390,7 @@ def _read_dense(folder: Path, place: str) -> Dense:
             in_features=config["in_features"],
             out_features=config["out_features"],
             bias=config.get("bias", True),
-            activation=_ACTIVATIONS[activation],
+            activation=ACTIVATION_CLASSES[activation],
         )
     except (KeyError, ValueError) as error:
         raise BundleInvalid(f"{path}: {error}", COPY_AGAIN) from error
@@ -413,13 +399,12 @@ def _read_dense(folder: Path, place: str) -> Dense:
 def _check_dimensions(folder: Path, width: int, dense: tuple[Dense, ...]) -> int:
     """Follow the vector's width through the Dense modules and compare it with their weights."""
     for layer in dense:
-        shapes = {}
-        for file in find_weight_files(folder / layer.folder):
-            shapes.update({name: entry["shape"] for name, entry in read_header(file).items()})
-        if layer.in_features != width or shapes.get("linear.weight") != [layer.out_features, layer.in_features]:
+        headers = map(read_header, find_weight_files(folder / layer.folder))
+        shape = next((header["linear.weight"]["shape"] for header in headers if "linear.weight" in header), None)
+        if layer.in_features != width or shape != [layer.out_features, layer.in_features]:
             raise BundleInvalid(
                 f"{folder / layer.folder} takes {layer.in_features} values and gets {width}, "
-                f"with weights of shape {shapes.get('linear.weight')}",
+                f"with weights of shape {shape}",
                 COPY_AGAIN,
             )
         width = layer.out_features
@@ -456,7 +441,6 @@ def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] =
             f"{folder / 'config.json'} does not say how wide a token vector is ({', '.join(_WIDTH_KEYS)})",
             "Give the folder of a transformer encoder.",
         )
-    tokenizer = read_json(folder / "tokenizer.json")
     return SentenceModel(
         folder=folder,
         name=name,
@@ -464,6 +448,6 @@ def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] =
         architecture=str(config.get("model_type", "unknown")),
         transformer_config=config,
         pooling=tuple(pooling),
-        max_tokens=max_input_tokens(folder, config, {}, tokenizer),
+        max_tokens=max_input_tokens(folder, config, {}, read_json(folder / "tokenizer.json")),
         dimensions=width * len(pooling),
     )

@@ -207,63 +207,51 @@ _MIN_DRIVERS = {12: 525, 13: 580}  # the first driver of each CUDA, by NVIDIA's 
 _MAX_CAUSE_LENGTH = 300  # characters of a cause that is passed on
 
 
-@dataclass(frozen=True)
-class _KnownFailure:
-    """A kind of failure.
-
-    Attributes:
-        pattern: Found in the text of the exception, which has the number of a `cudaError` or its name.
-        message: What is wrong, with `{device}`, `{onnxruntime}`, `{card}` and `{cause}` to be filled in.
-        remedy: What to do, with the same names, `{cudnn}` and `{driver}`.
-    """
-
-    pattern: str
-    message: str
-    remedy: str
-
-
+# Kinds of failure:
+# - a pattern that is found in the text of the exception, which has the number of a `cudaError` or its name;
+# - what is wrong, with `{device}`, `{onnxruntime}`, `{card}` and `{cause}` to be filled in;
+# - what to do, with the same names, `{cudnn}` and `{driver}`.
 _FAILURES = (
-    _KnownFailure(
+    (
         r"out of memory|Failed to allocate memory|CUDA failure 2:|MemoryAllocation|STATUS_ALLOC_FAILED|bad_alloc",
         "{device} has too little free memory for this model: {cause}",
         "See with `nvidia-smi` what else uses the card; or take another card (--device cuda:N), --precision fp16 where "
         "it is fp32 now, or --device cpu. In Python, a smaller `budget` makes smaller batches.",
     ),
-    _KnownFailure(
+    (
         r"cuDNN is unavailable|libcudnn",
         "this model has an operator that needs cuDNN, which does not load: {cause}",
         "{cudnn} {on_cpu}",
     ),
-    _KnownFailure(
+    (
         r"no kernel image|NoKernelImage|CUDA failure 209:|STATUS_ARCH_MISMATCH",
         "onnxruntime-gpu {onnxruntime} has no code for {device}{card}: {cause}",
         "{upgrade}, take another card (--device cuda:N), or --device cpu.",
     ),
-    _KnownFailure(
+    (
         r"CUDA failure (35|222|803|804):|InsufficientDriver|UnsupportedPtxVersion|DriverMismatch|CompatNotSupported",
         "the NVIDIA driver does not run the CUDA that onnxruntime-gpu {onnxruntime} was built for: {cause}",
         "Update the driver{driver}; inside a container, that of the host. {on_cpu}",
     ),
-    _KnownFailure(
+    (
         r"CUDA failure (100|101):|cudaErrorNoDevice|cudaErrorInvalidDevice:",
         "{device} is not there: {cause}",
         "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES. {on_cpu}",
     ),
-    _KnownFailure(
+    (
         r"CUDA failure 46:|DevicesUnavailable",
         "{device} takes no further process: {cause}",
         "See with `nvidia-smi` what uses it and whether its compute mode is exclusive; take another card (--device "
         "cuda:N) or --device cpu.",
     ),
-    _KnownFailure(
+    (
         r"CUDA failure (4|214|700|702|719|999):|ECCUncorrectable|IllegalAddress|Launch(Timeout|Failure)|ErrorUnknown",
         "{device} failed: {cause}",
         "Look for NVRM and Xid in `dmesg`, and check `nvidia-smi`. Run the command again if the card is healthy; "
         "otherwise use another one or --device cpu.",
     ),
-)
-_UNKNOWN_FAILURE = _KnownFailure(
-    "", "this model does not run on {device}: {cause}", "Check `es-sbert doctor --device {device}`. {on_cpu}"
+    # Any other failure.
+    ("", "this model does not run on {device}: {cause}", "Check `es-sbert doctor --device {device}`. {on_cpu}"),
 )
 
 
@@ -276,7 +264,7 @@ def device_error(device: Device, error: Exception, capability: tuple[int, int] |
         capability: The card's compute capability, where known.
     """
     text = str(error)
-    failure = next((known for known in _FAILURES if re.search(known.pattern, text)), _UNKNOWN_FAILURE)
+    message, remedy = next((message, remedy) for pattern, message, remedy in _FAILURES if re.search(pattern, text))
     major = cuda_major()
     cudnn = [] if major is None else [library for library in needed_libraries(major) if "cudnn" in library.name]
     values = {
@@ -289,7 +277,7 @@ def device_error(device: Device, error: Exception, capability: tuple[int, int] |
         "driver": f" to {_MIN_DRIVERS[major]} or newer" if major in _MIN_DRIVERS else "",
         "on_cpu": _ON_CPU,
     }
-    return DeviceError(failure.message.format(**values), failure.remedy.format(**values))
+    return DeviceError(message.format(**values), remedy.format(**values))
 
 
 def missing_libraries_error(device: Device, libraries: CudaLibraryStatus, problem: str) -> DeviceError:
@@ -375,10 +363,8 @@ def open_cuda_session(
     onnxruntime.set_default_logger_severity(_ERRORS_ONLY)  # it warns of every CUDA session that it is no plugin
     options.log_severity_level = _FATAL_ONLY  # what fails is raised, and becomes one of our errors
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    providers = [
-        (_CUDA, cuda_provider_options(device, short=short)),
-        _CPU,
-    ]  # the CPU takes the few nodes that compute shapes
+    # The CPU takes the few nodes that compute shapes.
+    providers = [(_CUDA, cuda_provider_options(device, short=short)), _CPU]
     try:
         # onnxruntime's fallback would print to stdout and go on elsewhere.
         session = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)

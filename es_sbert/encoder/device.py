@@ -168,6 +168,10 @@ def _read_text(path: Path) -> str:
 INSTALL_CUDA_COMMAND = "pip uninstall onnxruntime onnxruntime-gpu; pip install 'es-sbert[cuda]'"
 
 NO_GPU_FOUND = "No NVIDIA GPU found: texts are embedded on the CPU."
+UNUSED_GPU = (
+    "there is an NVIDIA GPU, but the installed onnxruntime has no CUDA provider. To use the GPU: "
+    f"{INSTALL_CUDA_COMMAND}"
+)
 
 # Variants in order of preference for a device and precision.
 _VARIANTS: dict[tuple[str, Precision], tuple[str, ...]] = {
@@ -225,23 +229,6 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
             "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; --device cpu runs without.",
         )
     return Device("cuda", number)
-
-
-def unused_gpu_warning(asked: str, providers: Collection[str], cards: int) -> str | None:
-    """Warning for a GPU that `auto` cannot use because onnxruntime was built without CUDA; else None."""
-    if asked != "auto" or not cards or "CUDAExecutionProvider" in providers:
-        return None
-    return (
-        "there is an NVIDIA GPU, but the installed onnxruntime has no CUDA provider. To use the GPU: "
-        f"{INSTALL_CUDA_COMMAND}"
-    )
-
-
-def no_gpu_notice(asked: str, providers: Collection[str], cards: int) -> str | None:
-    """Notice for `auto` without a GPU although onnxruntime was built with CUDA; else None."""
-    if asked != "auto" or cards or "CUDAExecutionProvider" not in providers:
-        return None
-    return NO_GPU_FOUND
 
 
 def precision_order(requested: str, device: Device, int8_products: bool) -> tuple[Precision, ...]:

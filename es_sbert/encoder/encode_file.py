@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,12 +23,8 @@ from es_sbert.filesystem import is_stream, open_output
 VECTOR_FIELD = "embedding"
 
 
-@dataclass(frozen=True)
-class _TextRecord:
-    """A text, and the JSON object, without a vector yet, that its vector is added to."""
-
-    text: str
-    line: bytes
+# A text, and the JSON object, without a vector yet, that its vector is added to.
+_TextRecord = tuple[str, bytes]
 
 
 @dataclass
@@ -92,15 +88,15 @@ def encode_file(
     started = time.perf_counter()
     summary = EncodeSummary()
     parts = _encode_records(encoder, _read_records(source, form, text_field), kind, summary)
+    is_array = isinstance(target, Path) and target.suffix == ".npy"
+    if isinstance(target, Path) and is_array and is_stream(target):
+        raise UsageError(f"{target} is a pipe or a device, into which no array goes", "Write it to a file.")
     try:
-        if not isinstance(target, Path):
-            _write_jsonl(target, parts)
-        else:
-            with _open_output(target) as file:
-                if target.suffix == ".npy":
-                    _write_npy(file, parts, encoder.info.dimensions)
-                else:
-                    _write_jsonl(file, parts)
+        with open_output(target) if isinstance(target, Path) else nullcontext(target) as file:
+            if is_array:
+                _write_npy(file, parts, encoder.info.dimensions)
+            else:
+                _write_jsonl(file, parts)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -114,14 +110,14 @@ def encode_file(
 
 def _encode_records(
     encoder: Encoder, records: Iterator[_TextRecord], kind: PromptKind | None, summary: EncodeSummary
-) -> Iterator[tuple[list[_TextRecord], Vectors]]:
+) -> Iterator[tuple[list[bytes], Vectors]]:
     """Windows of records with their vectors, *shape* ``(records, dimensions)``; counted in the summary."""
-    pending: deque[_TextRecord] = deque()
+    pending: deque[bytes] = deque()
 
     def texts() -> Iterator[str]:
-        for record in records:
-            pending.append(record)
-            yield record.text
+        for text, line in records:
+            pending.append(line)
+            yield text
 
     for result in encoder.encode_stream(texts(), kind):
         count = len(result.vectors)
@@ -149,10 +145,10 @@ def _read_records(source: BinaryIO, form: str, text_field: str) -> Iterator[_Tex
             )
         if form == "jsonl" and VECTOR_FIELD not in record:
             # Numbers that orjson cannot hold, and how others were written, stay as they are.
-            yield _TextRecord(record[text_field], text.strip().encode())
+            yield record[text_field], text.strip().encode()
         else:
             old = {name: value for name, value in record.items() if name != VECTOR_FIELD}
-            yield _TextRecord(record[text_field], orjson.dumps(old))
+            yield record[text_field], orjson.dumps(old)
 
 
 def _read_lines(source: BinaryIO) -> Iterator[bytes]:
@@ -162,21 +158,15 @@ def _read_lines(source: BinaryIO) -> Iterator[bytes]:
         raise SourceError(f"the input cannot be read: {error.strerror}", "Check the file and its disk.") from error
 
 
-def _open_output(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
-    if path.suffix == ".npy" and is_stream(path):
-        raise UsageError(f"{path} is a pipe or a device, into which no array goes", "Write it to a file.")
-    return open_output(path)
-
-
-def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], Vectors]]) -> None:
-    for records, vectors in parts:
-        for record, vector in zip(records, vectors, strict=True):
+def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[bytes], Vectors]]) -> None:
+    for lines, vectors in parts:
+        for line, vector in zip(lines, vectors, strict=True):
             numbers = orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)
-            file.write(b'%s,"%s":%s}\n' % (record.line[:-1], VECTOR_FIELD.encode(), numbers))
+            file.write(b'%s,"%s":%s}\n' % (line[:-1], VECTOR_FIELD.encode(), numbers))
         file.flush()
 
 
-def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[_TextRecord], Vectors]], dimensions: int) -> None:
+def _write_npy(file: BinaryIO, parts: Iterable[tuple[list[bytes], Vectors]], dimensions: int) -> None:
     file.write(npy_header(0, dimensions))  # the number of rows is only known at the end
     rows = 0
     for _, vectors in parts:

@@ -21,15 +21,7 @@ from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.batching import (
-    WINDOW,
-    BatchLimits,
-    InputBuilder,
-    Vectors,
-    batch_limits,
-    plan_batches,
-    unique_rows,
-)
+from es_sbert.encoder.batching import WINDOW, InputBuilder, Vectors, batch_limits, plan_batches, unique_rows
 from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.model_loading import (
     OnnxModel,
@@ -219,12 +211,8 @@ class Encoder(OnnxModel[EncoderBundle]):
         texts = list(texts)
         if len(texts) <= self.window:
             return self._embed_details(self.tokenize(texts, kind))
-        parts = list(self.encode_stream(texts, kind))
-        return EncodeResult(
-            np.concatenate([part.vectors for part in parts]),
-            np.concatenate([part.tokens for part in parts]),
-            np.concatenate([part.truncated for part in parts]),
-        )
+        parts = [(part.vectors, part.tokens, part.truncated) for part in self.encode_stream(texts, kind)]
+        return EncodeResult(*map(np.concatenate, zip(*parts, strict=True)))
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text, with the model's document prompt, as `es-sbert ingest` embeds it.
@@ -320,7 +308,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         """
         if not len(tokenized):
             return np.empty((0, self.info.dimensions), dtype=np.float32), np.empty(0, dtype=np.bool_)
-        run = _BatchRun(tokenized, self._limits, self._inputs, self.info, progress)
+        run = _BatchRun(self, tokenized, progress)
         self._pool.run(range(len(run.batches)), run.run_batch, stop, run.is_short)
         return run.in_input_order()
 
@@ -366,24 +354,15 @@ class _BatchRun:
         batches: By batch, the numbers of its texts among the distinct texts.
     """
 
-    def __init__(
-        self,
-        tokenized: TokenizedTexts,
-        limits: BatchLimits,
-        inputs: InputBuilder,
-        info: EncoderInfo,
-        progress: Callable[[float], None],
-    ) -> None:
-        self._inputs = inputs
-        self._info = info
-        self._progress = progress
+    def __init__(self, encoder: Encoder, tokenized: TokenizedTexts, progress: Callable[[float], None]) -> None:
+        self._inputs, self._info, self._progress = encoder._inputs, encoder.info, progress
         unique, self._unique_index = unique_rows(tokenized.ids)
         self._rows = [tokenized.ids[number] for number in unique]
         self._lengths = np.fromiter(map(len, self._rows), dtype=np.int64, count=len(unique))  # (distinct texts,)
         self._total_tokens = max(1, int(self._lengths.sum()))
-        self.batches = plan_batches(self._lengths, limits)
+        self.batches = plan_batches(self._lengths, encoder._limits)
         # In the order of the batches, so that each batch is written without a copy.
-        self._vectors = np.empty((len(unique), info.dimensions), dtype=np.float32)  # (distinct texts, dimensions)
+        self._vectors = np.empty((len(unique), self._info.dimensions), dtype=np.float32)  # (distinct texts, dimensions)
         self._computed = np.zeros(len(unique), dtype=np.bool_)  # (distinct texts,)
         self._ends = np.cumsum([len(batch) for batch in self.batches])  # (batches,)
 

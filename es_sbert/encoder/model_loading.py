@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from es_sbert.bundle.bundle import (
@@ -23,16 +22,16 @@ from es_sbert.bundle.bundle import (
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
 from es_sbert.encoder.device import (
+    NO_GPU_FOUND,
+    UNUSED_GPU,
     Device,
     choose_device,
     choose_variant,
     cuda_devices,
     has_int8_products,
-    no_gpu_notice,
     precision_order,
-    unused_gpu_warning,
 )
-from es_sbert.encoder.onnx_session import InferencePool, available_providers, worker_count
+from es_sbert.encoder.onnx_session import InferencePool, available_providers
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
 
 StatusCallback = Callable[[str], None]
@@ -61,14 +60,13 @@ class SelectedVariant(Generic[BundleT]):
         """Open its sessions.
 
         Args:
-            threads: As for `worker_count`.
+            threads: As for `InferencePool`.
 
         Raises:
             DeviceError: the session would run on another device.
             BundleInvalid: the variant's file is broken.
         """
-        path = self.bundle.variant_file(self.variant)
-        return InferencePool(path, self.device, worker_count(self.device, threads))
+        return InferencePool(self.bundle.variant_file(self.variant), self.device, threads)
 
 
 class OnnxModel(ABC, Generic[BundleT]):
@@ -108,9 +106,7 @@ class OnnxModel(ABC, Generic[BundleT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -122,7 +118,7 @@ def open_variant(
     Args:
         select: Selects a variant for a device.
         requested: `auto`, `cpu`, `cuda` or `cuda:N`.
-        threads: As for `worker_count`.
+        threads: As for `InferencePool`.
 
     Raises:
         DeviceError: the requested device cannot be used.
@@ -143,13 +139,11 @@ def open_variant(
 
 def gpu_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
     """Warnings about a GPU that `auto` leaves unused. A machine without a GPU is reported once per process."""
-    providers, gpus = available_providers(), cuda_devices()
-    notice = no_gpu_notice(requested, providers, gpus)
-    if notice is not None and notice not in _reported:
-        _reported.add(notice)
-        report(notice)
-    unused = unused_gpu_warning(requested, providers, gpus)
-    return () if unused is None else (unused,)
+    built, gpus = "CUDAExecutionProvider" in available_providers(), cuda_devices()
+    if requested == "auto" and built and not gpus and NO_GPU_FOUND not in _reported:
+        _reported.add(NO_GPU_FOUND)
+        report(NO_GPU_FOUND)
+    return (UNUSED_GPU,) if requested == "auto" and gpus and not built else ()
 
 
 def select_encoder_variant(
@@ -186,7 +180,7 @@ def select_encoder_variant(
     if may_fall_back and fallback is not None:
         warning = f"the bundle has no {first} variant: {fallback} runs instead"
         return SelectedVariant(bundle, fallback, device, (warning,))
-    raise _missing_variant(folder, device, [first], list(bundle.manifest.variants))
+    raise _missing_variant(bundle, device, [first])
 
 
 def select_reranker_variant(model: str | Path, device: Device, precision: str) -> SelectedVariant[RerankerBundle]:
@@ -200,8 +194,7 @@ def select_reranker_variant(model: str | Path, device: Device, precision: str) -
         ModelError: the model was not found, is broken, was not exported or has no such variant.
         UsageError: the precision does not run on the device.
     """
-    bundle = open_reranker_bundle(_find_folder(model))
-    return choose_reranker_variant(bundle, device, precision)
+    return choose_reranker_variant(open_reranker_bundle(_find_folder(model)), device, precision)
 
 
 def choose_reranker_variant(bundle: RerankerBundle, device: Device, precision: str) -> SelectedVariant[RerankerBundle]:
@@ -212,7 +205,7 @@ def choose_reranker_variant(bundle: RerankerBundle, device: Device, precision: s
             slower = device.kind == "cuda" and name != precisions[0]
             warning = f"the reranker has no {precisions[0]} variant: {name} runs instead"
             return SelectedVariant(bundle, name, device, (warning,) if slower else ())
-    raise _missing_variant(bundle.folder, device, precisions, list(bundle.manifest.variants))
+    raise _missing_variant(bundle, device, precisions)
 
 
 def _find_folder(model: str | Path) -> Path:
@@ -221,8 +214,9 @@ def _find_folder(model: str | Path) -> Path:
 
 
 def _missing_variant(
-    folder: Path, device: Device, precisions: Sequence[Precision], present: Sequence[str]
+    bundle: EncoderBundle | RerankerBundle, device: Device, precisions: Sequence[Precision]
 ) -> ModelError:
+    folder, present = bundle.folder, bundle.manifest.variants
     return ModelError(
         f"{folder} has no {' or '.join(precisions)} variant for {device.kind}, only {', '.join(present) or 'none'}",
         f"Add it: es-sbert export {folder} -o {folder} --precision {precisions[0]}",
@@ -262,10 +256,7 @@ def _select_exported_variant(
         warning = f"there is no {precision} variant ({error.message}): fp32 runs instead"
         return replace(selected, warnings=(*selected.warnings, warning))
     exported = _find_variant(open_encoder_bundle(folder), device, precision)
-    if exported is None:
-        raise ModelError(
-            f"the export of {model.name} wrote no {precision} variant", "Report this: it is a bug of es-sbert."
-        )
+    assert exported is not None, "the export has written it"
     return exported
 
 
@@ -274,15 +265,11 @@ def _find_variant(bundle: EncoderBundle, device: Device, precision: Precision) -
     variant = choose_variant(device, precision, bundle.manifest.variants)
     if variant is None:
         return None
-    return SelectedVariant(bundle, variant, device, _variant_warnings(bundle, variant))
-
-
-def _variant_warnings(bundle: EncoderBundle, name: str) -> tuple[str, ...]:
-    variant = bundle.manifest.variants[name]
-    if variant.forced:
-        return (
-            f"variant {name} was exported below its parity threshold (--force): its vectors differ from the model's",
-        )
-    if variant.parity is None:
-        return (f"variant {name} was never compared with the model: the exporting machine lacked the device",)
-    return ()
+    warning, graph = f"variant {variant} was ", bundle.manifest.variants[variant]
+    if graph.forced:
+        warning += "exported below its parity threshold (--force): its vectors differ from the model's"
+    elif graph.parity is None:
+        warning += "never compared with the model: the exporting machine lacked the device"
+    else:
+        return SelectedVariant(bundle, variant, device)
+    return SelectedVariant(bundle, variant, device, (warning,))

@@ -7,7 +7,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,17 +21,6 @@ from es_sbert.errors import BundleInvalid, DeviceError, UsageError, error_summar
 
 # Concurrent batches on CUDA: while one is copied and the host prepares the next, the other is computed.
 CUDA_WORKERS = 2
-
-
-def worker_count(device: Device, threads: int | None = None) -> int:
-    """How many batches run concurrently: one for each physical core, or two on CUDA.
-
-    Args:
-        threads: In place of that.
-    """
-    return threads or (available_cores() if device.kind == "cpu" else CUDA_WORKERS)
-
-
 # Tokens of a text up to which `short` sessions are faster: the width of their tiles.
 SHORT_TEXT_TOKENS = 64
 
@@ -128,7 +116,7 @@ class InferencePool:
     Args:
         path: The ONNX file.
         device: Where it runs.
-        threads: How many batches run concurrently.
+        threads: How many batches run concurrently; by default one for each physical core, or two on CUDA.
 
     Attributes:
         count: Number of threads.
@@ -139,7 +127,8 @@ class InferencePool:
         BundleInvalid: onnxruntime does not accept the file.
     """
 
-    def __init__(self, path: Path, device: Device, threads: int) -> None:
+    def __init__(self, path: Path, device: Device, threads: int | None) -> None:
+        threads = threads or (available_cores() if device.kind == "cpu" else CUDA_WORKERS)
         self.count = threads
         self._path = path
         self._device = device
@@ -185,29 +174,23 @@ class InferencePool:
                 "the model is closed",
                 "Use it before close, and inside the with block that opened it or its SemanticIndex; or load it again.",
             )
-        run_one = partial(self._run_one, run_batch, stop, is_short)
+
+        def run_one(batch: T) -> None:
+            if stop is not None and stop.is_set():
+                return
+            with self.session(short=is_short(batch)) as session:
+                try:
+                    run_batch(session, batch)
+                except Exception as error:  # onnxruntime's exceptions have no common base
+                    if self._device.kind == "cpu" or not _is_from_onnxruntime(error):
+                        raise
+                    raise device_error(self._device, error) from error
+
         all_batches = list(batches)
         if len(all_batches) == 1:
             run_one(all_batches[0])
         else:
             list(self._threads.map(run_one, all_batches))
-
-    def _run_one(
-        self,
-        run_batch: Callable[[onnxruntime.InferenceSession, T], None],
-        stop: threading.Event | None,
-        is_short: Callable[[T], bool],
-        batch: T,
-    ) -> None:
-        if stop is not None and stop.is_set():
-            return
-        with self.session(short=is_short(batch)) as session:
-            try:
-                run_batch(session, batch)
-            except Exception as error:  # onnxruntime's exceptions have no common base
-                if self._device.kind == "cpu" or not _is_from_onnxruntime(error):
-                    raise
-                raise device_error(self._device, error) from error
 
     @contextlib.contextmanager
     def session(self, *, short: bool = False) -> Iterator[onnxruntime.InferenceSession]:

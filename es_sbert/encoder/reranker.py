@@ -17,7 +17,7 @@ from es_sbert.bundle.cross_encoder_model import ScoreActivation
 from es_sbert.encoder.batching import BATCH_TOKENS, LENGTH_MULTIPLE, WINDOW, plan_batches
 from es_sbert.encoder.model_loading import OnnxModel, SelectedVariant, open_variant, select_reranker_variant
 from es_sbert.encoder.onnx_session import InferencePool
-from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs
+from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 from es_sbert.errors import ModelError, UsageError
 
 Scores = NDArray[np.float32]
@@ -169,10 +169,7 @@ class Reranker(OnnxModel[RerankerBundle]):
         """Outputs, *shape* ``(pairs, labels)``, and which pairs were truncated, *shape* ``(pairs,)``."""
         if isinstance(first, str) or isinstance(second, str):
             raise UsageError("one of the two columns is one string", "Pass two sequences of texts: score([a], [b]).")
-        if len(first) != len(second):
-            raise UsageError(
-                f"got {len(first)} first texts and {len(second)} second texts", "Pass two sequences of equal length."
-            )
+        check_pairs(first, second)
         scores = np.empty((len(first), len(self.labels)), dtype=np.float32)  # (pairs, labels)
         truncated = np.zeros(len(first), dtype=np.bool_)  # (pairs,)
         for start in range(0, len(first), self._window):

@@ -135,7 +135,7 @@ class SentenceTokenizer:
             encoding = self._tokenizer.encode(text[:length])
             ids = encoding.ids
             if self._stable_prefix_length(encoding.word_ids) >= maximum - suffix:
-                row = np.asarray(ids[: maximum - suffix] + ids[len(ids) - suffix :], dtype=np.int64)  # (max_tokens,)
+                row = truncate_ids(np.asarray(ids, dtype=np.int64), maximum, suffix)  # (max_tokens,)
                 return row, max(maximum + 1, round(len(ids) * len(text) / length))
             length *= _PREFIX_GROWTH
         return None
@@ -203,6 +203,18 @@ def load_tokenizer(path: Path, *, lowercase: bool = False) -> Tokenizer:
         rest = [tokenizer.normalizer] if tokenizer.normalizer is not None else []
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
     return tokenizer
+
+
+def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
+    """Make sure that two columns are pairs.
+
+    Raises:
+        UsageError: they differ in length.
+    """
+    if len(first) != len(second):
+        raise UsageError(
+            f"got {len(first)} first texts and {len(second)} second texts", "Pass two sequences of equal length."
+        )
 
 
 TokenIds = NDArray[np.int64]

@@ -84,14 +84,10 @@ def evaluate(
         from es_sbert.config import EngineSettings
         from es_sbert.evaluation.retrieval import evaluate_index, single_collection
 
+        collection, engine = single_collection(data), engine or EngineSettings()
+        settings["index"] = index
         return evaluate_index(
-            opened,
-            single_collection(data),
-            index,
-            engine or EngineSettings(),
-            vector_field=vector_field,
-            settings=settings | {"index": index},
-            progress=report,
+            opened, collection, index, engine, vector_field=vector_field, settings=settings, progress=report
         )
     finally:
         if opened is not model:

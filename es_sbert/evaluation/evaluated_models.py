@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,7 @@ def open_model(
         backend = "onnx" if served else "torch"
     if backend == "torch":
         return _open_torch(folder, spec, device=device, precision=precision, pair=pair)
-    return _open_onnx(folder, spec, device=device, precision=precision, threads=threads, pair=pair, report=report)
+    return _open_onnx(folder, spec, pair, report, device=device, precision=precision, threads=threads)
 
 
 def close_model(model: SentenceEmbedder | PairScorer) -> None:
@@ -144,14 +144,7 @@ def _is_pair_model(folder: Path) -> bool:
 
 
 def _open_onnx(
-    folder: Path,
-    spec: str,
-    *,
-    device: str,
-    precision: str,
-    threads: int | None,
-    pair: bool,
-    report: Callable[[str], None],
+    folder: Path, spec: str, pair: bool, report: Callable[[str], None], **options: Any
 ) -> SentenceEmbedder | PairScorer:
     # Imported here: they import onnxruntime.
     from es_sbert.encoder.encoder import Encoder
@@ -164,10 +157,10 @@ def _open_onnx(
                 f"{spec} scores pairs and was not exported, so onnx cannot run it",
                 f"Leave --backend out, or export a cross-encoder first: es-sbert export {spec} -o RERANKER.",
             )
-        model = Reranker(folder, device=device, precision=precision, threads=threads)
+        model = Reranker(folder, **options)
         warnings = model.warnings
     else:
-        model = OnnxEmbedder(Encoder(spec, device=device, precision=precision, threads=threads, report=report))
+        model = OnnxEmbedder(Encoder(spec, report=report, **options))
         warnings = model.encoder.info.warnings
     for warning in warnings:
         report(f"Warning: {warning}")
@@ -182,9 +175,7 @@ def _open_torch(folder: Path, spec: str, *, device: str, precision: str, pair: b
     from es_sbert.networks.siamese_encoder import open_siamese_encoder
 
     torch_device = _torch_device(device)
-    if pair:
-        return open_pair_scorer(folder, name=spec).to(torch_device)
-    return open_siamese_encoder(folder, name=spec).to(torch_device)
+    return (open_pair_scorer if pair else open_siamese_encoder)(folder, name=spec).to(torch_device)
 
 
 def _torch_device(device: str) -> str:
@@ -194,7 +185,6 @@ def _torch_device(device: str) -> str:
         DeviceError: the CUDA device is not available.
         UsageError: there is no such device.
     """
-    require_extra("train", "torch")
     import torch
 
     if device == "auto":

@@ -62,10 +62,6 @@ class LabelledFeatures:
     features: NDArray[np.float32]
     classes: NDArray[np.str_]
 
-    def __post_init__(self) -> None:
-        if len(self.features) != len(self.classes):
-            raise ValueError(f"{len(self.features)} examples with {len(self.classes)} classes")
-
     def at(self, rows: NDArray[np.int64]) -> LabelledFeatures:
         """Some of the examples."""
         return LabelledFeatures(self.features[rows], self.classes[rows])
@@ -91,8 +87,8 @@ def pair_features(first: NDArray[np.float32], second: NDArray[np.float32]) -> ND
     return np.hstack([np.abs(first - second), first * second])
 
 
-def evaluate_in_folds(examples: LabelledFeatures, *, folds: int = FOLDS, seed: int = 0) -> SentEvalResult:
-    """Accuracy over stratified folds, shuffled by the seed, with a penalty chosen for each.
+def evaluate_in_folds(examples: LabelledFeatures, *, folds: int = FOLDS) -> SentEvalResult:
+    """Accuracy over stratified folds, shuffled by a fixed seed, with a penalty chosen for each.
 
     Raises:
         SourceError: fewer than two classes, or a class with too few examples for the folds.
@@ -100,9 +96,9 @@ def evaluate_in_folds(examples: LabelledFeatures, *, folds: int = FOLDS, seed: i
     """
     results = []
     _check_classes(examples, at_least=folds + 2)  # the other folds still have `folds` of each class
-    splits = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     for train, test in splits.split(examples.features, examples.classes):
-        results.append(evaluate_split(examples.at(train), examples.at(test), folds=folds, seed=seed))
+        results.append(evaluate_split(examples.at(train), examples.at(test), folds=folds))
     f1 = [result.f1 for result in results if result.f1 is not None]
     return SentEvalResult(
         accuracy=float(np.mean([result.accuracy for result in results])),
@@ -112,12 +108,7 @@ def evaluate_in_folds(examples: LabelledFeatures, *, folds: int = FOLDS, seed: i
 
 
 def evaluate_split(
-    train: LabelledFeatures,
-    test: LabelledFeatures,
-    dev: LabelledFeatures | None = None,
-    *,
-    folds: int = FOLDS,
-    seed: int = 0,
+    train: LabelledFeatures, test: LabelledFeatures, dev: LabelledFeatures | None = None, *, folds: int = FOLDS
 ) -> SentEvalResult:
     """Accuracy on given test examples.
 
@@ -125,8 +116,7 @@ def evaluate_split(
         train: What the classifier is fitted on.
         test: What it is measured on.
         dev: What chooses the penalty; None: stratified folds of the training examples.
-        folds: How many of these.
-        seed: For shuffling them.
+        folds: How many of these; a fixed seed shuffles them.
 
     Raises:
         SourceError: fewer than two classes, a class with fewer training examples than folds, or no test examples.
@@ -140,13 +130,12 @@ def evaluate_split(
     learned = LabelledFeatures(train.features * scale, train.classes)
     cv: BaseCrossValidator
     if dev is None:
-        cv, choosing = StratifiedKFold(folds, shuffle=True, random_state=seed), learned
+        cv, choosing = StratifiedKFold(folds, shuffle=True, random_state=0), learned
     else:
         # −1: never left out; 0: the one fold that measures.
         cv = PredefinedSplit(np.repeat([-1, 0], [len(train.classes), len(dev.classes)]))
-        choosing = LabelledFeatures(
-            np.vstack([learned.features, dev.features * scale]), np.append(train.classes, dev.classes)
-        )
+        features = np.vstack([learned.features, dev.features * scale])
+        choosing = LabelledFeatures(features, np.append(train.classes, dev.classes))
     search = GridSearchCV(_classifier(), {"C": PENALTIES}, cv=cv, scoring="accuracy", refit=False)
     search.fit(choosing.features, choosing.classes)
     classifier = _classifier(**search.best_params_).fit(learned.features, learned.classes)

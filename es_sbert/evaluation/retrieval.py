@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 import numpy as np
@@ -46,16 +47,15 @@ _MEASURES = {"ndcg@10": nDCG @ 10, "mrr@10": RR @ 10, "map@100": AP @ DEPTH, "re
 _QUERIES, _DOCUMENTS = 64, 1 << 16
 
 Run = dict[str, dict[str, float]]  # query → document → score
-Judgements = Mapping[str, Mapping[str, int]]  # query → document → grade; 0 is not relevant
 
 
-def measure_run(run: Run, judgements: Judgements) -> dict[str, float]:
+def measure_run(run: Run, judgements: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     """Metrics of a ranking: means over the judged queries, × 100.
 
     Args:
         run: For every judged query the documents found, with scores; a query without documents is `{}`. Equal scores
             rank in the order given.
-        judgements: Judged queries, each with at least one relevant document.
+        judgements: Query → document → grade, 0 is not relevant; queries without a relevant document are not judged.
 
     Returns:
         `ndcg@10` with the grades as gains; `mrr@10`, the reciprocal rank of the first relevant document; `map@100`,
@@ -213,14 +213,8 @@ def _load_collection(
         with file.open("wb") as out:
             for identifier, text in data.documents.items():
                 out.write(orjson.dumps({"id": identifier, "text": text}) + b"\n")
-        settings = IngestSettings(
-            index=index,
-            files=(str(file),),
-            id_field="id",
-            text_fields=("text",),
-            vector_field=vector_field,
-            dead_letters=dead,
-        )
+        fields: dict[str, Any] = {"id_field": "id", "text_fields": ("text",), "vector_field": vector_field}
+        settings = IngestSettings(index=index, files=(str(file),), dead_letters=dead, **fields)
         summary = run_load(engine, LocalRunner(encoder), plan_load(engine, settings), LoadControl(), SilentMeter())
         if summary.indexed != len(data.documents):
             letters = dead.read_bytes().splitlines() if dead.exists() else []

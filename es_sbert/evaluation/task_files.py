@@ -124,16 +124,10 @@ def _read_ids(table: Table) -> tuple[list[str], RowErrors]:
 def _read_judgements(folder: Path, queries: dict[str, str]) -> dict[str, dict[str, int]]:
     table = _read_beir_table(_find_beir_file(folder, "qrels/test.tsv"), ["query-id", "corpus-id", "score"])
     problems = table.problems()
-    grades = table.floats("score", problems)
+    grades = table.floats("score", problems).tolist()
+    queried, judged = table.texts("query-id", problems), table.texts("corpus-id", problems)
     found: dict[str, dict[str, int]] = {}
-    rows = zip(
-        table.texts("query-id", problems),
-        table.texts("corpus-id", problems),
-        grades.tolist(),
-        table.lines.tolist(),
-        strict=True,
-    )
-    for query, document, grade, line in rows:
+    for query, document, grade, line in zip(queried, judged, grades, table.lines.tolist(), strict=True):
         if query not in queries:
             problems.add(line, f"there is no query {query!r}")
         elif math.isfinite(grade) and grade != int(grade):  # `floats` reports invalid numbers
@@ -154,9 +148,9 @@ def _read_beir_table(path: Path, columns: list[str]) -> Table:
 
 
 def _find_beir_file(folder: Path, name: str) -> Path:
-    for suffix in _BEIR_SUFFIXES:
-        if (folder / f"{name}{suffix}").is_file():
-            return folder / f"{name}{suffix}"
+    for path in (folder / f"{name}{suffix}" for suffix in _BEIR_SUFFIXES):
+        if path.is_file():
+            return path
     raise SourceError(f"{folder} has no {name}", "A test collection is corpus.jsonl, queries.jsonl and qrels/test.tsv.")
 
 

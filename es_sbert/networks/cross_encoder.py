@@ -13,23 +13,14 @@ from torch import Tensor, nn
 
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation
-from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs
+from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 from es_sbert.errors import UsageError
 from es_sbert.networks.siamese_encoder import eval_mode, inference_batches
 
 # Names of the class of similar pairs, in data sets and on the hub.
 _SIMILAR_CLASS_NAMES = (
-    "entailment",
-    "duplicate",
-    "is_duplicate",
-    "paraphrase",
-    "equivalent",
-    "similar",
-    "relevant",
-    "1",
-    "true",
-    "yes",
-)
+    "entailment", "duplicate", "is_duplicate", "paraphrase", "equivalent", "similar", "relevant", "1", "true", "yes",
+)  # fmt: skip
 
 
 def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
@@ -53,18 +44,6 @@ def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
     return logits[:, 0].sigmoid() if model.activation is ScoreActivation.SIGMOID else logits[:, 0]
 
 
-def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
-    """Make sure that two columns are pairs.
-
-    Raises:
-        UsageError: they differ in length.
-    """
-    if len(first) != len(second):
-        raise UsageError(
-            f"got {len(first)} first texts and {len(second)} second texts", "Pass two sequences of equal length."
-        )
-
-
 def similar_class_index(classes: Sequence[str]) -> int:
     """The number of the class that says that two texts are alike.
 
@@ -76,8 +55,7 @@ def similar_class_index(classes: Sequence[str]) -> int:
         raise UsageError(
             f"which of the classes {', '.join(classes)} says how alike two texts are is not clear",
             f"Name exactly one of them {', '.join(_SIMILAR_CLASS_NAMES[:-1])} or {_SIMILAR_CLASS_NAMES[-1]}, or "
-            f"train with the objective "
-            "regression, which gives one score.",
+            "train with the objective regression, which gives one score.",
         )
     return found[0]
 
@@ -175,13 +153,8 @@ class CrossEncoder(nn.Module):
         Args:
             labels: Names of the classes; one for a score.
         """
-        model = self.model.model_copy(
-            update={
-                "labels": labels,
-                "activation": ScoreActivation.SIGMOID if len(labels) == 1 else ScoreActivation.IDENTITY,
-                "fingerprint": "",
-            }
-        )
+        activation = ScoreActivation.SIGMOID if len(labels) == 1 else ScoreActivation.IDENTITY
+        model = self.model.model_copy(update={"labels": labels, "activation": activation, "fingerprint": ""})
         transformer: Any = self.transformer
         encoder = transformer.base_model
         if labels != self.model.labels and not len(labels) == len(self.model.labels) == 1:

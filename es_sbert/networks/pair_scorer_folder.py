@@ -112,14 +112,9 @@ def save_cross_encoder(network: CrossEncoder, folder: Path) -> None:
     activation = qualified_name(_ACTIVATIONS[model.activation])
     transformer: Any = network.transformer
     transformer.config.sentence_transformers = {"activation_fn": activation}
+    options = {"model_input_names": list(network.pairs.inputs), "model_max_length": model.max_tokens}
     with quiet_transformers():
-        save_transformer(
-            transformer,
-            folder,
-            model.folder,
-            model_input_names=list(network.pairs.inputs),
-            model_max_length=model.max_tokens,
-        )
+        save_transformer(transformer, folder, model.folder, **options)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from es_sbert.encoder.batching import unique_rows
-from es_sbert.networks.cross_encoder import check_pairs
+from es_sbert.encoder.tokenizer import check_pairs
 from es_sbert.networks.pooling import MIN_NORM, normalize_vectors
-from es_sbert.networks.siamese_encoder import SiameseEncoder, eval_mode, inference_batches
+from es_sbert.networks.siamese_encoder import SiameseEncoder, eval_mode
 
 
 def attend_with_codes(tokens: Tensor, mask: Tensor, codes: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class PolyEncoder(nn.Module):
             rows = self.encoder.tokenize(first)
             kinds, kind_of = unique_rows(rows)
             # Contexts are m times as large as candidates: they are used up batch by batch, not kept.
-            for members, ids, mask in self._batches([rows[kind] for kind in kinds]):
+            for members, ids, mask, _ in self.encoder.batches([rows[kind] for kind in kinds]):
                 contexts = self.contexts(ids, mask)  # (batch, m, width)
                 place = np.full(len(kinds), -1, dtype=np.int64)  # (kinds,): where in this batch
                 place[members] = np.arange(len(members))
@@ -153,13 +153,6 @@ class PolyEncoder(nn.Module):
         rows = self.encoder.tokenize(texts)
         kinds, kind_of = unique_rows(rows)
         vectors = torch.empty(len(kinds), self.codes.shape[1])  # (kinds, width)
-        for members, ids, mask in self._batches([rows[kind] for kind in kinds]):
+        for members, ids, mask, _ in self.encoder.batches([rows[kind] for kind in kinds]):
             vectors[torch.from_numpy(members)] = self.candidates(ids, mask).cpu()
         return vectors, kind_of
-
-    def _batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
-        """Numbers of some rows with their ids and mask, on the network's device; every row once."""
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
-        for members in inference_batches(lengths, self.device):
-            ids, mask = self.encoder.pad([rows[member] for member in members])
-            yield members, ids.to(self.device), mask.to(self.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,45 +22,29 @@ def pool(tokens: Tensor, mask: Tensor, modes: Sequence[Pooling]) -> Tensor:
         *Shape:* ``(batch, width · modes)``.
     """
     real = mask.unsqueeze(-1).to(tokens.dtype)  # (batch, tokens, 1)
-    return torch.cat([_POOLERS[mode](tokens, real) for mode in modes], dim=1)
+    return torch.cat([_pool_by(mode, tokens, real) for mode in modes], dim=1)
 
 
-def _cls(tokens: Tensor, real: Tensor) -> Tensor:
-    return tokens[:, 0]
+def _pool_by(mode: Pooling, tokens: Tensor, real: Tensor) -> Tensor:
+    """(batch, tokens, width), (batch, tokens, 1) → (batch, width)."""
+    match mode:
+        case Pooling.CLS:
+            return tokens[:, 0]
+        case Pooling.MAX:
+            return tokens.masked_fill(real == 0, float("-inf")).amax(dim=1)
+        case Pooling.MEAN:
+            return (tokens * real).sum(dim=1) / real.sum(dim=1)
+        case Pooling.MEAN_SQRT_LEN:
+            return (tokens * real).sum(dim=1) / real.sum(dim=1).sqrt()
+        case Pooling.WEIGHTEDMEAN:
+            # Later tokens weigh more, 1, 2, 3, … (Muennighoff 2022, SGPT, arXiv 2202.08904).
+            places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device, dtype=tokens.dtype)  # (tokens,)
+            weights = real * places.unsqueeze(-1)  # (batch, tokens, 1)
+            return (tokens * weights).sum(dim=1) / weights.sum(dim=1)
+        case Pooling.LASTTOKEN:
+            last = real.squeeze(-1).sum(dim=1).long() - 1  # (batch,)
+            return tokens[torch.arange(len(tokens), device=tokens.device), last]
 
-
-def _max(tokens: Tensor, real: Tensor) -> Tensor:
-    return tokens.masked_fill(real == 0, float("-inf")).amax(dim=1)
-
-
-def _mean(tokens: Tensor, real: Tensor) -> Tensor:
-    return (tokens * real).sum(dim=1) / real.sum(dim=1)
-
-
-def _mean_sqrt_len(tokens: Tensor, real: Tensor) -> Tensor:
-    return (tokens * real).sum(dim=1) / real.sum(dim=1).sqrt()
-
-
-def _weighted_mean(tokens: Tensor, real: Tensor) -> Tensor:
-    """Later tokens weigh more, 1, 2, 3, … (Muennighoff 2022, SGPT, arXiv 2202.08904)."""
-    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device, dtype=tokens.dtype)  # (tokens,)
-    weights = real * places.unsqueeze(-1)  # (batch, tokens, 1)
-    return (tokens * weights).sum(dim=1) / weights.sum(dim=1)
-
-
-def _last_token(tokens: Tensor, real: Tensor) -> Tensor:
-    last = real.squeeze(-1).sum(dim=1).long() - 1  # (batch,)
-    return tokens[torch.arange(len(tokens), device=tokens.device), last]
-
-
-_POOLERS: dict[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
-    Pooling.CLS: _cls,
-    Pooling.MAX: _max,
-    Pooling.MEAN: _mean,
-    Pooling.MEAN_SQRT_LEN: _mean_sqrt_len,
-    Pooling.WEIGHTEDMEAN: _weighted_mean,
-    Pooling.LASTTOKEN: _last_token,
-}
 
 # Vectors shorter than this have no direction; torch.nn.CosineSimilarity draws the line here as well.
 MIN_NORM = 1e-8

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, 
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, write_json
 from es_sbert.bundle.sentence_model import (
-    Activation,
+    ACTIVATION_CLASSES,
+    OLD_POOLING_KEYS,
     Dense,
     Pooling,
     PromptKind,
@@ -54,29 +54,23 @@ def skip_mask_check(transformer: nn.Module) -> None:
     network: Any = transformer
     if network.config._attn_implementation == "sdpa":
         AttentionInterface.register(_SDPA, sdpa_attention_forward)
-        AttentionMaskInterface.register(_SDPA, _sdpa_mask)
+        AttentionMaskInterface.register(_SDPA, _without_skips(sdpa_mask))
         network.set_attn_implementation(_SDPA)
     elif network.config._attn_implementation == "eager" and not network._can_set_attn_implementation():
         # MPNet has one attention, its own: the name chooses the mask alone.
-        AttentionMaskInterface.register(_EAGER, _eager_mask)
+        AttentionMaskInterface.register(_EAGER, _without_skips(eager_mask))
         network.config._attn_implementation = _EAGER
 
 
-def _sdpa_mask(**kwargs: Any) -> Tensor | None:
-    mask: Tensor | None = sdpa_mask(**_keep_mask(kwargs))
-    return mask
+def _without_skips(make_mask: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes masks, and leaves one out only where no padding mask was given."""
 
+    def make(**arguments: Any) -> Any:
+        if arguments.get("attention_mask") is not None:
+            arguments |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        return make_mask(**arguments)
 
-def _eager_mask(**kwargs: Any) -> Tensor | None:
-    mask: Tensor | None = eager_mask(**_keep_mask(kwargs))
-    return mask
-
-
-def _keep_mask(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a mask, which may be left out only where no padding mask was given."""
-    if arguments.get("attention_mask") is None:
-        return arguments
-    return arguments | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    return make
 
 
 @dataclass(frozen=True)
@@ -118,12 +112,7 @@ def takes_token_types(network: nn.Module, tokenizer: Any) -> bool:
     return "token_type_ids" in tokenizer.model_input_names and "token_type_ids" in declared
 
 
-_ACTIVATIONS: dict[Activation, type[nn.Module]] = {
-    Activation.IDENTITY: nn.Identity,
-    Activation.TANH: nn.Tanh,
-    Activation.RELU: nn.ReLU,
-    Activation.GELU: nn.GELU,
-}
+_ACTIVATIONS = {activation: getattr(nn, name) for name, activation in ACTIVATION_CLASSES.items()}
 
 # Padded tokens of one batch without gradients.
 _BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}
@@ -245,14 +234,18 @@ class SiameseEncoder(nn.Module):
             UsageError: a text is not valid Unicode.
         """
         rows = self._tokenizer(texts, kind).ids
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (texts,)
         vectors = np.empty((len(rows), self.dimensions), dtype=np.float32)  # (texts, dimensions)
         with eval_mode(self):
-            for members in inference_batches(lengths, self.device):
-                ids, mask = self.pad([rows[member] for member in members])
-                padded = bool(lengths[members].min() < ids.shape[1])
-                vectors[members] = self(ids.to(self.device), mask.to(self.device), padded).cpu().numpy()
+            for members, ids, mask, padded in self.batches(rows):
+                vectors[members] = self(ids, mask, padded).cpu().numpy()
         return vectors
+
+    def batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor, bool]]:
+        """Batches of rows of token ids: their numbers, and the arguments of `forward` on the network's device."""
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
+        for members in inference_batches(lengths, self.device):
+            ids, mask = self.pad([rows[member] for member in members])
+            yield members, ids.to(self.device), mask.to(self.device), bool(lengths[members].min() < ids.shape[1])
 
 
 @contextmanager
@@ -265,17 +258,6 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
             yield
     finally:
         module.train(training)
-
-
-# Written in the form that every version of sentence-transformers reads.
-_POOLING_KEYS = {
-    Pooling.CLS: "pooling_mode_cls_token",
-    Pooling.MEAN: "pooling_mode_mean_tokens",
-    Pooling.MAX: "pooling_mode_max_tokens",
-    Pooling.MEAN_SQRT_LEN: "pooling_mode_mean_sqrt_len_tokens",
-    Pooling.WEIGHTEDMEAN: "pooling_mode_weightedmean_tokens",
-    Pooling.LASTTOKEN: "pooling_mode_lasttoken",
-}
 
 
 def open_siamese_encoder(
@@ -391,13 +373,12 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     save_transformer(encoder.transformer, folder, model.transformer_folder)
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
-    pooling = {key: mode in model.pooling for mode, key in _POOLING_KEYS.items()}
+    # In the form that every version of sentence-transformers reads.
+    pooling = {key: mode in model.pooling for key, mode in OLD_POOLING_KEYS.items()}
     if len(model.pooling) > 1:
         # The flags lose the order of several modes; the newer key keeps it.
         pooling = {"pooling_mode": [str(mode) for mode in model.pooling]}  # type: ignore[dict-item]
-    _write_json(
-        folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True}
-    )
+    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True})
     for layer in encoder.dense_layers:
         place = f"{len(modules)}_Dense"
         _write_dense(layer, folder / place)
@@ -405,17 +386,17 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     if model.normalize:
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
         (folder / modules[-1][0]).mkdir(exist_ok=True)
-    _write_json(
+    write_json(
         folder / "modules.json",
         [
             {"idx": number, "name": str(number), "path": place, "type": f"sentence_transformers.models.{kind}"}
             for number, (place, kind) in enumerate(modules)
         ],
     )
-    _write_json(
+    write_json(
         folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens, "do_lower_case": model.lowercase}
     )
-    _write_json(
+    write_json(
         folder / "config_sentence_transformers.json",
         {"prompts": model.prompts, "default_prompt_name": model.default_prompt, "similarity_fn_name": "cosine"},
     )
@@ -453,24 +434,8 @@ def qualified_name(kind: type) -> str:
 
 
 def _write_dense(layer: DenseLayer, folder: Path) -> None:
-    settings = layer.settings
     folder.mkdir()
-    _write_json(
-        folder / "config.json",
-        {
-            "in_features": settings.in_features,
-            "out_features": settings.out_features,
-            "bias": settings.bias,
-            "activation_function": qualified_name(type(layer.activation)),
-        },
-    )
-    safetensors.torch.save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in layer.state_dict().items()},
-        str(folder / "model.safetensors"),
-        metadata={"format": "pt"},
-    )
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    config = layer.settings.model_dump(include={"in_features", "out_features", "bias"})
+    write_json(folder / "config.json", config | {"activation_function": qualified_name(type(layer.activation))})
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in layer.state_dict().items()}
+    safetensors.torch.save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})

@@ -60,14 +60,9 @@ def train(
         path = Path(recipe)
         data_folder = data_folder or (path.parent if path.is_file() else None)
         recipe = load_recipe(str(recipe), overrides)
+    data_folder = data_folder or Path()
     return run_recipe(
-        recipe,
-        data_folder or Path(),
-        output,
-        device=device,
-        resume=resume,
-        keep_checkpoints=keep_checkpoints,
-        report=report,
+        recipe, data_folder, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
     )
 
 

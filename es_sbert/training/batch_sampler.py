@@ -244,15 +244,11 @@ class EpochPlan:
         seed: Of the run.
         smart: Whether to put examples of similar length together.
 
-    Raises:
-        ValueError: a data set without examples.
     """
 
     def __init__(
         self, datasets: Sequence[PlannedDataset], batch: int, *, mixing: Mixing, epochs: float, seed: int, smart: bool
     ) -> None:
-        if not all(len(dataset.lengths) for dataset in datasets):
-            raise ValueError("a data set without examples has no batches")
         self._datasets = tuple(datasets)
         self._batch = batch
         self._mixing: Mixing = mixing
@@ -267,8 +263,7 @@ class EpochPlan:
             for number, dataset in enumerate(self._datasets)
         ]
         first = self.batches(0)
-        self._length = len(first)
-        self.examples = sum(len(batch.rows) for batch in first)
+        self._length, self.examples = len(first), sum(len(batch.rows) for batch in first)
         """Examples of an epoch, approximately: with round-robin, only a part of longer data sets."""
 
     def __len__(self) -> int:
@@ -289,27 +284,15 @@ class EpochPlan:
         return min(len(batch.rows) for epoch in range(epochs) for batch in self.batches(epoch))
 
     def batches(self, epoch: int) -> list[JointBatch]:
-        """The joint batches of an epoch, from 0, in the order of training.
-
-        Raises:
-            ValueError: the plan was not made for so many epochs.
-        """
-        if not 0 <= epoch < self._epochs:
-            raise ValueError(f"epoch {epoch} of a plan for {self._epochs}")
+        """The joint batches of an epoch, from 0, in the order of training."""
         planned = [self._plan(number, epoch, count) for number, count in enumerate(self._counts)]
         # One number more than the data sets have: their seeds and this one never meet.
         return mix_batches(planned, self._mixing, np.random.default_rng([self._seed, len(planned), epoch]))
 
     def _plan(self, number: int, epoch: int, count: int | None) -> list[Rows]:
-        dataset = self._datasets[number]
+        dataset, seed, smart = self._datasets[number], (self._seed, number), self._smart
         return plan_batches(
-            dataset.lengths,
-            self._batch,
-            seed=(self._seed, number),
-            epoch=epoch,
-            smart=self._smart,
-            distinct=dataset.distinct,
-            count=count,
+            dataset.lengths, self._batch, seed=seed, epoch=epoch, smart=smart, distinct=dataset.distinct, count=count
         )
 
 
@@ -371,8 +354,6 @@ class MixedBatchSampler(Sampler[list[BatchItem]]):
     """
 
     def __init__(self, plan: EpochPlan, *, process: int = 0, processes: int = 1) -> None:
-        if not 0 <= process < processes:
-            raise ValueError(f"process {process} of {processes}")
         if processes > 1 and (smallest := plan.smallest()) < processes:
             raise UsageError(
                 f"a batch of {smallest} cannot be shared by {processes} processes",

@@ -67,6 +67,9 @@ class TokenColumn(TokenRows):
         super().__init__(parts, lengths)
 
 
+TokenizePairs = Callable[[Sequence[str], Sequence[str]], TokenizedPairs]
+
+
 class PairColumn:
     """Token ids of many pairs of texts, and which text each token belongs to.
 
@@ -75,12 +78,7 @@ class PairColumn:
         tokenize: Pairs of texts, as two columns → their tokens.
     """
 
-    def __init__(
-        self,
-        first: Sequence[str],
-        second: Sequence[str],
-        tokenize: Callable[[Sequence[str], Sequence[str]], TokenizedPairs],
-    ) -> None:
+    def __init__(self, first: Sequence[str], second: Sequence[str], tokenize: TokenizePairs) -> None:
         ids, types, lengths = [], [], []
         for start in range(0, len(first), _SLICE):
             part = slice(start, start + _SLICE)

@@ -70,7 +70,9 @@ class StageSchedule(TrainerCallback):
             control.should_training_stop = True
 
 
-_COLUMNS = ("step", "epoch", "loss", "learning_rate", "grad_norm", "dev")
+# Column of the log → name in transformers' log, of the values that a step may have.
+_VALUES = {"loss": "loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm", "dev": "eval_dev"}
+_COLUMNS = ("step", "epoch", *_VALUES)
 
 MetricsRow = Mapping[str, float]
 
@@ -82,11 +84,7 @@ def metrics_history(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, 
         if "loss" not in entry and "eval_dev" not in entry:
             continue  # the summary at the end of a run
         row = rows.setdefault(int(entry["step"]), {"step": int(entry["step"]), "epoch": round(entry["epoch"], 4)})
-        for name in _COLUMNS[2:-1]:
-            if name in entry:
-                row[name] = float(entry[name])
-        if "eval_dev" in entry:
-            row["dev"] = float(entry["eval_dev"])
+        row |= {column: float(entry[name]) for column, name in _VALUES.items() if name in entry}
     return [rows[step] for step in sorted(rows)]
 
 

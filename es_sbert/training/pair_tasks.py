@@ -47,16 +47,6 @@ def gold_scores(examples: Examples, rows: Sequence[int], allowed: tuple[float, f
     return torch.from_numpy(scores)
 
 
-def to_unit_interval(examples: Examples, rows: Sequence[int], allowed: tuple[float, float]) -> Tensor:
-    """Gold scores of some rows as probabilities, *shape* ``(rows,)`` float32: `allowed` mapped to [0, 1].
-
-    Raises:
-        RecipeInvalid: a score lies outside `allowed`.
-    """
-    low, high = allowed
-    return ((gold_scores(examples, rows, allowed) - low) / (high - low)).clamp(0, 1)
-
-
 class CrossEncoderTask(TrainingTask):
     """A cross-encoder and what it is trained for.
 
@@ -87,7 +77,8 @@ class CrossEncoderTask(TrainingTask):
         inputs = self.encoder.inputs(self.tokenized(examples)[0].pairs(rows))
         objective = self.objectives[examples.name]
         if isinstance(objective, RegressionSpec):
-            labels = to_unit_interval(examples, rows, objective.range)
+            low, high = objective.range
+            labels = ((gold_scores(examples, rows, objective.range) - low) / (high - low)).clamp(0, 1)
         else:
             labels = torch.as_tensor(np.asarray(examples.labels)[list(rows)], dtype=torch.int64)
         return {"inputs": inputs, "labels": labels}

@@ -102,12 +102,8 @@ class RunFolder:
             CheckpointInvalid: there is no run to resume, or it used another recipe, other data or other models.
             OutputError: the folder cannot be written to.
         """
-        settings = {
-            "recipe": recipe.model_dump(mode="json"),
-            "data": dict(data),
-            "models": dict(models),
-            "precision": precision,
-        }
+        written = recipe.model_dump(mode="json")
+        settings = {"recipe": written, "data": dict(data), "models": dict(models), "precision": precision}
         path, lock_file = self.folder / _RUN_FILE, self.folder / _LOCK_FILE
         if resume:
             self._check_same(path, settings)
@@ -149,14 +145,12 @@ class RunFolder:
                     f"{self.output} was started with {what}: {changed}",
                     "Resume with the recipe of the run (see training/run.json), or start a new run in another folder.",
                 )
-        self._check_same_models(before.get("models", {}), settings["models"])
-
-    def _check_same_models(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-        for name, current in now.items():
-            started = before.get(name, current)  # older versions did not record it
-            if started != current:
+        models = before.get("models", {})
+        for name, current in settings["models"].items():
+            known = models.get(name, current)  # older versions did not record it
+            if known != current:
                 raise CheckpointInvalid(
-                    f"{self.output} was started with another model under the name {name}: its hash was {started[:12]}, "
+                    f"{self.output} was started with another model under the name {name}: its hash was {known[:12]}, "
                     f"now it is {current[:12]}",
                     "Restore that model (or, if the name is a relative path, run the command in the same folder), or "
                     "start a new run in another folder.",

@@ -252,8 +252,7 @@ class TaskTrainer(Trainer):
             translate_compiler_errors(compiled=self._compiled),
             translate_out_of_memory(self._stage.batch, self._stage.mini_batch),
         ):
-            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
-            return loss
+            return super().training_step(model, inputs, num_items_in_batch)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         output = super().train(*args, **kwargs)
@@ -301,16 +300,12 @@ class TaskTrainer(Trainer):
             if self.args.should_save:
                 mark_checkpoint_complete(folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
                 # Remove older checkpoints only now that this one is complete.
-                rotate_checkpoints(
-                    str(folder),
-                    save_total_limit=_KEPT_CHECKPOINTS,
-                    best_model_checkpoint=self.state.best_model_checkpoint,
-                )
+                best = self.state.best_model_checkpoint
+                rotate_checkpoints(str(folder), save_total_limit=_KEPT_CHECKPOINTS, best_model_checkpoint=best)
 
 
 class _EpochLoader(DataLoader[Any]):
     """A loader that passes the epoch on to its batch sampler."""
 
     def set_epoch(self, epoch: int) -> None:
-        sampler: Any = self.batch_sampler
-        sampler.set_epoch(epoch)
+        cast(MixedBatchSampler, self.batch_sampler).set_epoch(epoch)

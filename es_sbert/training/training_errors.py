@@ -112,9 +112,8 @@ def check_loss_finite(loss: float, step: int, examples: Examples, rows: Sequence
     if math.isfinite(loss):
         return
     lines = sorted(int(examples.lines[row]) for row in rows)
-    named = ", ".join(map(str, lines[:_MAX_LINES_SHOWN])) + (
-        f" and {len(lines) - _MAX_LINES_SHOWN} more" if len(lines) > _MAX_LINES_SHOWN else ""
-    )
+    more = f" and {len(lines) - _MAX_LINES_SHOWN} more" if len(lines) > _MAX_LINES_SHOWN else ""
+    named = ", ".join(map(str, lines[:_MAX_LINES_SHOWN])) + more
     raise TrainingDiverged(
         f"the loss of step {step} is {loss}, in the batch of {examples.path}, lines {named}",
         f"If it is step 1, check these lines. {_DIVERGED_REMEDY}",

@@ -180,12 +180,12 @@ def read_examples(spec: DataSpec, shape: ExampleSchema, data_folder: Path) -> Ex
     return _read_rows(name, spec, shape, data_folder, spec.score_range or shape.score_range)
 
 
+# The lowest and the highest score.
+_Range = tuple[float, float]
+
+
 def _read_rows(
-    name: str,
-    spec: DataSpec | DevSpec,
-    shape: ExampleSchema,
-    data_folder: Path,
-    given: tuple[float, float] | None = None,
+    name: str, spec: DataSpec | DevSpec, shape: ExampleSchema, data_folder: Path, given: _Range | None = None
 ) -> Examples:
     """Read the columns of a shape and check every row, also of those that `skip` leaves out.
 
@@ -213,7 +213,7 @@ def _read_rows(
 
 
 def _labels(
-    table: Table, column: str, shape: ExampleSchema, given: tuple[float, float] | None, problems: RowErrors
+    table: Table, column: str, shape: ExampleSchema, given: _Range | None, problems: RowErrors
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     if shape.label is LabelKind.CLASS:
         return _classes(table, column, shape.classes, problems)

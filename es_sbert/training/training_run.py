@@ -150,12 +150,9 @@ def run_recipe(
     test_data = read_dev(recipe.test, data_folder) if recipe.test else None
     models = find_models(recipe, all_needed=not resume)
     folder = RunFolder(output)
-    precision = choose_training_precision(
-        # A resumed run keeps its number format, also on another GPU.
-        (folder.precision() if resume and recipe.precision == "auto" else None) or recipe.precision,
-        torch_device,
-        has_bf16=has_native_bf16(),
-    )
+    # A resumed run keeps its number format, also on another GPU.
+    recorded = folder.precision() if resume and recipe.precision == "auto" else None
+    precision = choose_training_precision(recorded or recipe.precision, torch_device, has_bf16=has_native_bf16())
     run_report = report if process.is_main_process else lambda message: None
     run = RunSettings(recipe, folder, torch_device, precision, resume, run_report)
     with ExitStack() as stack:
@@ -234,13 +231,12 @@ def _measure_test_set(
 def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalScores | None) -> dict[str, Any]:
     """Content of `training.json`: recipe, hashes of the data, stage results, versions."""
     packages = ("es-sbert", "torch", "transformers", "accelerate")
+    results = [run.folder.result(stage.name) for stage in run.recipe.stages]
     return {
         "recipe": run.recipe.model_dump(mode="json", exclude_defaults=True),
         "precision": str(run.precision),
         "data": data_hashes,
-        "stages": [
-            json.loads(run.folder.result(stage.name).read_text(encoding="utf-8")) for stage in run.recipe.stages
-        ],
+        "stages": [json.loads(result.read_text(encoding="utf-8")) for result in results],
         "test": None if test is None else asdict(test),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
     }

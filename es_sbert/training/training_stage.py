@@ -13,12 +13,11 @@ import numpy as np
 import transformers
 from numpy.typing import NDArray
 from torch import nn
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from es_sbert.errors import SourceError
 from es_sbert.exporters.export_bundle import staged_folder
 from es_sbert.training.batch_sampler import EpochPlan, MixedBatchSampler, PlannedDataset, batch_count, number_texts
-from es_sbert.training.bi_encoder_task import TrainingTask
 from es_sbert.training.callbacks import MetricsLogCallback, ProgressBarCallback, StageSchedule, metrics_history
 from es_sbert.training.losses import objective_schema
 from es_sbert.training.open_task import open_task
@@ -119,22 +118,33 @@ class StageTraining:
         """
         transformers.set_seed(self.run.recipe.seed)
         task = open_task(start, self.stage, self.data.examples, self.data.objectives)
-        if self.run.recipe.compile:
+        compiled = self.run.recipe.compile
+        if compiled:
             compile_transformer(cast(nn.Module, task.encoder))
         sampler = build_batch_sampler(
             self.run.recipe, self.stage, self.data, task.lengths, self.process, self.run.report
         )
         checkpoint = self._last_checkpoint()
+        steps_per_epoch = -(-len(sampler) // self.stage.accumulation)
+        title = f"{self.run.recipe.name}: {self.stage.name}"
         bar = ProgressBarCallback(self.stage.name, self.dev_metric, self.run.report)
-        trainer = self._build_trainer(task, sampler, bar, resuming=checkpoint is not None)
+        callbacks: list[TrainerCallback] = [
+            StageSchedule(self.stage, steps_per_epoch),
+            MetricsLogCallback(self.run.folder.log(self.stage.name), title=title, dev_name=self.dev_metric),
+            bar,
+        ]
+        arguments = self._arguments(steps_per_epoch, resuming=checkpoint is not None)
+        trainer = TaskTrainer(task, self.data, sampler, self.stage, arguments, callbacks, compiled=compiled)
         began = time.monotonic()
         try:
             with float32_matmul_precision(self.run.precision, self.run.device):
                 trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
             bar.stop()
+        seconds = time.monotonic() - began
         first_step = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-        result = self._result(trainer, sampler, first_step, time.monotonic() - began)
+        examples = (trainer.state.global_step - first_step) * (sampler.examples / steps_per_epoch)
+        result = self._result(trainer.state, seconds, examples / seconds)
         if self.process.is_main_process:
             # Write the result before the model: a stage with a model counts as finished and is skipped on resume.
             write_json(self.run.folder.result(self.stage.name), asdict(result))
@@ -148,21 +158,6 @@ class StageTraining:
             remove_checkpoints(self.folder, keep_complete=True)
         self.process.wait_for_everyone()
         return last_complete_checkpoint(self.folder) if self.run.resume else None
-
-    def _build_trainer(
-        self, task: TrainingTask, sampler: MixedBatchSampler, bar: ProgressBarCallback, *, resuming: bool
-    ) -> TaskTrainer:
-        recipe, stage = self.run.recipe, self.stage
-        steps_per_epoch = self._steps_per_epoch(sampler)
-        arguments = self._arguments(steps_per_epoch, resuming=resuming)
-        callbacks: list[TrainerCallback] = [
-            StageSchedule(stage, steps_per_epoch),
-            MetricsLogCallback(
-                self.run.folder.log(stage.name), title=f"{recipe.name}: {stage.name}", dev_name=self.dev_metric
-            ),
-            bar,
-        ]
-        return TaskTrainer(task, self.data, sampler, stage, arguments, callbacks, compiled=recipe.compile)
 
     def _arguments(self, steps_per_epoch: int, *, resuming: bool) -> TrainingArguments:
         run, stage, measured = self.run, self.stage, self.stage.dev is not None
@@ -205,23 +200,18 @@ class StageTraining:
             arguments._n_gpu = 1
         return arguments
 
-    def _steps_per_epoch(self, sampler: MixedBatchSampler) -> int:
-        return -(-len(sampler) // self.stage.accumulation)
-
-    def _result(self, trainer: TaskTrainer, sampler: MixedBatchSampler, first_step: int, seconds: float) -> StageResult:
-        history = metrics_history(trainer.state.log_history)
-        steps = trainer.state.global_step
-        examples_per_step = sampler.examples / self._steps_per_epoch(sampler)
+    def _result(self, state: TrainerState, seconds: float, examples_per_second: float) -> StageResult:
+        history = metrics_history(state.log_history)
         return StageResult(
             name=self.stage.name,
             examples=sum(map(len, self.data.examples)),
-            steps=steps,
+            steps=state.global_step,
             dev_name=self.dev_metric,
             start_dev=next((row["dev"] for row in history if row["step"] == 0 and "dev" in row), None),
-            best_dev=trainer.state.best_metric,
-            best_step=trainer.state.best_global_step if self.stage.dev is not None else None,
+            best_dev=state.best_metric,
+            best_step=state.best_global_step if self.stage.dev is not None else None,
             seconds=seconds,
-            examples_per_second=(steps - first_step) * examples_per_step / seconds,
+            examples_per_second=examples_per_second,
             course=history,
         )
 

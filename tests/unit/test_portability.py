@@ -15,15 +15,15 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
-# Platforms differ in the names of Python's own library: other libraries are not followed, except numpy, whose types are
-# in most signatures. What is wrong on every platform is found by `scripts/check-types`.
+# Platforms differ in the names of Python's own library: other libraries are not followed, except numpy and pydantic,
+# whose types are in most signatures and models. What is wrong on every platform is found by `scripts/check-types`.
 MYPY = """
 [mypy]
 python_version = 3.11
 check_untyped_defs = True
 ignore_missing_imports = True
 follow_imports = skip
-[mypy-es_sbert.*,numpy.*]
+[mypy-es_sbert.*,numpy.*,pydantic.*]
 follow_imports = normal
 """
 

@@ -3,13 +3,12 @@
 import pytest
 
 from es_sbert.bundle.sentence_model import Precision
+from es_sbert.encoder import model_loading
 from es_sbert.encoder.device import (
     Device,
     choose_device,
     choose_variant,
-    no_gpu_notice,
     precision_order,
-    unused_gpu_warning,
 )
 from es_sbert.errors import DeviceError, UsageError
 
@@ -65,11 +64,16 @@ def test_absent_gpu_raises_device_error(asked: str, cards: int, message: str) ->
     ],
 )
 def test_unused_gpu_warning_and_no_gpu_notice(
-    asked: str, providers: list[str], cards: int, unused: bool, missing: bool
+    asked: str, providers: list[str], cards: int, unused: bool, missing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warning, note = unused_gpu_warning(asked, providers, cards), no_gpu_notice(asked, providers, cards)
-    assert (warning is not None, note is not None) == (unused, missing)
-    assert warning is None or "pip install 'es-sbert[cuda]'" in warning
+    monkeypatch.setattr(model_loading, "available_providers", lambda: providers)
+    monkeypatch.setattr(model_loading, "cuda_devices", lambda: cards)
+    monkeypatch.setattr(model_loading, "_reported", set())
+    notices: list[str] = []
+    warnings = [model_loading.gpu_warnings(asked, notices.append) for _ in range(2)]
+    assert (bool(warnings[0]), len(notices)) == (unused, int(missing))  # the notice comes once per process
+    assert warnings[0] == warnings[1]
+    assert all("pip install 'es-sbert[cuda]'" in warning for warning in warnings[0])
 
 
 @pytest.mark.parametrize(

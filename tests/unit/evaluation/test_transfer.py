@@ -125,8 +125,3 @@ def test_non_finite_features_raise_model_error() -> None:
         evaluate_split(broken, examples(10, 2))
     with pytest.raises(ModelError, match="NaN or infinite"):
         evaluate_split(examples(60, 1), broken)
-
-
-def test_mismatched_examples_and_classes_raise_value_error() -> None:
-    with pytest.raises(ValueError, match="3 examples with 2 classes"):
-        LabelledFeatures(np.zeros((3, 2), np.float32), np.array(["0", "1"]))

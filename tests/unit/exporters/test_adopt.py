@@ -18,7 +18,7 @@ from es_sbert.exporters.quantization import einsum_product, graph_from_trace
 from es_sbert.exporters.transformer_weights import Floats
 
 
-def graph(nodes: list[onnx.NodeProto], weights: dict[str, Floats], opset: int = OPSET) -> onnx.ModelProto:
+def graph(nodes: list[onnx.NodeProto], weights: dict[str, Floats]) -> onnx.ModelProto:
     """A graph from `x` to `y`."""
     made = helper.make_graph(
         nodes,
@@ -27,7 +27,7 @@ def graph(nodes: list[onnx.NodeProto], weights: dict[str, Floats], opset: int = 
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
 
 
 def run(traced: onnx.ModelProto, x: Floats, rank: int, *, int8: bool) -> tuple[list[str], Floats]:
@@ -94,11 +94,6 @@ def test_graph_without_weight_products_is_rejected_for_int8() -> None:
         graph_from_trace(traced, int8=True)
     assert "--precision fp32" in raised.value.remedy
     assert run(traced, X, 3, int8=False)[0] == ["Relu"]
-
-
-def test_unexpected_opset_raises_value_error() -> None:
-    with pytest.raises(ValueError, match="opset 17"):
-        graph_from_trace(graph([helper.make_node("Relu", ["x"], ["y"])], {}, opset=17), int8=False)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from onnx.reference import ReferenceEvaluator
 from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
 from es_sbert.encoder.batching import PADDING_ID_PROPERTY, PackedBatch, pack
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.errors import ModelError
-from es_sbert.exporters import sentence_graph
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.sentence_graph import build_sentence_graph
@@ -84,11 +82,3 @@ def test_packed_graph_stores_its_padding_id(folder: Path) -> None:
     properties = {entry.key: entry.value for entry in graph.metadata_props}
     padding_id = transformer.embeddings.padding_id
     assert properties == ({} if padding_id is None else {PADDING_ID_PROPERTY: str(padding_id)})
-
-
-def test_layer_without_fused_operator_raises_model_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other converters do silently: here plain attention where packed attention was asked for."""
-    monkeypatch.setattr(sentence_graph, "packed_attention", sentence_graph.plain_attention)
-    model = read_sentence_model(folder)
-    with pytest.raises(ModelError, match="0 PackedMultiHeadAttention nodes for 3 layers"):
-        build_sentence_graph(model, read_transformer_weights(model), Precision.FP16)

@@ -135,11 +135,6 @@ def test_parity_sentences(max_tokens: int) -> None:
     assert any(not text.isascii() for text in texts)
 
 
-def test_too_few_parity_sentences_raise_value_error() -> None:
-    with pytest.raises(ValueError, match="too few"):
-        parity_sentences(128, 100)
-
-
 def test_a_constant_is_shared_or_refused() -> None:
     graph = GraphBuilder()
     assert graph.constant("w", np.zeros(3)) == graph.constant("w", np.zeros(3)) == "w"

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,10 +89,3 @@ def test_round_robin_omits_different_batches_each_epoch() -> None:
     assert len(made) == 4
     seen = [{row for number, batch in plain(made.batches(epoch)) if number == 0 for row in batch} for epoch in (0, 1)]
     assert seen[0] != seen[1]
-
-
-def test_empty_data_set_and_unplanned_epoch_raise_value_error() -> None:
-    with pytest.raises(ValueError, match="without examples"):
-        plan(planned(4), planned(0))
-    with pytest.raises(ValueError, match="epoch 3 of a plan for 3"):
-        plan(planned(4)).batches(3)
