@@ -33,13 +33,7 @@ from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
-from es_sbert.search.hybrid_search import (
-    HybridOptions,
-    hybrid_request,
-    keyword_query,
-    lexical_clause,
-    read_hybrid_params,
-)
+from es_sbert.search.hybrid_search import HybridSearch, hybrid_request, keyword_query, lexical_clause
 from es_sbert.search.search_request import SearchParams, SearchRequest, search_request
 from es_sbert.search.search_scope import SearchScope, read_search_scope
 
@@ -74,9 +68,10 @@ def rankers(engine: Engine, searched: SearchScope) -> Iterator[tuple[str, str, R
 
     def hybrid(fusion: str, weights: tuple[float, float]) -> Ranker:
         def rank(text: str, vector: Vectors) -> list[str]:
-            options: HybridOptions = {"fusion": fusion, "weights": weights, "lexical_fields": ["text"]}
-            blend = read_hybrid_params(engine_type, searched, text, K, options)
-            return send(engine, hybrid_request(engine_type, searched, {"embedding": vector}, asked, blend, text))
+            search = HybridSearch.of(
+                text, K, {"fusion": fusion, "weights": weights, "lexical_fields": ["text"], "source": False}
+            )
+            return send(engine, hybrid_request(engine_type, searched, {"embedding": vector}, search))
 
         return rank
 

@@ -88,22 +88,7 @@ if TYPE_CHECKING:
 @shared.encoder_options
 @shared.connection_options
 def search(
-    text: str | None,
-    index: str,
-    k: int,
-    filter_text: str | None,
-    like: str | None,
-    hybrid: bool,
-    fusion: str | None,
-    weights: str | None,
-    reranker_name: str | None,
-    rerank_window: int | None,
-    fields: str | None,
-    full: bool,
-    as_json: bool,
-    show_body: bool,
-    vector_field: str,
-    **options: Any,
+    text: str | None, index: str, k: int, like: str | None, hybrid: bool, full: bool, as_json: bool, **options: Any
 ) -> None:
     """Semantic search over an index.
 
@@ -123,21 +108,22 @@ def search(
     from es_sbert.encoder.reranker import Reranker
     from es_sbert.index.text_template import TextTemplate
     from es_sbert.io.text_formats import dump_object
-    from es_sbert.search.reranking import effective_window
+    from es_sbert.search.reranking import search_depth
     from es_sbert.search.semantic_index import SemanticIndex
     from es_sbert.search.vector_query import parse_filter
 
-    wanted = _parse_fields(fields)
+    wanted = _parse_fields(options["fields"])
     if full and as_json:
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
     how = shared.select_options(options, ("exact", "num_candidates", "oversample", "min_cosine"))
-    how["filter"] = None if filter_text is None else parse_filter(filter_text)
-    how |= _fusion_options(hybrid, fusion, weights)
+    how["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
+    how |= _fusion_options(hybrid, options["fusion"], options["weights"])
     query = like if text is None else text
     if query is None or (text is not None and like is not None):
         raise UsageError("TEXT and --like are both given or both missing", "Give a text, or --like ID.")
     if like is not None and hybrid:
         raise UsageError("a document has no words to search by with --hybrid", "Leave --hybrid out, or give TEXT.")
+    reranker_name, rerank_window = options["reranker_name"], options["rerank_window"]
     if rerank_window is not None and reranker_name is None:
         raise UsageError("--rerank-window is given without --rerank", "Name a cross-encoder: --rerank MODEL.")
     if reranker_name is not None and text is None:
@@ -148,17 +134,23 @@ def search(
         reranker = None
         if reranker_name is not None:
             reranker = opened.enter_context(Reranker(**encoder | {"model": reranker_name}))
-        semantic = opened.enter_context(
-            SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
-        )
+        vector_field = options["vector_field"]
+        searched = SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)
+        semantic = opened.enter_context(searched)
         if wanted:
             # The cross-encoder reads the embedded text.
             embedded = semantic.field.meta.text
             read = TextTemplate.parse(embedded).fields if reranker and embedded else ()
             how["source"] = [*wanted, *read]
-        if show_body:
-            depth = k if reranker is None else max(k, effective_window(k, rerank_window))
-            _print_bodies(_request_bodies(semantic, query, depth, like is not None, hybrid, how), index, as_json)
+        if options["show_body"]:
+            depth = search_depth(reranker, k, rerank_window, how)
+            if like is not None:
+                bodies: tuple[Json, ...] = (semantic.similar_body(query, depth, **how),)
+            elif hybrid:
+                bodies = semantic.hybrid_bodies(query, depth, **how)
+            else:
+                bodies = (semantic.body(query, depth, **how),)
+            _print_bodies(bodies, index, as_json)
             return
         result: SearchResult | HybridResult
         if like is not None:
@@ -202,14 +194,6 @@ def _parse_weights(text: str) -> tuple[float, float]:
         raise UsageError(f"--weights {text!r} are not two numbers", "Write them as 2:1, meaning first.") from None
 
 
-def _request_bodies(
-    semantic: SemanticIndex, query: str, k: int, by_document: bool, hybrid: bool, how: dict[str, Any]
-) -> tuple[Json, ...]:
-    if by_document:
-        return (semantic.similar_body(query, k, **how),)
-    return semantic.hybrid_bodies(query, k, **how) if hybrid else (semantic.body(query, k, **how),)
-
-
 def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
     import orjson
 
@@ -223,10 +207,10 @@ def _print_bodies(bodies: tuple[Json, ...], index: str, as_json: bool) -> None:
 
 
 def _parse_fields(text: str | None) -> list[str]:
-    names = [name.strip() for name in (text or "").split(",")]
-    if text is not None and not all(names):
+    names = [] if text is None else [name.strip() for name in text.split(",")]
+    if not all(names):
         raise UsageError(f"--fields {text!r} has an empty name", "Write names with commas between: title,date.")
-    return names if text is not None else []
+    return names
 
 
 def _print_hits(

@@ -16,7 +16,7 @@ from elastic_transport import ConnectionTimeout, HttpHeaders, Urllib3HttpNode
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import Address, parse_address
 from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
-from es_sbert.engines.error_mapping import CREDENTIALS_REMEDY, connection_error, privilege_remedy, root_cause
+from es_sbert.engines.error_mapping import CREDENTIALS_REMEDY, access_denied, connection_error, root_cause
 from es_sbert.engines.rest import EngineResponse
 from es_sbert.errors import AccessDenied, RequestFailed, UnsupportedEngine, UsageError
 
@@ -222,10 +222,7 @@ def _check_access(response: EngineResponse, path: str, url: str) -> None:
     if response.status == 401:
         raise AccessDenied(f"{url} refused the credentials (401)", CREDENTIALS_REMEDY)
     if response.status == 403:
-        reason = root_cause(response.body)[1]
-        raise AccessDenied(
-            f"{url} does not allow GET {path.partition('?')[0]} (403): {reason}", privilege_remedy(reason)
-        )
+        raise access_denied(url, f"GET {path.partition('?')[0]} (403)", root_cause(response.body)[1])
 
 
 def _parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) -> EngineInfo | None:

@@ -26,6 +26,8 @@ from es_sbert.engines.rest import (
 from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, EsSbertError, IndexMismatch, RequestFailed
 
 Json = dict[str, Any]
+# JSON, or lines of JSON that are encoded already.
+RequestBody = Json | bytes | None
 
 logger = logging.getLogger(__name__)
 
@@ -247,13 +249,7 @@ class Engine(ABC):
         self._client.close()
 
     def _request(
-        self,
-        method: str,
-        path: str,
-        params: QueryParams = None,
-        body: Json | bytes | None = None,
-        *,
-        missing_ok: bool = False,
+        self, method: str, path: str, params: QueryParams = None, body: RequestBody = None, *, missing_ok: bool = False
     ) -> Any:
         """A request whose answer must be 2xx (or 404 where `missing_ok`, which gives None)."""
         ndjson = isinstance(body, bytes)
@@ -426,21 +422,22 @@ class Engine(ABC):
             vectors: Also bring vectors on engines that leave them out of `_source`.
             slice: The part of a point in time to read; None opens a point in time and reads all of it.
         """
-        source = self._source(source_includes, vectors=vectors)
-        body: Json = {"query": query, "size": page, "sort": self._scan_sort(), "_source": source}
+        body: Json = {
+            "query": query,
+            "size": page,
+            "sort": self._scan_sort(),
+            "_source": self._source(source_includes, vectors=vectors),
+            "seq_no_primary_term": True,
+            "track_total_hits": False,
+        }
         if slice is not None:
             body["slice"] = {"id": slice.number, "max": slice.count}
-        return self._pages(name, body, slice)
-
-    def _pages(self, name: str, body: Json, slice: PointInTimeSlice | None) -> Iterator[list[Json]]:
-        """Hits of a search with a total order, from one point in time; the caller closes one that it opened."""
+        # The caller closes one that it opened.
         pit_id = self.open_point_in_time(name) if slice is None else slice.point_in_time
-        body = body | {"seq_no_primary_term": True, "track_total_hits": False}
         try:
             while True:
-                answer = self._request(
-                    "POST", "/_search", body=body | {"pit": {"id": pit_id, "keep_alive": KEEP_ALIVE}}
-                )
+                body["pit"] = {"id": pit_id, "keep_alive": KEEP_ALIVE}
+                answer = self._request("POST", "/_search", body=body)
                 self._check_shards(answer, name)
                 pit_id = answer.get("pit_id", pit_id)
                 hits: list[Json] = answer["hits"]["hits"]

@@ -156,13 +156,8 @@ def wait_for_engine(call: Callable[[], T], seconds: float, stop_retrying: thread
     def report(error: EngineError) -> None:
         if seconds and not began:
             began.append(time.monotonic())
-            log_event(
-                "waiting_began",
-                f"Waiting for the engine, up to {seconds:g} s: {error.message} (--retry-seconds 0 fails at once)",
-                logging.WARNING,
-                reason=error.message,
-                seconds=seconds,
-            )
+            message = f"Waiting for the engine, up to {seconds:g} s: {error.message} (--retry-seconds 0 fails at once)"
+            log_event("waiting_began", message, logging.WARNING, reason=error.message, seconds=seconds)
 
     try:
         answer = with_retries(
@@ -186,6 +181,7 @@ def may_be_starting(error: EngineError) -> bool:
 
 SMALLEST_BODY = 64 << 10
 _BODY_STEP = 256 << 10
+_FIRST_REQUESTS = 2  # concurrent bulk requests at the start
 
 
 class Throttle:
@@ -197,37 +193,28 @@ class Throttle:
     Args:
         largest_body: Largest body of a bulk request in bytes; also the first limit.
         most_requests: Most concurrent bulk requests.
-        first_requests: Concurrent bulk requests at the start.
+
+    Attributes:
+        body_bytes: Largest body to send now.
+        requests: Concurrent requests allowed now.
     """
 
-    def __init__(self, largest_body: int, most_requests: int, first_requests: int = 2) -> None:
+    def __init__(self, largest_body: int, most_requests: int) -> None:
         self._changed = threading.Condition()
         self._smallest = min(SMALLEST_BODY, largest_body)
         self._largest = largest_body
-        self._body = largest_body
+        self.body_bytes = largest_body
         self._most = most_requests
-        self._allowed = min(first_requests, most_requests)
+        self.requests = min(_FIRST_REQUESTS, most_requests)
         self._running = 0
         self._taken = 0
         self._halved = False
-
-    @property
-    def body_bytes(self) -> int:
-        """Largest body to send now."""
-        with self._changed:
-            return self._body
-
-    @property
-    def requests(self) -> int:
-        """Concurrent requests allowed now."""
-        with self._changed:
-            return self._allowed
 
     @contextmanager
     def slot(self) -> Iterator[None]:
         """Wait until a request may be sent, and count it until the block ends."""
         with self._changed:
-            while self._running >= self._allowed:
+            while self._running >= self.requests:
                 self._changed.wait()
             self._running += 1
         try:
@@ -240,13 +227,13 @@ class Throttle:
     def increase(self) -> None:
         """A body was taken whole: a larger one next time, and one more request after a round of them."""
         with self._changed:
-            self._body = min(self._largest, self._body + _BODY_STEP)
+            self.body_bytes = min(self._largest, self.body_bytes + _BODY_STEP)
             self._taken += 1
-            if self._taken >= self._allowed:
+            if self._taken >= self.requests:
                 self._taken = 0
-                self._allowed = min(self._most, self._allowed + 1)
+                self.requests = min(self._most, self.requests + 1)
                 self._changed.notify()
-            recovered = self._halved and (self._body, self._allowed) == (self._largest, self._most)
+            recovered = self._halved and (self.body_bytes, self.requests) == (self._largest, self._most)
             self._halved &= not recovered
         if recovered:
             self._record("all is sent as before")
@@ -254,12 +241,12 @@ class Throttle:
     def decrease(self) -> None:
         """The engine is overloaded: halve both limits."""
         with self._changed:
-            before = (self._body, self._allowed)
-            self._body = max(self._smallest, self._body // 2)
-            self._allowed = max(1, self._allowed // 2)
+            before = (self.body_bytes, self.requests)
+            self.body_bytes = max(self._smallest, self.body_bytes // 2)
+            self.requests = max(1, self.requests // 2)
             self._taken = 0
             self._halved = True
-            changed = before != (self._body, self._allowed)
+            changed = before != (self.body_bytes, self.requests)
         if changed:
             self._record("the engine is overloaded: half as much is sent")
 
@@ -268,7 +255,7 @@ class Throttle:
         with self._changed:
             self._largest = max(1, min(self._largest, size // 2))
             self._smallest = min(self._smallest, self._largest)
-            self._body = min(self._body, self._largest)
+            self.body_bytes = min(self.body_bytes, self._largest)
         self._record(f"a body of {size:,} bytes is over the server's limit")
 
     def _record(self, message: str) -> None:

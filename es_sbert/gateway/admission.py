@@ -1,15 +1,13 @@
-"""Admission control: limits on concurrent requests, buffered bytes, connections and slow request bodies.
+"""Admission control: limits on concurrent requests, buffered bytes and connections.
 
 Also checks the bearer keys of the gateway's own endpoints.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +15,8 @@ from typing import Protocol
 
 from pydantic import SecretStr
 from starlette.requests import Request
-from starlette.types import Message, Receive
 
 from es_sbert.errors import Overloaded
-from es_sbert.gateway.errors import RequestTimeout
 from es_sbert.gateway.settings import Limits
 
 try:
@@ -42,82 +38,32 @@ class AdmissionControl:
 
     Args:
         limits: `concurrency` and `max_buffered_bytes` are used here.
+
+    Attributes:
+        requests: Requests whose body is complete.
+        buffered_bytes: Bytes of all bodies in memory.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._requests = 0
+        self.limits = limits
+        self.requests = 0
         self.buffered_bytes = 0
 
     @property
     def full(self) -> str | None:
         """Why a request would be refused now; None if it would not."""
-        if self._requests < self._limits.concurrency:
-            return None
-        return f"the gateway is at its limit of {self._limits.concurrency:,} concurrent requests"
+        limit = self.limits.concurrency
+        return None if self.requests < limit else f"the gateway is at its limit of {limit:,} concurrent requests"
 
     @contextmanager
     def slot(self) -> Iterator[RequestSlot]:
         """The share of one request, released at its end."""
-        slot = RequestSlot(self, self._limits)
+        slot = RequestSlot(self)
         try:
             yield slot
         finally:
-            self._requests -= slot.acquired
+            self.requests -= slot.acquired
             self.buffered_bytes -= slot.reserved
-
-    def _acquire(self) -> None:
-        if self.full is not None:
-            raise Overloaded(self.full, _RETRY_SOON)
-        self._requests += 1
-
-    def _reserve(self, size: int) -> None:
-        if self.buffered_bytes + size > (limit := self._limits.max_buffered_bytes):
-            raise Overloaded(f"the bodies of other requests use the {limit:,} bytes of memory for bodies", _RETRY_SOON)
-        self.buffered_bytes += size
-
-
-class BodyTimer:
-    """Limits the time that a client takes to send a body. Only time spent waiting for the client counts.
-
-    Args:
-        limits: `idle_seconds`, `body_seconds`, `body_rate` and `body_grace_seconds` are used here.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._waited = 0.0
-
-    async def next(self, receive: Receive, received: int) -> Message:
-        """The next message.
-
-        Args:
-            received: Bytes received before.
-
-        Raises:
-            RequestTimeout: it did not arrive in time.
-        """
-        limits = self._limits
-        total = limits.body_seconds - self._waited
-        at_rate = limits.body_grace_seconds + received / limits.body_rate - self._waited
-        start = time.monotonic()
-        try:
-            async with asyncio.timeout(min(limits.idle_seconds, total, at_rate)):
-                return await receive()
-        except TimeoutError:
-            if limits.idle_seconds <= min(total, at_rate):
-                reason = f"nothing of the request's body arrived for {limits.idle_seconds:g} seconds"
-            elif total <= at_rate:
-                reason = f"the request's body did not arrive within {limits.body_seconds:g} seconds"
-            else:
-                reason = f"the request's body arrived at less than {limits.body_rate:,g} bytes per second"
-            raise RequestTimeout(
-                reason,
-                "Send it again, in smaller requests, or start the gateway with other limits: --body-timeout and "
-                "--min-body-rate.",
-            ) from None
-        finally:
-            self._waited += time.monotonic() - start
 
 
 class RequestSlot:
@@ -125,18 +71,15 @@ class RequestSlot:
 
     Args:
         admission: Counts the requests.
-        limits: Limits of the body's timer.
 
     Attributes:
-        timer: Limits the time of the body.
         acquired: Whether it counts as a request, which is so once its body is complete: clients that send slowly must
             not block others.
         reserved: Bytes of its body in memory.
     """
 
-    def __init__(self, admission: AdmissionControl, limits: Limits) -> None:
+    def __init__(self, admission: AdmissionControl) -> None:
         self._admission = admission
-        self.timer = BodyTimer(limits)
         self.acquired = False
         self.reserved = 0
 
@@ -146,9 +89,12 @@ class RequestSlot:
         Raises:
             Overloaded: the gateway is at its limit of concurrent requests.
         """
-        if not self.acquired:
-            self._admission._acquire()
-            self.acquired = True
+        if self.acquired:
+            return
+        if self._admission.full is not None:
+            raise Overloaded(self._admission.full, _RETRY_SOON)
+        self._admission.requests += 1
+        self.acquired = True
 
     def reserve(self, size: int) -> None:
         """Count bytes of a body in memory.
@@ -156,7 +102,10 @@ class RequestSlot:
         Raises:
             Overloaded: the memory for bodies is used up.
         """
-        self._admission._reserve(size)
+        limit = self._admission.limits.max_buffered_bytes
+        if self._admission.buffered_bytes + size > limit:
+            raise Overloaded(f"the bodies of other requests use the {limit:,} bytes of memory for bodies", _RETRY_SOON)
+        self._admission.buffered_bytes += size
         self.reserved += size
 
 

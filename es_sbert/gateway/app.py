@@ -66,7 +66,7 @@ def create_app(
     Raises:
         UsageError: an invalid address or CA file.
     """
-    gateway: ASGIApp = Gateway(settings, connections, on_loaded)
+    gateway: ASGIApp = Gateway(settings, connections or ConnectionLimiter(settings.limits), on_loaded)
     if settings.listen.cors_origins:
         return CORSMiddleware(
             gateway,
@@ -82,20 +82,16 @@ class Gateway:
 
     Args:
         settings: Settings of the gateway.
-        connections: The server's connection limiter, if it has one.
+        connections: The server's connection limiter.
         on_loaded: Called once the default model is loaded.
     """
 
     def __init__(
-        self,
-        settings: GatewaySettings,
-        connections: ConnectionLimiter | None = None,
-        on_loaded: Callable[[], None] | None = None,
+        self, settings: GatewaySettings, connections: ConnectionLimiter, on_loaded: Callable[[], None] | None = None
     ) -> None:
         self._settings = settings
         self._on_loaded = on_loaded
         self._metrics = GatewayMetrics(settings.models.public_names)
-        connections = connections or ConnectionLimiter(settings.limits)
         self._admission = AdmissionControl(settings.limits)
         self._metrics.track(self._admission, connections)
         self._upstream = Upstream(settings.upstream, settings.limits)
@@ -103,14 +99,9 @@ class Gateway:
         self._indices = IndexLookup(self._upstream, settings.semantic.virtual_field)
         rewriter = SearchRewriter(settings, self._upstream, self._indices, self._models)
         self._search = SearchHandler(rewriter, self._upstream)
-        unsupported = UnsupportedApiHandler(rewriter)
         # Functions that check or rewrite the request of an API that is not a search, but may contain queries.
-        self._others = {
-            EngineApi.BY_QUERY: unsupported.outgoing,
-            EngineApi.REINDEX: unsupported.outgoing,
-            EngineApi.LANGUAGE: unsupported.outgoing,
-            EngineApi.RANK_EVALUATION: self._search.rank_eval_request,
-        }
+        self._others = dict.fromkeys((*BY_QUERY_APIS, EngineApi.LANGUAGE), UnsupportedApiHandler(rewriter).outgoing)
+        self._others[EngineApi.RANK_EVALUATION] = self._search.rank_eval_request
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         page_api = PageApi(settings, self._indices, self._models, rewriter)
         self._own_routes = _GatewayRoutes(
@@ -151,7 +142,8 @@ class Gateway:
             except EsSbertError as error:
                 outcome.status = http_status(error)
                 if isinstance(error, EngineUnreachable):
-                    self._metrics.upstream_failed("timeout" if isinstance(error, UpstreamTimeout) else "unreachable")
+                    reason = "timeout" if isinstance(error, UpstreamTimeout) else "unreachable"
+                    self._metrics.upstream_errors.labels(reason).inc()
                 # The traceback would keep the request's body in memory while the error is sent.
                 error.__cause__ = error.__context__ = None
                 failure = error.with_traceback(None)
@@ -197,7 +189,7 @@ class Gateway:
 
     async def _forward_unchanged(self, incoming: IncomingRequest, send: Send) -> int:
         """Forward a request unchanged, and drop cached mappings if it may change an index."""
-        caches = (self._indices, self._writes) if changes_indices(incoming) else ()
+        caches = (self._indices, self._writes.destinations) if changes_indices(incoming) else ()
         for cache in caches:
             cache.invalidate()
         status = await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))

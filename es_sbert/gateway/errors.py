@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import orjson
 from cachetools import LRUCache
@@ -25,8 +25,6 @@ from es_sbert.errors import (
     UsageError,
 )
 from es_sbert.messages import escape_unprintable
-
-_JSON_TYPE = b"application/json"
 
 
 class BadRequest(UsageError):
@@ -83,24 +81,19 @@ def response_headers(engine_type: EngineType | None, length: int) -> list[tuple[
         engine_type: Of the engine. Elasticsearch's clients reject a server that does not identify as Elasticsearch.
         length: Bytes of the body.
     """
-    headers = [(b"content-type", _JSON_TYPE), (b"content-length", str(length).encode())]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
     if engine_type is EngineType.ELASTICSEARCH:
         headers.append((b"x-elastic-product", b"Elasticsearch"))
     return headers
 
 
-class UnknownTextError(ModelError):
-    """The mapping does not say which text a vector field is made of."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the text of a vector field of the index is not known, so its vector cannot be made",
-            "State the text by `es-sbert index create INDEX --text-field FIELD`, load documents once by `es-sbert "
-            "ingest`, or send documents with their vectors.",
-        )
-
-    def __reduce__(self) -> tuple[type[UnknownTextError], tuple[()]]:  # type: ignore[override]
-        return type(self), ()
+def unknown_text_error() -> ModelError:
+    """The error for a vector field whose mapping does not say which text it is made of."""
+    return ModelError(
+        "the text of a vector field of the index is not known, so its vector cannot be made",
+        "State the text by `es-sbert index create INDEX --text-field FIELD`, load documents once by `es-sbert "
+        "ingest`, or send documents with their vectors.",
+    )
 
 
 def public_model_error(error: EsSbertError) -> EsSbertError:
@@ -132,38 +125,19 @@ _LOG_INTERVAL_SECONDS = 10.0
 _MAX_LOG_KINDS = 1000
 
 
-@dataclass
-class _LastLine:
-    """The last line of a kind.
-
-    Attributes:
-        at: Time when it was logged.
-        left_out: Lines suppressed since.
-    """
-
-    at: float
-    left_out: int = 0
-
-
 class ThrottledLog:
     """Logs each kind of warning at most once per interval, with the number of suppressed ones.
 
     Args:
         logger: Target of the warnings.
-        seconds: The interval.
         clock: Returns the time in seconds.
     """
 
-    def __init__(
-        self,
-        logger: logging.Logger,
-        seconds: float = _LOG_INTERVAL_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
-        self._seconds = seconds
         self._clock = clock
-        self._latest: LRUCache[str, _LastLine] = LRUCache(_MAX_LOG_KINDS)
+        # Kind → time of its last line, and number of lines suppressed since.
+        self._latest: LRUCache[str, tuple[float, int]] = LRUCache(_MAX_LOG_KINDS)
 
     def warning(self, message: str, *args: str, kind: str = "", error: BaseException | None = None) -> None:
         """Log a warning, unless one of its kind was logged within the interval.
@@ -186,12 +160,12 @@ class ThrottledLog:
 
     def _log(self, level: int, kind: str, message: str, args: tuple[str, ...], error: BaseException | None) -> None:
         now = self._clock()
-        latest = self._latest.get(kind)
-        if latest is not None and now - latest.at < self._seconds:
-            latest.left_out += 1
+        at, left_out = self._latest.get(kind, (-math.inf, 0))
+        if now - at < _LOG_INTERVAL_SECONDS:
+            self._latest[kind] = at, left_out + 1
             return
-        self._latest[kind] = _LastLine(now)
+        self._latest[kind] = now, 0
         shown: tuple[object, ...] = tuple(map(escape_unprintable, args))
-        if latest is not None and latest.left_out:
-            message, shown = f"{message} (and %d times more before)", (*shown, latest.left_out)
+        if left_out:
+            message, shown = f"{message} (and %d times more before)", (*shown, left_out)
         self._logger.log(level, message, *shown, exc_info=error)

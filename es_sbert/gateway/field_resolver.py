@@ -10,7 +10,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
-from es_sbert.index.vector_field import FieldOutcome, VectorField
+from es_sbert.index.vector_field import VectorField
 from es_sbert.search.search_scope import SearchScope, find_incompatible
 
 T = TypeVar("T")
@@ -137,10 +137,7 @@ class FieldResolver:
                 who may read the mapping may know them.
         """
         searched = self._searched
-        fields = [
-            VectorField(index, name, searched.fields[index][name], FieldOutcome.PRESENT)
-            for index, name in field_by_index.items()
-        ]
+        fields = [VectorField(index, name, searched.fields[index][name]) for index, name in field_by_index.items()]
         first = fields[0]
         other = next((field for field in fields if field.name != first.name), None) or find_incompatible(fields)
         if other is not None and (other.name, other.meta.fingerprint) != (first.name, first.meta.fingerprint):

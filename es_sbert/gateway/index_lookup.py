@@ -21,7 +21,8 @@ from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, cr
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 
-_PERMISSION_CACHE_SIZE = 1000
+_CACHE_SIZE = 1000
+_CACHE_SECONDS = 10.0
 # Either of these allows writing whole documents.
 _WRITE_PRIVILEGES = ("create_doc", "index")
 _MATCH_NONE: Json = {"size": 0, "query": {"match_none": {}}, "track_total_hits": False}
@@ -42,26 +43,17 @@ class SearchableIndices:
 
 
 class CallerPermissions:
-    """Checks permissions of callers by requests to the engine, with a cache.
+    """Checks permissions of callers by requests to the engine, with a cache of a few seconds.
 
-    Args:
-        upstream: The engine.
-        remember_seconds: Lifetime of a cached result. The engine still checks every request itself; a stale result can
-            only name indices that were visible to this caller before.
+    The engine still checks every request itself; a stale result can only name indices that were visible to this caller
+    before.
     """
 
-    def __init__(self, upstream: Upstream, remember_seconds: float = 10.0) -> None:
+    def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._keys = CallerCacheKeys()
-        self._searchable: TTLCache[bytes, SearchableIndices] = TTLCache(_PERMISSION_CACHE_SIZE, remember_seconds)
-        self._writable: TTLCache[bytes, bool] = TTLCache(_PERMISSION_CACHE_SIZE, remember_seconds)
-
-    def may_restrict(self, headers: Headers) -> bool:
-        """Whether the caller's permissions may differ from those that mappings are read with.
-
-        They are equal if neither the caller nor the gateway has credentials.
-        """
-        return self._upstream.own_authorization is not None or bool(credential_headers(headers))
+        self._searchable: TTLCache[bytes, SearchableIndices] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
+        self._writable: TTLCache[bytes, bool] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
 
     async def searchable_indices(
         self, parts: Sequence[str], options: Mapping[str, str], headers: Headers, *, fresh: bool = False
@@ -112,7 +104,7 @@ class CallerPermissions:
         Raises:
             EngineUnreachable: the request failed.
         """
-        if self._upstream.own_authorization is None:
+        if not self._upstream.own_credentials:
             return True  # mappings are read with the caller's credentials
         key = self._keys.key(headers, name)
         if key not in self._writable:
@@ -157,7 +149,6 @@ _FILTER_PATH = (
 )  # fmt: skip
 # `cluster:index`; not `<date{math:with colons}>`, nor the selector `index::failures`.
 _REMOTE_NAME = re.compile(r"-?[^<:]+:(?!:)")
-_CACHE_SIZE = 1000
 # Characters of an expression; the rest of the request line is for the parameters.
 _MAX_EXPRESSION_LENGTH = 3000
 
@@ -217,16 +208,15 @@ class IndexLookup:
     Args:
         upstream: The engine.
         virtual_field: Name that may be an ordinary field in an index without vectors.
-        remember_seconds: Lifetime of a cached result.
     """
 
-    def __init__(self, upstream: Upstream, virtual_field: str, remember_seconds: float = 10.0) -> None:
+    def __init__(self, upstream: Upstream, virtual_field: str) -> None:
         self._upstream = upstream
         self._virtual = virtual_field
         self._filter_path = ",".join(_FILTER_PATH).format(virtual_field)
-        self._permissions = CallerPermissions(upstream, remember_seconds)
+        self._permissions = CallerPermissions(upstream)
         self._keys = CallerCacheKeys()
-        self._cache: TTLCache[bytes, ResolvedIndices] = TTLCache(_CACHE_SIZE, remember_seconds)
+        self._cache: TTLCache[bytes, ResolvedIndices] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
         self._pending: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
 
     async def get(self, names: IndexExpression, *, fresh: bool = False) -> ResolvedIndices:
@@ -274,8 +264,7 @@ class IndexLookup:
 
     def lookup_credentials(self, headers: Headers) -> Headers:
         """Credentials that mappings are read with: the gateway's own if it has any, else the caller's."""
-        own = self._upstream.own_authorization
-        return credential_headers(headers) if own is None else [(b"authorization", own.encode())]
+        return self._upstream.own_credentials or credential_headers(headers)
 
     def invalidate(self) -> None:
         """Drop cached results, because indices are about to change."""
@@ -289,8 +278,9 @@ class IndexLookup:
             return REMOTE_INDICES
         parts = split_expression(local or "_all")
         credentials = self.lookup_credentials(names.headers)
-        # Permissions first: a caller without any costs the engine one request.
-        restricted = not names.listed and self._permissions.may_restrict(names.headers)
+        # Permissions first: a caller without any costs the engine one request. Without credentials, the caller's
+        # permissions are those that the mappings are read with.
+        restricted = not names.listed and bool(credentials)
         allowed = await self._permissions.searchable_indices(parts, options, names.headers) if restricted else None
         if restricted and allowed is None:
             return MISSING_INDICES

@@ -42,6 +42,7 @@ class GatewayMetrics:
 
     Attributes:
         registry: Holds the metrics.
+        upstream_errors: Requests without a response of the engine; the reason is `unreachable` or `timeout`.
         texts_waiting, texts_refused, cache_hits: Metrics of the embedder.
     """
 
@@ -61,19 +62,16 @@ class GatewayMetrics:
         self._requests = counter("requests", "Requests by kind and HTTP status.", "kind", "status")
         self._seconds = histogram("request_seconds", "Time to handle a request.", _SECONDS_BUCKETS, "kind")
         self._running = gauge("requests_running", "Requests in progress.")
-        self._upstream = counter("upstream_errors", "Requests without a response of the engine, by reason.", "reason")
+        unanswered = "Requests without a response of the engine, by reason."
+        self.upstream_errors = counter("upstream_errors", unanswered, "reason")
         self.texts_waiting = gauge("texts_waiting", "Texts waiting to be embedded.")
         self.texts_refused = counter("texts_refused", "Texts refused because too many waited.")
         self._vectors = counter("vectors", "Vectors by source: cache or model.", "source")
         self.cache_hits = self._vectors.labels("cache")
         self._batch_texts = histogram("batch_texts", "Texts per batch.", _TEXTS_BUCKETS)
         self._batch_seconds = histogram("batch_seconds", "Time to embed one batch.", _SECONDS_BUCKETS)
-        self._models = gauge(
-            "model_loaded",
-            "Models in memory, by name. Models that clients cannot name are `other`.",
-            "model",
-            "fingerprint",
-        )
+        in_memory = "Models in memory, by name. Models that clients cannot name are `other`."
+        self._models = gauge("model_loaded", in_memory, "model", "fingerprint")
         self._connections = gauge("connections", "Open connections.")
         self._connections_refused = _CallbackCounter(
             "es_sbert_gateway_connections_refused", "Connections refused because too many were open.", registry
@@ -104,10 +102,6 @@ class GatewayMetrics:
             self._running.dec()
             self._seconds.labels(outcome.kind).observe(time.perf_counter() - start)
             self._requests.labels(outcome.kind, str(outcome.status)).inc()
-
-    def upstream_failed(self, reason: str) -> None:
-        """The engine did not respond; `reason` is `unreachable` or `timeout`."""
-        self._upstream.labels(reason).inc()
 
     def observe_batch(self, texts: int, seconds: float) -> None:
         """A batch was embedded."""

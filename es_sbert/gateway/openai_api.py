@@ -22,14 +22,14 @@ from starlette.routing import Route
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.encoder import EncodeResult
-from es_sbert.errors import EsSbertError, ModelNotFound, Overloaded, RequestTooLarge, UsageError
+from es_sbert.errors import EsSbertError, Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
 from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
-from es_sbert.gateway.errors import RequestTimeout
+from es_sbert.gateway.errors import http_status
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompressed_json
-from es_sbert.gateway.settings import EmbeddingsApiSettings, GatewaySettings
+from es_sbert.gateway.settings import EmbeddingsApiSettings, GatewaySettings, ModelNotServed
 
 Handler = Callable[[Request, RequestSlot], Awaitable[Response]]
 
@@ -73,7 +73,7 @@ class OpenAIApi:
                     if has_bearer_key(request, self._settings.api_key):
                         response = await handler(request, slot)
                     else:
-                        response = _unauthorized_response()
+                        response = error_response(401, _WRONG_KEY, code="invalid_api_key")
                 except ClientDisconnect:
                     return Response(status_code=outcome.status)
                 except Exception as error:
@@ -85,11 +85,7 @@ class OpenAIApi:
 
     async def _embeddings(self, request: Request, slot: RequestSlot) -> Response:
         if not is_uncompressed_json(request):
-            return error_response(
-                415,
-                "The body is not uncompressed JSON. Send it as Content-Type: application/json.",
-                kind="invalid_request_error",
-            )
+            return error_response(415, "The body is not uncompressed JSON. Send it as Content-Type: application/json.")
         incoming = IncomingRequest.from_scope(request.scope, request.receive, self._limits, slot)
         parsed = parse_embeddings_request(await incoming.body(), self._settings)
         return await cancel_on_disconnect(incoming, self._embed(parsed))
@@ -98,10 +94,6 @@ class OpenAIApi:
         return Response(self._openapi, media_type="application/json")
 
     async def _embed(self, request: EmbeddingsRequest) -> Response:
-        try:
-            self._models.settings.find(request.model)
-        except ModelNotFound as error:
-            return model_not_found_response(error)
         embedder = await self._models.get(request.model)
         name = request.model or self._models.settings.public_names[0]
         check_dimensions(request.dimensions, embedder.info.dimensions, name)
@@ -114,23 +106,9 @@ class OpenAIApi:
 
     async def _get_model(self, request: Request, slot: RequestSlot) -> Response:
         name = request.path_params["model"]
-        for model in self._listed:
-            if model["id"] == name:
-                return JSONResponse(model)
-        try:
-            self._models.settings.find(name)
-        except ModelNotFound as error:
-            return model_not_found_response(error)
-        return JSONResponse(model_objects([name], int(time.time()))[0])
-
-
-def _unauthorized_response() -> Response:
-    return error_response(
-        401,
-        "The API key is missing or wrong. Send the gateway's own key as `Authorization: Bearer KEY`.",
-        kind="invalid_request_error",
-        code="invalid_api_key",
-    )
+        self._models.settings.find(name)
+        listed = next((model for model in self._listed if model["id"] == name), None)
+        return JSONResponse(listed or model_objects([name], int(time.time()))[0])
 
 
 VectorEncoding = Literal["float", "base64"]
@@ -194,13 +172,8 @@ def parse_embeddings_request(body: bytes, limits: EmbeddingsApiSettings) -> Embe
     dimensions = fields.get("dimensions")
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
         raise UsageError("'dimensions' is not a positive whole number", "Leave it out to use the model's dimensions.")
-    return EmbeddingsRequest(
-        _parse_input(fields.get("input"), limits),
-        fields.get("model"),
-        cast(VectorEncoding, encoding),
-        dimensions,
-        INPUT_TYPES[kind],
-    )
+    texts = _parse_input(fields.get("input"), limits)
+    return EmbeddingsRequest(texts, fields.get("model"), cast(VectorEncoding, encoding), dimensions, INPUT_TYPES[kind])
 
 
 def _parse_input(value: Any, limits: EmbeddingsApiSettings) -> list[str]:
@@ -254,10 +227,9 @@ def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, enco
         entry = {"object": "embedding", "index": index, "embedding": _encode_vector(vector, encoding)}
         # An extension: OpenAI's API rejects texts that are too long. Clients ignore unknown fields.
         data.append(entry | {"truncated": True} if truncated else entry)
-    return orjson.dumps(
-        {"object": "list", "data": data, "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}},
-        option=orjson.OPT_SERIALIZE_NUMPY,
-    )
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    body = {"object": "list", "data": data, "model": model, "usage": usage}
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _encode_vector(vector: np.ndarray[tuple[int], np.dtype[np.float32]], encoding: VectorEncoding) -> object:
@@ -277,10 +249,13 @@ def model_objects(names: Sequence[str], created: int) -> list[dict[str, Any]]:
 
 logger = logging.getLogger(__name__)
 
+_WRONG_KEY = "The API key is missing or wrong. Send the gateway's own key as `Authorization: Bearer KEY`."
 _ERROR_HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}, 429: {"retry-after": "1"}}
 
 
-def error_response(status: int, message: str, *, kind: str, code: str | None = None) -> Response:
+def error_response(
+    status: int, message: str, *, kind: str = "invalid_request_error", code: str | None = None
+) -> Response:
     """An error in OpenAI's format.
 
     Args:
@@ -302,20 +277,13 @@ def exception_response(error: Exception) -> Response:
         return error_response(500, "The gateway failed; its log says why.", kind="server_error")
     message = f"{error.message}. {error.remedy}"
     match error:
-        case RequestTooLarge():
-            return error_response(413, message, kind="invalid_request_error")
-        case RequestTimeout():
-            return error_response(408, message, kind="invalid_request_error")
         case UsageError():
-            return error_response(400, message, kind="invalid_request_error")
+            return error_response(http_status(error), message)
+        case ModelNotServed():
+            return error_response(404, message, code="model_not_found")
         case Overloaded():
             return error_response(429, message, kind="requests", code="rate_limit_exceeded")
         case _:
             logger.error("an embeddings request failed: %s", message)
             # Not the message: it may contain the path of a model, or a response of the hub.
             return error_response(503, "The model cannot be used; the gateway's log says why.", kind="server_error")
-
-
-def model_not_found_response(error: ModelNotFound) -> Response:
-    """The response to a request for a model that is not served."""
-    return error_response(404, f"{error.message}. {error.remedy}", kind="invalid_request_error", code="model_not_found")

@@ -350,32 +350,27 @@ class SearchRecorder:
         # If some searches of an `_msearch` failed, it is unknown which search a total belongs to.
         hits: list[int | None] = list(totals) if len(totals) == len(searches) else [None] * len(searches)
         end = time.perf_counter()
-        upstream = None if self._sent is None else 1000 * (end - self._sent)
-        return [
-            self._record(rewritten, total_hits, 1000 * (end - self._start), upstream)
-            for rewritten, total_hits in zip(searches, hits, strict=True)
-        ]
-
-    def _record(
-        self, rewritten: RewriteResult | None, hits: int | None, milliseconds: float, upstream: float | None
-    ) -> SearchRecord:
-        queries = () if rewritten is None else rewritten.queries
-        syntaxes = {query.syntax for query in queries}
-        hybrid = SemanticSyntax.HYBRID in syntaxes
-        return SearchRecord(
-            index=self.index,
-            api=f"_{self.api}",
-            kind=SearchKind.HYBRID if hybrid else SearchKind.SEMANTIC if syntaxes else SearchKind.LEXICAL,
-            status=self.status,
-            milliseconds=milliseconds,
-            embedding_milliseconds=1000 * rewritten.seconds if rewritten is not None and queries else None,
-            upstream_milliseconds=upstream,
-            texts=tuple(dict.fromkeys(query.text for query in queries)),
-            rewrites=tuple(sorted(syntaxes)),
-            k=max((query.k for query in queries), default=None),
-            hits=hits,
-            at=self._received_at,
-        )
+        records = []
+        for rewritten, total_hits in zip(searches, hits, strict=True):
+            queries = () if rewritten is None else rewritten.queries
+            syntaxes = {query.syntax for query in queries}
+            hybrid = SemanticSyntax.HYBRID in syntaxes
+            record = SearchRecord(
+                index=self.index,
+                api=f"_{self.api}",
+                kind=SearchKind.HYBRID if hybrid else SearchKind.SEMANTIC if syntaxes else SearchKind.LEXICAL,
+                status=self.status,
+                milliseconds=1000 * (end - self._start),
+                embedding_milliseconds=1000 * rewritten.seconds if rewritten is not None and queries else None,
+                upstream_milliseconds=None if self._sent is None else 1000 * (end - self._sent),
+                texts=tuple(dict.fromkeys(query.text for query in queries)),
+                rewrites=tuple(sorted(syntaxes)),
+                k=max((query.k for query in queries), default=None),
+                hits=total_hits,
+                at=self._received_at,
+            )
+            records.append(record)
+        return records
 
 
 class TotalHitsParser:

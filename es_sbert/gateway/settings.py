@@ -117,7 +117,13 @@ class SearchLogSettings:
         check_index_name(self.index)
 
 
-class EmbeddingsApiSettings(BaseModel):
+class FrozenSettings(BaseModel):
+    """Settings that cannot be changed, without unknown names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EmbeddingsApiSettings(FrozenSettings):
     """Limits and authentication of the embeddings API.
 
     Attributes:
@@ -127,7 +133,7 @@ class EmbeddingsApiSettings(BaseModel):
         api_key: Bearer token that is required; None for none.
     """
 
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     max_texts: int = Field(default=2048, ge=1)
     max_characters: int = Field(default=2_000_000, ge=1)
@@ -135,7 +141,7 @@ class EmbeddingsApiSettings(BaseModel):
     api_key: SecretStr | None = None
 
 
-class EmbeddingSettings(BaseModel):
+class EmbeddingSettings(FrozenSettings):
     """How texts of concurrent requests are batched and cached.
 
     Attributes:
@@ -144,14 +150,16 @@ class EmbeddingSettings(BaseModel):
         cached_vectors: Size of the vector cache (1.5 kB per vector of 384 dimensions).
     """
 
-    model_config = ConfigDict(frozen=True)
-
     batch_tokens: int | None = Field(default=None, ge=1)
     waiting_texts: int = Field(default=4096, ge=1)
     cached_vectors: int = Field(default=10_000, ge=0)
 
 
-class ModelSettings(BaseModel):
+class ModelNotServed(ModelNotFound):
+    """The gateway serves no model of the name that a client gave."""
+
+
+class ModelSettings(FrozenSettings):
     """The models of a gateway.
 
     Attributes:
@@ -162,8 +170,6 @@ class ModelSettings(BaseModel):
         in_memory: Maximum loaded models; the least recently used is dropped.
         download: Whether a model that only a mapping names may be downloaded from the hub.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     models: tuple[str, ...] = Field(default=(DEFAULT_MODEL,), min_length=1)
     aliases: Mapping[str, str] = Field(default_factory=dict)
@@ -197,12 +203,12 @@ class ModelSettings(BaseModel):
         """The model of a name; the default if None.
 
         Raises:
-            ModelNotFound: the gateway serves no model of that name.
+            ModelNotServed: the gateway serves no model of that name.
         """
         names = dict(zip(self.public_names, self.models, strict=True)) | {model: model for model in self.models}
         name = self.models[0] if name is None else self.aliases.get(name, name)
         if name not in names:
-            raise ModelNotFound(
+            raise ModelNotServed(
                 f"this gateway serves no model {name!r}",
                 f"Name one of: {', '.join([*self.public_names, *self.aliases])}; --also-model adds more.",
             )
@@ -218,10 +224,9 @@ def public_name(model: str) -> str:
 DEFAULT_PORT = 9280
 MIB = 1024 * 1024
 _ORIGIN = re.compile(r"https?://[^/?#\s@]+")
-_FROZEN = ConfigDict(frozen=True, extra="forbid")
 
 
-class Limits(BaseModel):
+class Limits(FrozenSettings):
     """Limits on requests and connections.
 
     Attributes:
@@ -244,8 +249,6 @@ class Limits(BaseModel):
         body_rate: Minimum bytes per second of a body while the gateway waits for it (408).
         body_grace_seconds: Time before the minimum rate applies.
     """
-
-    model_config = _FROZEN
 
     body_bytes: int = Field(default=100 * MIB, ge=1)
     buffered_bytes: int | None = Field(default=None, ge=1)
@@ -287,7 +290,7 @@ class OnEmbeddingFailure(StrEnum):
     PASS = "pass"  # it is written without vectors
 
 
-class SemanticSettings(BaseModel):
+class SemanticSettings(FrozenSettings):
     """How semantic queries are rewritten and documents embedded.
 
     Attributes:
@@ -303,8 +306,6 @@ class SemanticSettings(BaseModel):
         writes: Whether to embed documents that are written through the gateway.
         on_embedding_failure: What happens to a document that cannot be embedded.
     """
-
-    model_config = _FROZEN
 
     virtual_field: str = "semantic"
     k: int = Field(default=100, ge=1, le=10_000)
@@ -326,7 +327,7 @@ class SemanticSettings(BaseModel):
         return value
 
 
-class ListenSettings(BaseModel):
+class ListenSettings(FrozenSettings):
     """Where the gateway listens.
 
     Attributes:
@@ -336,8 +337,6 @@ class ListenSettings(BaseModel):
         cors_origins: Origins of web pages that may call the gateway; none by default.
         certificate, key: PEM files for https.
     """
-
-    model_config = _FROZEN
 
     host: str = "127.0.0.1"
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
@@ -364,7 +363,7 @@ class ListenSettings(BaseModel):
         return self
 
 
-class GatewaySettings(BaseModel):
+class GatewaySettings(FrozenSettings):
     """Settings of a gateway.
 
     Attributes:
@@ -374,8 +373,6 @@ class GatewaySettings(BaseModel):
         metrics_key: Bearer token that `/metrics` requires; None for none.
         search_log: None turns the search log off.
     """
-
-    model_config = _FROZEN
 
     upstream: EngineSettings
     listen: ListenSettings = ListenSettings()

@@ -33,6 +33,7 @@ from es_sbert.index.adopt_sample import (
 from es_sbert.index.document_vectors import (
     UNKNOWN_FINGERPRINT,
     DocumentMeta,
+    action_metadata,
     if_unchanged,
     json_bytes,
     raw_document_meta,
@@ -301,9 +302,7 @@ class MetadataWriter:
                 truncated=truncated,
                 embedded_at=at,
             )
-            action = {"update": {"_id": document.hit["_id"], **if_unchanged(document.hit)}}
-            if document.key[1] is not None:
-                action["update"]["routing"] = document.key[1]
+            action = {"update": action_metadata(document.hit) | if_unchanged(document.hit)}
             changed = {"doc": {document_meta_field(self._adoptable.name): meta.as_json()}}
             yield _MetadataUpdate(document.key, is_adopted, json_bytes(action) + b"\n" + json_bytes(changed) + b"\n")
 

@@ -180,13 +180,11 @@ def _vector_mapping(info: EngineInfo, state: IndexState, vector_field: str) -> J
     check_field_name(vector_field)
     if vector_field not in properties:
         others = plain_vector_fields(info.engine_type, state.mappings, state.name)
-        raise IndexMismatch(
-            f"the index {state.name} has no field {vector_field!r}",
-            f"Give --vector-field one of: {', '.join(others)}."
-            if others
-            else f"It has no vectors to adopt. Embed its documents: `es-sbert ingest --index {state.name} --text-field "
-            "FIELD`.",
-        )
+        ingest = f"`es-sbert ingest --index {state.name} --text-field FIELD`"
+        remedy = f"It has no vectors to adopt. Embed its documents: {ingest}."
+        if others:
+            remedy = f"Give --vector-field one of: {', '.join(others)}."
+        raise IndexMismatch(f"the index {state.name} has no field {vector_field!r}", remedy)
     property: Json = properties[vector_field]
     if property.get("type") == "nested":
         raise _several_vectors_error(state, vector_field)

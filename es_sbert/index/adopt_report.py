@@ -98,16 +98,12 @@ def adoption_lines(report: AdoptionReport, name: str) -> list[str]:
         name: The index or alias as the user calls it.
     """
     check = report.check
-    without = report.documents - report.with_vector
+    without, adopted = report.documents - report.with_vector, report.with_vector - report.without_metadata
     lines = [
-        f"{report.index}.{report.field}: {pluralize(report.documents, 'document')}, {report.with_vector:,} "
-        f"with a vector"
+        f"{report.index}.{report.field}: {pluralize(report.documents, 'document')}, "
+        f"{report.with_vector:,} with a vector"
         + (f", {without:,} without" if without else "")
-        + (
-            ""
-            if report.without_metadata == report.with_vector
-            else f"; {report.with_vector - report.without_metadata:,} have metadata already"
-        ),
+        + (f"; {adopted:,} have metadata already" if adopted else ""),
         f"compared with {escape_unprintable(report.meta.model)}, text {escape_unprintable(repr(report.meta.text))}: "
         f"{pluralize(len(check.documents), 'sampled document')}",
         f"cosine: lowest {check.lowest:.4f}, median {check.median:.4f}; at least {check.min_cosine:g} in "
@@ -179,15 +175,11 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
 def _variant_line(report: AdoptionReport, variant: TextVariant, name: str) -> str:
     matches = f"The vectors match the text {escape_unprintable(repr(variant.template))}"
     if variant.prompt is not None:
-        put = (
-            f"with {escape_unprintable(repr(variant.prompt))} in front"
-            if variant.prompt
-            else "without a prompt in front"
-        )
+        prompt = f"with {escape_unprintable(repr(variant.prompt))}" if variant.prompt else "without a prompt"
         return (
-            f"{matches} {put} (median cosine {variant.median:.4f}), and es-sbert puts the model's own prompt for "
-            "documents in front. Give --model a copy of the model whose config_sentence_transformers.json has the "
-            'prompt that was used as `"prompts": {"document": …}`, or none.'
+            f"{matches} {prompt} in front (median cosine {variant.median:.4f}), and es-sbert puts the model's own "
+            "prompt for documents in front. Give --model a copy of the model whose config_sentence_transformers.json "
+            'has the prompt that was used as `"prompts": {"document": …}`, or none.'
         )
     command = f"es-sbert index adopt {name}{format_vector_field_option(report.field)}"
     return (

@@ -314,7 +314,7 @@ def stored_text(source: Mapping[str, Any], target: EmbeddingTarget) -> str | Non
     try:
         return _target_text(source, target)
     except TextFieldError:
-        return None if target.filled else ""
+        return None
 
 
 def target_text_fields(targets: EmbeddingTargets) -> tuple[str, ...]:
@@ -415,8 +415,8 @@ def build_field_value(
         embedded_at=origins.embedded_at,
         passages=None if piece.spans is None else len(piece.spans),
     )
-    whole = piece.spans is None
-    value = bulk_vector_value(info, vectors[0]) if whole else chunk_values(info, piece.spans or (), vectors)
+    spans = piece.spans
+    value = bulk_vector_value(info, vectors[0]) if spans is None else chunk_values(info, spans, vectors)
     return VectorFieldValue(piece.target.field, value, meta)
 
 

@@ -173,12 +173,8 @@ def unmapped_fields(mappings: Mapping[str, Any], documents: Iterable[Mapping[str
         mappings: Of the index, after the fields of the load were added.
         documents: As they are sent; some of the first ones are enough for a good message.
     """
-    found = (
-        name
-        for document in documents
-        for name in _refused(document, mappings.get("properties", {}), mappings.get("dynamic"), ())
-    )
-    return list(dict.fromkeys(found))
+    properties, dynamic = mappings.get("properties", {}), mappings.get("dynamic")
+    return list(dict.fromkeys(name for document in documents for name in _refused(document, properties, dynamic, ())))
 
 
 def _refused(value: Any, properties: Mapping[str, Any], dynamic: Any, path: Sequence[str]) -> Iterator[str]:

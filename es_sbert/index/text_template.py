@@ -165,7 +165,9 @@ class TextTemplate:
         """
         text = self.text_of(document)
         if text is None:
-            raise TextFieldError("; ".join(self.problems(document)))
+            problems = {MISSING: "is missing", None: "is null"}
+            values = ((field, find_field(document, field)) for field in self.fields)
+            raise TextFieldError("; ".join(f"the text field {field} {problems[value]}" for field, value in values))
         return text
 
     def text_of(self, document: Mapping[str, Any]) -> str | None:
@@ -197,12 +199,6 @@ class TextTemplate:
         """Whether every field is missing or null."""
         return all(find_field(document, field) in (MISSING, None) for field in self.fields)
 
-    def problems(self, document: Mapping[str, Any]) -> list[str]:
-        """What is the matter with each field that is missing or null."""
-        states = {MISSING: "is missing", None: "is null"}
-        values = ((field, find_field(document, field)) for field in self.fields)
-        return [f"the text field {field} {states[value]}" for field, value in values if value in (MISSING, None)]
-
     @staticmethod
     def _value(document: Mapping[str, Any], field: str) -> str | None:
         value = find_field(document, field)
@@ -232,13 +228,10 @@ def parse_text_options(text_fields: Sequence[str], text_template: str | None) ->
 
 def format_text_options(vector_field: str, text_fields: Sequence[str], text_template: str | None) -> str | None:
     """The same options as a user types them for this vector field, for messages; None without options."""
+    texts = [f"--text-field {shlex.quote(name)}" for name in text_fields]
     if text_template is not None:
-        return f"--text-template {shlex.quote(text_template)}{format_vector_field_option(vector_field)}"
-    if text_fields:
-        return " ".join(f"--text-field {shlex.quote(name)}" for name in text_fields) + format_vector_field_option(
-            vector_field
-        )
-    return None
+        texts = [f"--text-template {shlex.quote(text_template)}"]
+    return " ".join(texts) + format_vector_field_option(vector_field) if texts else None
 
 
 def format_vector_field_option(vector_field: str) -> str:

@@ -134,10 +134,8 @@ def ensure_vector_field(
         EngineError: the engine failed.
     """
     meta = request.new_meta(engine)
-    state = engine.get_index(index)
+    state = engine.get_index(index) if create else require_index(engine, index)
     if state is None:
-        if not create:
-            raise index_not_found(index, engine)
         body = index_body(engine.info.engine_type, request.name, meta, shards=shards, replicas=replicas)
         try:
             engine.create_index(index, body)
@@ -432,13 +430,9 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
     mapped = vector_property(state.mappings["properties"][vector_field])
     changed = mapped | {"index_options": changed_index_options(mapped["index_options"], after)}
     meta = field.meta.model_copy(update={"index_type": after})
-    engine.put_mapping(
-        state.name,
-        {
-            "_meta": merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta),
-            "properties": {vector_field: changed if meta.passages is None else chunks_property(changed)},
-        },
-    )
+    mapping_meta = merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)
+    property = changed if meta.passages is None else chunks_property(changed)
+    engine.put_mapping(state.name, {"_meta": mapping_meta, "properties": {vector_field: property}})
     return before
 
 

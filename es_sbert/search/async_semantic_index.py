@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from es_sbert.engines.connect import from_client, is_async_client
 from es_sbert.errors import UsageError
-from es_sbert.search.search_request import OpenOptions
+from es_sbert.search.search_scope import OpenOptions
 from es_sbert.search.semantic_index import AddOptions, CreateOptions, SemanticIndex
 
 if TYPE_CHECKING:
@@ -92,12 +92,10 @@ class AsyncSemanticIndex:
         """See `SemanticIndex.create`; use it as `async with await AsyncSemanticIndex.create(…) as index:`."""
         index = cls(name, engine, concurrency=concurrency)
         loop = asyncio.get_running_loop()
-
-        def create() -> SemanticIndex:
-            return SemanticIndex.create(name, index._connection(loop), **options)
-
         try:
-            index._opened = await loop.run_in_executor(index._pool, create)
+            index._opened = await loop.run_in_executor(
+                index._pool, lambda: SemanticIndex.create(name, index._connection(loop), **options)
+            )
         except BaseException:
             await index.close()
             raise
@@ -160,7 +158,9 @@ class AsyncSemanticIndex:
                         "this index is closed", "Search before close, or open it again: AsyncSemanticIndex(…)."
                     )
                 if self._opened is None:
-                    self._opened = await loop.run_in_executor(self._pool, self._open, loop)
+                    self._opened = await loop.run_in_executor(
+                        self._pool, lambda: SemanticIndex(self._index, self._connection(loop), **self._options)
+                    )
         return await loop.run_in_executor(self._pool, work, self._opened)
 
     async def _load(
@@ -174,9 +174,6 @@ class AsyncSemanticIndex:
         except asyncio.CancelledError:
             control.interrupt()
             raise
-
-    def _open(self, loop: asyncio.AbstractEventLoop) -> SemanticIndex:
-        return SemanticIndex(self._index, self._connection(loop), **self._options)
 
     def _connection(self, loop: asyncio.AbstractEventLoop) -> Any:
         return from_client(self._engine, loop) if is_async_client(self._engine) else self._engine

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import UnsupportedEngine, UsageError
-from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_request import (
     SearchOptions,
@@ -34,7 +33,7 @@ from es_sbert.search.search_request import (
 )
 from es_sbert.search.search_result import HybridHit, HybridResult, ResponseReader, total_hits
 from es_sbert.search.search_scope import SearchScope, SearchTarget
-from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, check_query, score_from_cosine, search_body
+from es_sbert.search.vector_query import MAX_K, VectorQuery, check_query, score_from_cosine, search_body
 
 LEXICAL = "lexical"  # name of the keyword clause; those of vector fields are `semantic_name`
 RANK_CONSTANT = 60  # of the paper
@@ -121,20 +120,6 @@ class FusionWeights:
                 )
 
 
-def lexical_fields(meta: VectorFieldMeta) -> list[str]:
-    """The fields that the embedded text is made of.
-
-    Raises:
-        UsageError: the mapping does not say.
-    """
-    template = None if meta.text is None else TextTemplate.parse(meta.text)
-    if template is None:
-        raise UsageError(
-            "the mapping does not say which fields the embedded text is made of", "Name them: lexical_fields=['body']."
-        )
-    return [name for _, name in template.parts if name is not None]
-
-
 def keyword_query(text: str, fields: Sequence[str]) -> Json:
     """Keyword query for a text in one field, or in several (the best one counts).
 
@@ -154,35 +139,6 @@ def lexical_clause(query: Json, filter: Json | None, weight: float = 1.0) -> Jso
     if filter is not None:
         clause["filter"] = [filter]
     return {"bool": clause if weight == 1.0 else clause | {"boost": weight}}
-
-
-def boost_by_weight(engine_type: EngineType, method: SearchMethod, query: VectorQuery, weight: float) -> VectorQuery:
-    """The query with such a boost that a cosine of 1 scores its boost times the weight."""
-    return replace(query, boost=query.boost * weight / score_from_cosine(1.0, engine_type, method))
-
-
-def weighted_query(
-    engine_type: EngineType, method: SearchMethod, queries: Sequence[VectorQuery], words: Json, weights: FusionWeights
-) -> Json:
-    """`query` of a body for the fusion `weighted`.
-
-    Args:
-        queries: One for each vector field, already `weighed`; all of one filter.
-        words: Keyword query.
-    """
-    semantic = named_vector_clause(engine_type, method, queries)
-    return {"bool": {"should": [semantic, lexical_clause(words, queries[0].filter, weights.lexical)]}}
-
-
-def hybrid_query(method: SearchMethod, queries: Sequence[VectorQuery], words: Json, depth: int) -> Json:
-    """`query` of a body for the fusion `normalized`: OpenSearch's own `hybrid`.
-
-    Args:
-        depth: Hits of each shard and side that are scaled and added up.
-    """
-    semantic = named_vector_clause(EngineType.OPENSEARCH, method, queries)
-    sides = [semantic, lexical_clause(words, queries[0].filter)]
-    return {"hybrid": {"queries": sides, "pagination_depth": depth}}
 
 
 def normalization_pipeline(
@@ -249,20 +205,14 @@ class HybridParams:
     pipeline: str | None
 
 
-def default_weights(fusion: Fusion, engine_type: EngineType) -> FusionWeights:
-    """The default weights of a fusion."""
-    return DEFAULT_BOOSTS[engine_type] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
-
-
-def read_hybrid_params(
-    engine_type: EngineType, scope: SearchScope, text: str, k: int, options: HybridOptions
-) -> HybridParams:
-    """The options as they were given, with their defaults.
+def read_hybrid_params(engine_type: EngineType, scope: SearchScope, search: HybridSearch) -> HybridParams:
+    """The options of a search as they were given, with their defaults.
 
     Raises:
         UsageError: an unknown fusion, options that do not go together, or a value out of range.
         UnsupportedEngine: a fusion that the engine lacks.
     """
+    k, options = search.params.k, search.options
     try:
         fusion = Fusion(options.get("fusion", Fusion.RRF))
     except ValueError:
@@ -282,22 +232,13 @@ def read_hybrid_params(
     depth = max(DEFAULT_DEPTH, k) if depth is None else depth
     if not k <= depth <= MAX_K:
         raise UsageError(f"depth is {depth}", f"Give at least k ({k}) and at most {MAX_K:,}.")
-    return HybridParams(
-        fusion=fusion,
-        weights=default_weights(fusion, engine_type) if weights is None else _parse_weights(weights),
-        words=_lexical_query(scope, text, options),
-        depth=depth,
-        rank_constant=options.get("rank_constant", RANK_CONSTANT),
-        pipeline=pipeline,
-    )
-
-
-def _parse_weights(given: tuple[float, float]) -> FusionWeights:
+    default = DEFAULT_BOOSTS[engine_type] if fusion is Fusion.WEIGHTED else DEFAULT_WEIGHTS[fusion]
     try:
-        semantic, lexical = given
-        return FusionWeights(semantic, lexical)
+        fusion_weights = default if weights is None else FusionWeights(*weights)
     except (TypeError, ValueError):
-        raise UsageError(f"the weights are {given!r}", "Give two numbers, semantic and keyword: (3, 1).") from None
+        raise UsageError(f"the weights are {weights!r}", "Give two numbers, semantic and keyword: (3, 1).") from None
+    words = _lexical_query(scope, search.text, options)
+    return HybridParams(fusion, fusion_weights, words, depth, options.get("rank_constant", RANK_CONSTANT), pipeline)
 
 
 def _lexical_query(scope: SearchScope, text: str, options: HybridOptions) -> Json:
@@ -310,7 +251,13 @@ def _lexical_query(scope: SearchScope, text: str, options: HybridOptions) -> Jso
         check_query(query, "the lexical query")
         return query
     if fields is None:
-        fields = list(dict.fromkeys(name for field in scope.fields for name in lexical_fields(field.meta)))
+        templates = [TextTemplate.parse(field.meta.text) for field in scope.fields if field.meta.text is not None]
+        if len(templates) < len(scope.fields):
+            raise UsageError(
+                "the mapping does not say which fields the embedded text is made of",
+                "Name them: lexical_fields=['body'].",
+            )
+        fields = list(dict.fromkeys(name for template in templates for name in template.fields))
     return keyword_query(text, fields)
 
 
@@ -321,14 +268,11 @@ class HybridReader(ResponseReader):
         """The response to a search with named clauses, one of them the keyword query."""
         hits = []
         for hit in answer["hits"]["hits"]:
-            cosines = self.named_cosines(hit)
             words = hit.get("matched_queries", {}).get(LEXICAL)
-            hits.append(
-                self._hybrid_hit(hit, hit["_score"], cosines, None if words is None else words / lexical_weight)
-            )
-        return HybridResult(
-            tuple(hits), answer["took"], self._method, total_hits(answer), answer.get("aggregations", {})
-        )
+            lexical = None if words is None else words / lexical_weight
+            hits.append(self._hybrid_hit(hit, hit["_score"], self.named_cosines(hit), lexical, {}))
+        aggregations = answer.get("aggregations", {})
+        return HybridResult(tuple(hits), answer["took"], self._method, total_hits(answer), aggregations)
 
     def read_rrf(
         self, answers: Mapping[str, Json], *, weights: Mapping[str, float], constant: int, offset: int, size: int
@@ -359,14 +303,9 @@ class HybridReader(ResponseReader):
         return HybridResult(tuple(hits), max(answer["took"] for answer in answers.values()), self._method, len(fused))
 
     def _hybrid_hit(
-        self,
-        hit: Json,
-        score: float,
-        cosines: Mapping[str, float],
-        lexical: float | None,
-        ranks: dict[str, int] | None = None,
+        self, hit: Json, score: float, cosines: Mapping[str, float], lexical: float | None, ranks: dict[str, int]
     ) -> HybridHit:
-        nearest = max(cosines, key=lambda name: cosines[name]) if cosines else None
+        nearest = max(cosines, key=cosines.__getitem__, default=None)
         return HybridHit(
             id=hit["_id"],
             score=score,
@@ -374,7 +313,7 @@ class HybridReader(ResponseReader):
             lexical=lexical,
             source=hit.get("_source", {}),
             index=hit["_index"],
-            ranks=ranks or {},
+            ranks=ranks,
             passage=None if nearest is None else self.passage(hit, nearest),
             highlight=hit.get("highlight", {}),
         )
@@ -397,18 +336,11 @@ class HybridSearch:
         return cls(text, SearchParams.of(k, shared), options)
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[HybridResult]:
-        scope = target.scope
-        hybrid = read_hybrid_params(engine_type, scope, self.text, self.params.k, self.options)
-        return hybrid_request(engine_type, scope, target.encode(self.text), self.params, hybrid, self.text)
+        return hybrid_request(engine_type, target.scope, target.encode(self.text), self)
 
 
 def hybrid_request(
-    engine_type: EngineType,
-    scope: SearchScope,
-    vectors: Mapping[str, Vectors],
-    params: SearchParams,
-    hybrid: HybridParams,
-    text: str,
+    engine_type: EngineType, scope: SearchScope, vectors: Mapping[str, Vectors], search: HybridSearch
 ) -> SearchRequest[HybridResult]:
     """A request for a hybrid search.
 
@@ -416,28 +348,35 @@ def hybrid_request(
         vectors: As for `search_request`.
 
     Raises:
-        UsageError: see `VectorQuery` and `Page`; options that the fusion does not support.
+        UsageError: see `VectorQuery`, `SearchParams`, `read_hybrid_params`; options that the fusion does not support.
+        UnsupportedEngine: a fusion that the engine lacks.
     """
+    params, hybrid = search.params, read_hybrid_params(engine_type, scope, search)
     method = scope.method(engine_type, params.exact)
-    params = replace(params, filter=scope.combine_filter(params.filter))
     queries = build_vector_queries(scope, vectors, params, hybrid.depth)
     if hybrid.fusion is Fusion.RRF:
-        return _rrf_request(engine_type, scope, queries, params, hybrid, text)
-    page = params.page.body(engine_type, params.k, scope.names, text)
+        return _rrf_request(engine_type, scope, queries, search, hybrid)
+    page = params.page(engine_type, scope.names, search.text)
+    lexical_weight = 1.0
     if hybrid.fusion is Fusion.WEIGHTED:
         check_sort(method, params)
-        queries = [boost_by_weight(engine_type, method, query, hybrid.weights.semantic) for query in queries]
-        body: Json = {"query": weighted_query(engine_type, method, queries, hybrid.words, hybrid.weights)} | page
+        # A cosine of 1 scores the semantic weight.
+        scale = score_from_cosine(1.0, engine_type, method)
+        queries = [replace(query, boost=query.boost * hybrid.weights.semantic / scale) for query in queries]
         lexical_weight = hybrid.weights.lexical
+    elif params.sort is not None:
+        raise UsageError("normalized does not support sort", "Leave sort out, or use fusion weighted.")
+    semantic = named_vector_clause(engine_type, method, queries)
+    clauses = [semantic, lexical_clause(hybrid.words, queries[0].filter, lexical_weight)]
+    if hybrid.fusion is Fusion.WEIGHTED:
+        body: Json = {"query": {"bool": {"should": clauses}}}
     else:
-        if params.page.sort is not None:
-            raise UsageError("normalized does not support sort", "Leave sort out, or use fusion weighted.")
-        pipeline = hybrid.pipeline or normalization_pipeline(hybrid.weights)
-        body = {"query": hybrid_query(method, queries, hybrid.words, hybrid.depth), "search_pipeline": pipeline} | page
-        lexical_weight = 1.0
+        # `pagination_depth` is how many hits of each shard and side are scaled and added up.
+        body = {"query": {"hybrid": {"queries": clauses, "pagination_depth": hybrid.depth}}}
+        body["search_pipeline"] = hybrid.pipeline or normalization_pipeline(hybrid.weights)
     reader = HybridReader(engine_type, method, scope, queries)
     return SearchRequest(
-        scope.indices, (body,), method, True, lambda answers: reader.read_hybrid(answers[0], lexical_weight)
+        scope.indices, (body | page,), method, True, lambda answers: reader.read_hybrid(answers[0], lexical_weight)
     )
 
 
@@ -445,20 +384,20 @@ def _rrf_request(
     engine_type: EngineType,
     scope: SearchScope,
     queries: Sequence[VectorQuery],
-    params: SearchParams,
+    search: HybridSearch,
     hybrid: HybridParams,
-    text: str,
 ) -> SearchRequest[HybridResult]:
-    if not params.page.is_fusable:
+    params = search.params
+    if params.aggregations is not None or params.sort is not None:
         raise UsageError(
             "rrf runs in the client and does not support sort or aggregations",
             "Leave aggregations and sort out, or use fusion weighted.",
         )
     method = scope.method(engine_type, params.exact)
-    offset, size = params.page.bounds(params.k)
-    shown = replace(params.page, offset=0, size=hybrid.depth).body(engine_type, hybrid.depth, scope.names, text)
+    offset, size = params.bounds()
+    shown = replace(params, k=hybrid.depth, offset=0, size=None).page(engine_type, scope.names, search.text)
     bodies = {query.field: search_body(engine_type, method, query) | shown for query in queries}
-    bodies[LEXICAL] = {"query": lexical_clause(hybrid.words, params.filter)} | shown
+    bodies[LEXICAL] = {"query": lexical_clause(hybrid.words, queries[0].filter)} | shown
     weights = {query.field: hybrid.weights.semantic * query.boost for query in queries}
     weights[LEXICAL] = hybrid.weights.lexical
     reader = HybridReader(engine_type, method, scope, queries)

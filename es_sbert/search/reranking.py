@@ -25,12 +25,30 @@ MAX_WINDOW = 1000
 DEFAULT_WINDOW = 50
 
 
-def effective_window(k: int, window: int | None) -> int:
-    """How many hits are reranked so that k are shown: `window`, else 50, or k if that is more.
+def search_depth(reranker: Reranker | None, k: int, window: int | None, options: Mapping[str, Any]) -> int:
+    """How many hits a search has to find so that k of them are shown: more than k with a reranker.
+
+    Args:
+        options: Of the search.
 
     Raises:
-        UsageError: none at all, or too many.
+        UsageError: a window without a reranker or out of range, or a page or an order of the engine's with one.
     """
+    if reranker is None:
+        if window is not None:
+            raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker(…) as well.")
+        return k
+    clash = sorted({"offset", "size", "sort"} & options.keys())
+    if clash:
+        raise UsageError(
+            f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",
+            "Leave it out, and take the part of the result's hits that is wanted.",
+        )
+    return max(k, _rerank_window(k, window))
+
+
+def _rerank_window(k: int, window: int | None) -> int:
+    """How many hits are reranked so that k are shown: `window`, else 50, or k if that is more."""
     if window is not None and not 1 <= window <= MAX_WINDOW:
         raise UsageError(f"the rerank window is {window}", f"Rerank 1 to {MAX_WINDOW:,} hits.")
     return window or min(MAX_WINDOW, max(DEFAULT_WINDOW, k))
@@ -43,7 +61,7 @@ def rerank(
 
     Args:
         text: The text that was searched for.
-        found: Hits of the search, at least `max(k, window_of(k, window))` of them where there are as many.
+        found: Hits of the search, at least `search_depth` of them where there are as many.
         reranker: A cross-encoder with one output.
         text_of: What the cross-encoder reads of a hit; see `hit_text_reader`.
         k: How many hits are wanted.
@@ -52,7 +70,7 @@ def rerank(
     Raises:
         UsageError: a window that is empty or too large, or a cross-encoder with several outputs.
     """
-    size = min(len(found), effective_window(k, window))
+    size = min(len(found), _rerank_window(k, window))
     began = time.perf_counter()
     text_at = {place: read for place, hit in enumerate(found.hits[:size]) if (read := text_of(hit)) is not None}
     scored = reranker.score_pairs([text] * len(text_at), list(text_at.values()))
@@ -67,25 +85,6 @@ def rerank(
         took_ms=round(1000 * (time.perf_counter() - began)),
     )
     return replace(found, hits=hits, reranking=reranking)
-
-
-def check_rerank_options(reranker: Reranker | None, window: int | None, options: Mapping[str, Any]) -> None:
-    """Reject options that contradict reranking.
-
-    Args:
-        options: Of the search.
-
-    Raises:
-        UsageError: a window without a reranker, or a page or an order of the engine's with one.
-    """
-    if reranker is None:
-        if window is not None:
-            raise UsageError("a rerank window is given without a reranker", "Give rerank=Reranker(…) as well.")
-    elif clash := sorted({"offset", "size", "sort"} & options.keys()):
-        raise UsageError(
-            f"{' and '.join(clash)} would cut or order the hits before the cross-encoder reads them",
-            "Leave it out, and take the part of the result's hits that is wanted.",
-        )
 
 
 def rerank_order(hits: int, score_at: Mapping[int, float]) -> list[int]:

@@ -78,12 +78,8 @@ def select_fields(source: Json, fields: Sequence[str]) -> dict[str, object]:
     }
 
 
-def snippet(source: Json, vector_field: str, meta: VectorFieldMeta, length: int | None = _SNIPPET) -> str:
-    """The beginning of a document on one line: the fields of its embedded text first, then other texts."""
-    return _single_line(_texts(source, vector_field, meta), length)
-
-
 def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
+    """The texts of a document: the fields of its embedded text first, then others."""
     first = _TEMPLATE_FIELD.findall(meta.text or "")
     names = [name for name in first if name in source] + [name for name in source if name not in first]
     ours = (vector_field, document_meta_field(vector_field))
@@ -145,26 +141,23 @@ def _truncate(text: str, length: int) -> str:
 def _scores(hit: Hit | HybridHit, reranked: bool) -> dict[str, float | None]:
     """By the name of the column; the same for all hits of a search."""
     first = {"rerank": hit.rerank_score} if reranked else {}
-    if isinstance(hit, HybridHit):
-        return {**first, "score": hit.score, "keyword": hit.lexical, "cosine": hit.cosine}
-    return {**first, "cosine": hit.cosine}
-
-
-def console_request(index: str, body: Json) -> str:
-    """A search as Kibana's and Dashboards' consoles take it: a request line and indented JSON, vector on one line."""
-    numbers: list[list[float]] = []
-    indented = orjson.dumps(_extract_vectors(body, numbers), option=orjson.OPT_INDENT_2).decode()
-    for position, vector in enumerate(numbers):
-        indented = indented.replace(f'"{_VECTOR_MARK}{position}"', orjson.dumps(vector).decode())
-    return f"POST /{index}/_search\n{indented}"
+    fused = {"score": hit.score, "keyword": hit.lexical} if isinstance(hit, HybridHit) else {}
+    return {**first, **fused, "cosine": hit.cosine}
 
 
 def console_requests(index: str, bodies: Sequence[Json]) -> str:
-    """As `console_request`; several bodies as one `_msearch`, each on a line."""
-    if len(bodies) == 1:
-        return console_request(index, bodies[0])
-    lines = "".join(f"{{}}\n{orjson.dumps(body).decode()}\n" for body in bodies)
-    return f"POST /{index}/_msearch\n{lines}".rstrip("\n")
+    """A search as Kibana's and Dashboards' consoles take it: a request line and indented JSON, vector on one line.
+
+    Several bodies become one `_msearch`, each on a line.
+    """
+    if len(bodies) > 1:
+        lines = [f"{{}}\n{orjson.dumps(body).decode()}" for body in bodies]
+        return "\n".join([f"POST /{index}/_msearch", *lines])
+    numbers: list[list[float]] = []
+    indented = orjson.dumps(_extract_vectors(bodies[0], numbers), option=orjson.OPT_INDENT_2).decode()
+    for position, vector in enumerate(numbers):
+        indented = indented.replace(f'"{_VECTOR_MARK}{position}"', orjson.dumps(vector).decode())
+    return f"POST /{index}/_search\n{indented}"
 
 
 def _extract_vectors(value: object, numbers: list[list[float]]) -> object:

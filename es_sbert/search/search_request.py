@@ -6,13 +6,12 @@ Pure functions, except `read_document_vectors`. `SemanticIndex` and `AsyncSemant
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, EngineType, Json
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import read_stored_vectors
@@ -38,130 +37,8 @@ HIGHLIGHT_LIMITS: dict[EngineType, Json] = {
 }
 
 
-@dataclass(frozen=True)
-class ResultPage:
-    """A part of the k documents that a search finds.
-
-    Attributes:
-        size: Hits to show; None for all k.
-        offset: Hits to leave out before them.
-        source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
-        highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
-        aggregations: The engine's own `aggs`, over the documents that the search matches (`queries` says which).
-        sort: The engine's own `sort`, among the documents that are found; None for the nearest first.
-    """
-
-    size: int | None = None
-    offset: int = 0
-    source: Sequence[str] | bool | None = None
-    highlight: Sequence[str] | Json | None = None
-    aggregations: Json | None = None
-    sort: Sequence[str | Json] | None = None
-
-    def __post_init__(self) -> None:
-        if self.offset < 0 or (self.size is not None and self.size < 0):
-            raise UsageError(
-                f"offset is {self.offset} and size {self.size}", "Give numbers of hits: to leave out, and to show."
-            )
-        for name in ("source", "highlight", "sort"):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                raise UsageError(f"{name} is a text", f"Give a list of fields: [{given!r}].")
-            if isinstance(given, Mapping) and name != "highlight":
-                like = [given] if name == "sort" else ["title"]
-                raise UsageError(f"{name} is one object", f"Give a list: {like!r}.")
-
-    def bounds(self, k: int) -> tuple[int, int]:
-        """Offset and size among the k hits.
-
-        Raises:
-            UsageError: the page goes beyond them.
-        """
-        size = max(0, k - self.offset) if self.size is None else self.size
-        if self.offset + size > k or (self.offset >= k and size == 0 and self.offset > 0):
-            raise UsageError(
-                f"hits {self.offset + 1} to {self.offset + (self.size or 1)} of the {k} nearest are requested",
-                "Raise k to at least the last of them: a vector search finds k documents and no more.",
-            )
-        return self.offset, size
-
-    def body(self, engine_type: EngineType, k: int, vector_fields: Sequence[str], text: str | None) -> Json:
-        """The part of a request body that says so.
-
-        Args:
-            text: The words to highlight.
-
-        Raises:
-            UsageError: the page goes beyond k, or there are no words to highlight.
-        """
-        offset, size = self.bounds(k)
-        body: Json = {"size": size, "_source": self._source(vector_fields)}
-        if offset:
-            body["from"] = offset
-        if self.highlight is not None:
-            body["highlight"] = self._highlight(engine_type, text)
-        if self.aggregations is not None:
-            body["aggs"] = self.aggregations
-        if self.sort is not None:
-            # Without them sorted hits have no scores, and so no cosines.
-            body |= {"sort": list(self.sort), "track_scores": True}
-        return body
-
-    @property
-    def is_fusable(self) -> bool:
-        """Whether rankings can be fused in the client: aggregations and sort need the engine."""
-        return self.aggregations is None and self.sort is None
-
-    def _source(self, vector_fields: Sequence[str]) -> Json | bool:
-        if self.source is not None and not self.source:
-            return False  # to the engines an empty list of fields means all of them
-        excludes: Json = {"excludes": list(vector_fields)}
-        if self.source is None or self.source is True:
-            return excludes
-        return {"includes": list(self.source), **excludes}
-
-    def _highlight(self, engine_type: EngineType, text: str | None) -> Json:
-        if isinstance(self.highlight, Mapping):
-            return dict(self.highlight)
-        if text is None:
-            raise UsageError(
-                "a search without a text has no words to highlight",
-                "Leave highlight out, or give the engine's own with a highlight_query.",
-            )
-        # A kNN query has no words to highlight.
-        highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
-        return HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
-
-
 # Far beyond what any model reads of a text, and far below what would keep its tokenizer busy.
 MAX_QUERY_CHARACTERS = 100_000
-
-
-class ModelOptions(TypedDict, total=False):
-    """Keyword arguments that choose the model of an index; all may be left out.
-
-    Attributes:
-        model: Model folder, bundle, hub id, installed or registered name.
-        encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
-        device, precision, threads, report: For loading the model, see `Encoder`.
-    """
-
-    model: str | None
-    encoder: Encoder | None
-    device: str
-    precision: str
-    threads: int | None
-    report: Callable[[str], None]
-
-
-class OpenOptions(ModelOptions, total=False):
-    """Keyword arguments that open an index: those of `ModelOptions`, by default the model that the mapping names.
-
-    Attributes:
-        vector_field: Field of the embeddings, or several; the nearest of them then decides.
-    """
-
-    vector_field: str | Sequence[str]
 
 
 class SearchOptions(TypedDict, total=False):
@@ -175,7 +52,12 @@ class SearchOptions(TypedDict, total=False):
             the default suits the type (`es-sbert index recall` measures it).
         min_cosine: Drop hits whose cosine is below it.
         boosts: Vector field → factor of its score, if several are searched.
-        size, offset, source, highlight, aggregations, sort: Which of the k hits to return, and how, see `ResultPage`.
+        size: Hits to show of the k that the search finds; None for all k.
+        offset: Hits to leave out before them.
+        source: Fields of the documents (names or patterns); None for all, False for none. Vectors are never among them.
+        highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
+        aggregations: The engine's own `aggs`, over the documents that the search matches (`queries` says which).
+        sort: The engine's own `sort`, among the documents that are found; None for the nearest first.
     """
 
     filter: Json | None
@@ -203,7 +85,12 @@ class SearchParams:
     oversample: float | None = None
     min_cosine: float | None = None
     boosts: Mapping[str, float] = field(default_factory=dict)
-    page: ResultPage = field(default_factory=ResultPage)
+    size: int | None = None
+    offset: int = 0
+    source: Sequence[str] | bool | None = None
+    highlight: Sequence[str] | Json | None = None
+    aggregations: Json | None = None
+    sort: Sequence[str | Json] | None = None
 
     @classmethod
     def of(cls, k: int, options: SearchOptions) -> SearchParams:
@@ -221,10 +108,77 @@ class SearchParams:
             )
         if options.get("filter") is not None:
             check_query(options["filter"], "the filter")
-        given: dict[str, Any] = dict(options)
-        page = ResultPage(**{item.name: given.pop(item.name) for item in fields(ResultPage) if item.name in given})
-        given["boosts"] = given.get("boosts") or {}
-        return cls(k=k, page=page, **given)
+        given: dict[str, Any] = {**options, "boosts": options.get("boosts") or {}}
+        return cls(k, **given)
+
+    def __post_init__(self) -> None:
+        if self.offset < 0 or (self.size is not None and self.size < 0):
+            raise UsageError(
+                f"offset is {self.offset} and size {self.size}", "Give numbers of hits: to leave out, and to show."
+            )
+        for name in ("source", "highlight", "sort"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise UsageError(f"{name} is a text", f"Give a list of fields: [{given!r}].")
+            if isinstance(given, Mapping) and name != "highlight":
+                like = [given] if name == "sort" else ["title"]
+                raise UsageError(f"{name} is one object", f"Give a list: {like!r}.")
+
+    def bounds(self) -> tuple[int, int]:
+        """Offset and size of the page among the k hits.
+
+        Raises:
+            UsageError: the page goes beyond them.
+        """
+        size = max(0, self.k - self.offset) if self.size is None else self.size
+        if self.offset + size > self.k or (self.offset >= self.k and size == 0 and self.offset > 0):
+            raise UsageError(
+                f"hits {self.offset + 1} to {self.offset + (self.size or 1)} of the {self.k} nearest are requested",
+                "Raise k to at least the last of them: a vector search finds k documents and no more.",
+            )
+        return self.offset, size
+
+    def page(self, engine_type: EngineType, vector_fields: Sequence[str], text: str | None) -> Json:
+        """The part of a request body that says which of the k hits to return, and how.
+
+        Args:
+            text: The words to highlight.
+
+        Raises:
+            UsageError: the page goes beyond k, or there are no words to highlight.
+        """
+        offset, size = self.bounds()
+        body: Json = {"size": size, "_source": self._source_filter(vector_fields)}
+        if offset:
+            body["from"] = offset
+        if self.highlight is not None:
+            body["highlight"] = self._highlight(engine_type, text)
+        if self.aggregations is not None:
+            body["aggs"] = self.aggregations
+        if self.sort is not None:
+            # Without them sorted hits have no scores, and so no cosines.
+            body |= {"sort": list(self.sort), "track_scores": True}
+        return body
+
+    def _source_filter(self, vector_fields: Sequence[str]) -> Json | bool:
+        if self.source is not None and not self.source:
+            return False  # to the engines an empty list of fields means all of them
+        excludes: Json = {"excludes": list(vector_fields)}
+        if self.source is None or self.source is True:
+            return excludes
+        return {"includes": list(self.source), **excludes}
+
+    def _highlight(self, engine_type: EngineType, text: str | None) -> Json:
+        if isinstance(self.highlight, Mapping):
+            return dict(self.highlight)
+        if text is None:
+            raise UsageError(
+                "a search without a text has no words to highlight",
+                "Leave highlight out, or give the engine's own with a highlight_query.",
+            )
+        # A kNN query has no words to highlight.
+        highlighted = {field: {"highlight_query": {"match": {field: text}}} for field in self.highlight or ()}
+        return HIGHLIGHT_LIMITS[engine_type] | {"fields": highlighted}
 
 
 def check_query_text(text: object) -> None:
@@ -269,9 +223,7 @@ class SearchRequest(Generic[Result]):
 class Search(Protocol[Result]):
     """What is searched for; `request` builds the search for the indices that an alias points to now."""
 
-    @property
-    def embeds_text(self) -> bool:
-        """Whether the request needs the model."""
+    embeds_text: ClassVar[bool]  # whether the request needs the model
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[Result]: ...
 
@@ -324,28 +276,25 @@ def search_request(
         text: The query text; None for a search by vectors.
 
     Raises:
-        UsageError: see `VectorQuery` and `Page`; a sort over more than the nearest.
+        UsageError: see `VectorQuery` and `SearchParams`; a sort over more than the nearest.
     """
     method = scope.method(engine_type, params.exact)
-    params = replace(params, filter=scope.combine_filter(params.filter))
     queries = build_vector_queries(scope, vectors, params, params.k)
     check_sort(method, params)
-    page = params.page.body(engine_type, params.k, scope.names, text)
+    page = params.page(engine_type, scope.names, text)
     several = len(queries) > 1
     if several:
         body: Json = {"query": named_vector_clause(engine_type, method, queries)} | page
     else:
         body = search_body(engine_type, method, queries[0]) | page
     reader = ResponseReader(engine_type, method, scope, queries)
-    return SearchRequest(
-        scope.indices, (body,), method, several, lambda answers: reader.read_knn(answers[0], named=several)
-    )
+    return SearchRequest(scope.indices, (body,), method, several, lambda answers: reader.read_knn(answers[0]))
 
 
 def build_vector_queries(
     scope: SearchScope, vectors: Mapping[str, Vectors], params: SearchParams, k: int
 ) -> list[VectorQuery]:
-    """One query for each vector field.
+    """One query for each vector field, with the filters of the aliases.
 
     Raises:
         UsageError: a vector of another length, a boost of a field that is not searched, or a value out of range.
@@ -356,6 +305,7 @@ def build_vector_queries(
             f"{', '.join(sorted(strange))} is not among the vector fields that are searched",
             f"Give boosts to {', '.join(scope.names)}.",
         )
+    filter = scope.combine_filter(params.filter)
     queries = []
     for name in scope.names:
         meta = scope.field_meta(name)
@@ -371,7 +321,7 @@ def build_vector_queries(
                 name,
                 vector,
                 k,
-                params.filter,
+                filter,
                 params.num_candidates,
                 scope.oversample(name, params.oversample),
                 passages=meta.passages is not None,
@@ -389,7 +339,7 @@ def check_sort(method: SearchMethod, params: SearchParams) -> None:
     Raises:
         UsageError: an exact search, which finds all documents, sorted by something else and without a minimum cosine.
     """
-    if params.page.sort is not None and method is SearchMethod.EXACT and params.min_cosine is None:
+    if params.sort is not None and method is SearchMethod.EXACT and params.min_cosine is None:
         raise UsageError(
             "exact search matches every document, so a sort would ignore the query",
             "Set min_cosine, or leave sort out and sort the hits.",

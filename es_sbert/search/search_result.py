@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
@@ -12,9 +12,6 @@ from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.messages import pluralize
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, cosine_from_score
-
-if TYPE_CHECKING:
-    pass
 
 _COSINE_DIGITS = 6
 
@@ -62,8 +59,7 @@ class Hit:
 
     def as_json(self) -> Json:
         """The hit, its cosine to six digits: float32 tells no more."""
-        plain = {"id": self.id, "index": self.index, "cosine": round(self.cosine, _COSINE_DIGITS), "score": self.score}
-        return {**plain, "source": self.source, **_optional_fields(self)}
+        return _hit_json(self, {"cosine": round(self.cosine, _COSINE_DIGITS), "score": self.score})
 
 
 @dataclass(frozen=True)
@@ -96,20 +92,14 @@ class HybridHit:
         """The hit, its cosine to six digits: float32 tells no more."""
         cosine = None if self.cosine is None else round(self.cosine, _COSINE_DIGITS)
         scores = {"score": self.score, "cosine": cosine, "lexical": self.lexical}
-        plain = {"id": self.id, "index": self.index, **scores}
-        return {
-            **plain,
-            **({"ranks": self.ranks} if self.ranks else {}),
-            "source": self.source,
-            **_optional_fields(self),
-        }
+        return _hit_json(self, scores | ({"ranks": self.ranks} if self.ranks else {}))
 
 
-def _optional_fields(hit: Hit | HybridHit) -> Json:
-    """The optional members of a hit."""
-    passage = {} if hit.passage is None else {"passage": asdict(hit.passage)}
-    rerank = {} if hit.rerank_score is None else {"rerank_score": hit.rerank_score}
-    return {**passage, **({"highlight": hit.highlight} if hit.highlight else {}), **rerank}
+def _hit_json(hit: Hit | HybridHit, scores: Json) -> Json:
+    passage = None if hit.passage is None else asdict(hit.passage)
+    optional = {"passage": passage, "highlight": hit.highlight or None, "rerank_score": hit.rerank_score}
+    present = {name: value for name, value in optional.items() if value is not None}
+    return {"id": hit.id, "index": hit.index, **scores, "source": hit.source, **present}
 
 
 AnyHit = TypeVar("AnyHit", Hit, HybridHit)
@@ -202,32 +192,17 @@ class ResponseReader:
         self._scope = scope
         self._queries = {query.field: query for query in queries}
 
-    def read_knn(self, answer: Json, *, named: bool) -> SearchResult:
-        """The answer to a vector search.
-
-        Args:
-            named: Whether clauses bear names; a body of one clause has its score for that of the hit.
-        """
+    def read_knn(self, answer: Json) -> SearchResult:
+        """The answer to a vector search; with a single clause, its score is that of the hit."""
+        [only, *others] = self._queries
         hits = []
         for hit in answer["hits"]["hits"]:
-            cosines = (
-                self.named_cosines(hit) if named else {name: self.cosine(name, hit["_score"]) for name in self._queries}
-            )
-            nearest = max(cosines, key=lambda name: cosines[name])
-            hits.append(
-                Hit(
-                    hit["_id"],
-                    cosines[nearest],
-                    hit["_score"],
-                    hit.get("_source", {}),
-                    hit["_index"],
-                    self.passage(hit, nearest),
-                    hit.get("highlight", {}),
-                )
-            )
-        return SearchResult(
-            tuple(hits), answer["took"], self._method, total_hits(answer), answer.get("aggregations", {})
-        )
+            cosines = self.named_cosines(hit) if others else {only: self.cosine(only, hit["_score"])}
+            nearest = max(cosines, key=cosines.__getitem__)
+            source, passage, highlight = hit.get("_source", {}), self.passage(hit, nearest), hit.get("highlight", {})
+            hits.append(Hit(hit["_id"], cosines[nearest], hit["_score"], source, hit["_index"], passage, highlight))
+        aggregations = answer.get("aggregations", {})
+        return SearchResult(tuple(hits), answer["took"], self._method, total_hits(answer), aggregations)
 
     def named_cosines(self, hit: Json) -> dict[str, float]:
         """Cosines by vector field, of the fields by which a hit was found."""

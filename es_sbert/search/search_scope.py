@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypedDict
 
 import orjson
 
+from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, EngineType, Json
@@ -172,7 +174,7 @@ def read_search_scope(engine: Engine, indices: Sequence[str], vector_fields: Seq
     if not indices or not vector_fields:
         raise UsageError("there is nothing to search in", "Name an index and a vector field.")
     fields = []
-    alias_filters: dict[str, list[Json | None]] = {}
+    alias_filters: dict[str, list[Any]] = {}  # None where the alias has no filter
     for name in indices:
         states = engine.get_indices(name)
         if not states:
@@ -181,11 +183,7 @@ def read_search_scope(engine: Engine, indices: Sequence[str], vector_fields: Seq
         for state in states:
             alias_filters.setdefault(state.name, []).append(state.alias_filter(name))
     # Two aliases of an index are searched together; without a filter on one of them, all documents are searched.
-    filters = {
-        index: _any_of([query for query in queries if query])
-        for index, queries in alias_filters.items()
-        if all(queries)
-    }
+    filters = {index: _any_of(queries) for index, queries in alias_filters.items() if all(queries)}
     return SearchScope(tuple(fields), filters)
 
 
@@ -197,6 +195,38 @@ logger = logging.getLogger(__name__)
 
 # How old the knowledge of what an alias points to may become.
 REFRESH_SECONDS = 30.0
+
+
+class ModelOptions(TypedDict, total=False):
+    """Keyword arguments that choose the model of an index; all may be left out.
+
+    Attributes:
+        model: Model folder, bundle, hub id, installed or registered name.
+        encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
+        device, precision, threads, report: For loading the model, see `Encoder`.
+    """
+
+    model: str | None
+    encoder: Encoder | None
+    device: str
+    precision: str
+    threads: int | None
+    report: Callable[[str], None]
+
+
+class OpenOptions(ModelOptions, total=False):
+    """Keyword arguments that open an index: those of `ModelOptions`, by default the model that the mapping names.
+
+    Attributes:
+        vector_field: Field of the embeddings, or several; the nearest of them then decides.
+    """
+
+    vector_field: str | Sequence[str]
+
+
+def as_names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """One name or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 @dataclass(frozen=True)
@@ -236,34 +266,23 @@ class AliasResolver:
     Args:
         engine: Where.
         indices: Indices or aliases.
-        vector_fields: Their vector fields.
-        load: Loads the model of a field.
-        is_chosen: Whether `load` loads a model that the caller named.
-        encoder: An encoder that is there already, and that the caller closes.
+        options: Their vector fields, and how to load the fields' model; a given encoder is left open by `close`.
 
     Raises:
         IndexMissing, IndexMismatch: no such index or field, or an encoder of another model.
         EngineError: the engine cannot be used.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        indices: Sequence[str],
-        vector_fields: Sequence[str],
-        load: Callable[[VectorField], Encoder],
-        *,
-        is_chosen: bool,
-        encoder: Encoder | None,
-    ) -> None:
+    def __init__(self, engine: Engine, indices: Sequence[str], options: OpenOptions) -> None:
         self._engine = engine
         self._indices = indices
-        self._vector_fields = vector_fields
-        self._load = load
-        self._model_given = is_chosen or encoder is not None
+        self._vector_fields = as_names(options.get("vector_field", DEFAULT_VECTOR_FIELD))
+        self._options = options
+        encoder = options.get("encoder")
+        self._model_given = encoder is not None or options.get("model") is not None
         self._loaded: list[Encoder] = []
         self._lock = threading.Lock()
-        self._target = SearchTarget(read_search_scope(engine, indices, vector_fields), encoder)
+        self._target = SearchTarget(read_search_scope(engine, indices, self._vector_fields), encoder)
         if encoder is not None:
             check_field_model(self._target.field, encoder.info.fingerprint, encoder.info.model)
         self._refreshed_at = time.monotonic()
@@ -273,22 +292,20 @@ class AliasResolver:
         """The last known target, perhaps without its encoder."""
         return self._target
 
-    def current(self) -> SearchTarget:
-        """As `target`, perhaps without its encoder: no model is loaded for it."""
-        self._refresh_if_stale()
-        return self._target
-
-    def target(self) -> SearchTarget:
-        """The target with its encoder; now and then the alias is looked at again.
+    def target(self, *, with_encoder: bool = True) -> SearchTarget:
+        """The target; now and then the alias is looked at again.
 
         While the model of the next index is being loaded, other threads go on with the index that they have. A caller
         who has named a model or given an encoder stays with the old index while it exists.
+
+        Args:
+            with_encoder: Whether the target's model is loaded, if it is not yet.
 
         Raises:
             IndexMismatch: the model that was named is not the field's.
             ModelError, DeviceError: the model cannot be loaded.
         """
-        if self._target.encoder is None:
+        if with_encoder and self._target.encoder is None:
             with self._lock:
                 self._target = self._attach_encoder(self._target)
         self._refresh_if_stale()
@@ -329,6 +346,19 @@ class AliasResolver:
         same = scope.fields[0].meta.fingerprint == self._target.field.meta.fingerprint
         keeps = same or self._model_given
         self._target = self._attach_encoder(SearchTarget(scope, self._target.encoder if keeps else None))
+
+    def _load(self, field: VectorField) -> Encoder:
+        options = self._options
+        return Encoder.for_index(
+            field.index,
+            field.meta.model,
+            field.meta.fingerprint,
+            model=options.get("model"),
+            device=options.get("device", "auto"),
+            precision=options.get("precision", "auto"),
+            threads=options.get("threads"),
+            report=options.get("report", lambda message: None),
+        )
 
     def _attach_encoder(self, target: SearchTarget) -> SearchTarget:
         encoder = target.encoder

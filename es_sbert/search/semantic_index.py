@@ -18,11 +18,9 @@ from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.index_options import IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
 from es_sbert.search.hybrid_search import HybridOptions, HybridSearch
-from es_sbert.search.reranking import check_rerank_options, effective_window, scope_text_reader
 from es_sbert.search.reranking import rerank as rerank_hits
+from es_sbert.search.reranking import scope_text_reader, search_depth
 from es_sbert.search.search_request import (
-    ModelOptions,
-    OpenOptions,
     Search,
     SearchOptions,
     SearchParams,
@@ -32,7 +30,7 @@ from es_sbert.search.search_request import (
     search_request,
 )
 from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult
-from es_sbert.search.search_scope import AliasResolver, SearchScope, SearchTarget
+from es_sbert.search.search_scope import AliasResolver, ModelOptions, OpenOptions, SearchScope, as_names
 from es_sbert.search.vector_query import SearchMethod
 
 if TYPE_CHECKING:
@@ -102,37 +100,21 @@ class SemanticIndex:
     """
 
     def __init__(
-        self,
-        index: str | Sequence[str],
-        engine: EngineOrClient = None,
-        **options: Unpack[OpenOptions],
+        self, index: str | Sequence[str], engine: EngineOrClient = None, **options: Unpack[OpenOptions]
     ) -> None:
         _check_options(options, OpenOptions)
-        self._names = _as_tuple(index)
-        self._options = options
+        self._names = as_names(index)
         self._alias_resolver: AliasResolver | None = None
         self._owns_engine = _is_address(engine)
         self._engine = open_engine(engine)
         try:
-            self._alias_resolver = AliasResolver(
-                self._engine,
-                self._names,
-                _as_tuple(options.get("vector_field", DEFAULT_VECTOR_FIELD)),
-                self._load_encoder,
-                is_chosen=options.get("model") is not None,
-                encoder=options.get("encoder"),
-            )
+            self._alias_resolver = AliasResolver(self._engine, self._names, options)
         except BaseException:
             self.close()
             raise
 
     @classmethod
-    def create(
-        cls,
-        name: str,
-        engine: EngineOrClient = None,
-        **options: Unpack[CreateOptions],
-    ) -> SemanticIndex:
+    def create(cls, name: str, engine: EngineOrClient = None, **options: Unpack[CreateOptions]) -> SemanticIndex:
         """Create an index with a vector field and open it, as `es-sbert index create` does.
 
         A missing field is added to an existing index. An existing field is checked: one of another model is refused.
@@ -215,10 +197,8 @@ class SemanticIndex:
             FeatureMissing: exact search on a server without scripting.
             EngineError: the engine failed, or does not understand the filter.
         """
-        check_rerank_options(rerank, window, options)
-        depth = k if rerank is None else max(k, effective_window(k, window))
-        result = self._run(TextSearch.of(text, depth, options))
-        return result if rerank is None else self._rerank(text, result, rerank, k, window)
+        depth = search_depth(rerank, k, window, options)
+        return self._rerank(text, self._run(TextSearch.of(text, depth, options)), rerank, k, window)
 
     def search_vector(self, vector: Vectors, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """As `search`, by a vector of the fields' own model.
@@ -268,10 +248,8 @@ class SemanticIndex:
             UsageError, EngineError: as for `search`.
             UnsupportedEngine: a fusion that the engine lacks.
         """
-        check_rerank_options(rerank, window, options)
-        depth = k if rerank is None else max(k, effective_window(k, window))
-        result = self._run(HybridSearch.of(text, depth, options))
-        return result if rerank is None else self._rerank(text, result, rerank, k, window)
+        depth = search_depth(rerank, k, window, options)
+        return self._rerank(text, self._run(HybridSearch.of(text, depth, options)), rerank, k, window)
 
     def add(
         self, documents: Iterable[Mapping[str, Any]], *, id_field: str | None = None, **options: Unpack[AddOptions]
@@ -372,39 +350,25 @@ class SemanticIndex:
             )
         return self._names[0]
 
-    def _load_encoder(self, field: VectorField) -> Encoder:
-        options = self._options
-        return Encoder.for_index(
-            field.index,
-            field.meta.model,
-            field.meta.fingerprint,
-            model=options.get("model"),
-            device=options.get("device", "auto"),
-            precision=options.get("precision", "auto"),
-            threads=options.get("threads"),
-            report=options.get("report", lambda message: None),
-        )
-
     def _scope(self) -> SearchScope:
         return self._resolver.cached_target.scope
 
-    def _rerank(self, text: str, result: Result, reranker: Reranker, k: int, window: int | None) -> Result:
+    def _rerank(self, text: str, result: Result, reranker: Reranker | None, k: int, window: int | None) -> Result:
+        if reranker is None:
+            return result
         return rerank_hits(text, result, reranker, scope_text_reader(self._scope()), k=k, window=window)
 
     def _request(self, search: Search[Result]) -> SearchRequest[Result]:
-        return search.request(self._engine.info.engine_type, self._target(search))
-
-    def _target(self, search: Search[Result]) -> SearchTarget:
-        return self._resolver.target() if search.embeds_text else self._resolver.current()
+        target = self._resolver.target(with_encoder=search.embeds_text)
+        return search.request(self._engine.info.engine_type, target)
 
     def _run(self, search: Search[Result]) -> Result:
-        target = self._target(search)
+        engine_type, target = self._engine.info.engine_type, self._resolver.target(with_encoder=search.embeds_text)
         try:
-            return self._send(search.request(self._engine.info.engine_type, target))
+            return self._send(search.request(engine_type, target))
         except IndexMissing:
             # Its alias may point to another index by now, of another model (`es-sbert index migrate`).
-            target = self._resolver.resolve_again(target)
-            return self._send(search.request(self._engine.info.engine_type, target))
+            return self._send(search.request(engine_type, self._resolver.resolve_again(target)))
 
     def _send(self, request: SearchRequest[Result]) -> Result:
         try:
@@ -417,8 +381,7 @@ class SemanticIndex:
                 raise
             raise FeatureMissing(
                 f"{self._engine.info.label} has no scripting (its build lacks the module {SCRIPTS_MODULE.name}), "
-                f"which exact "
-                f"search in an index of type {self.field.meta.index_type} needs",
+                f"which exact search in an index of type {self.field.meta.index_type} needs",
                 "Search without exact, or load the documents with --index-type flat, where kNN is exact. "
                 + servers_with_module(SCRIPTS_MODULE),
                 error.status,
@@ -440,10 +403,6 @@ class SemanticIndex:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _as_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _is_address(engine: object) -> bool:

@@ -73,11 +73,10 @@ def parse_filter(text: str) -> Json:
         UsageError: not JSON, or not an object.
     """
     try:
-        value = orjson.loads(text)
+        query: Json = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise UsageError(f"the filter is not JSON: {error}", _FILTER_EXAMPLE) from None
-    check_query(value, "the filter")
-    query: Json = value
+    check_query(query, "the filter")
     return query
 
 
@@ -234,10 +233,8 @@ def _knn_section(query: VectorQuery) -> Json:
     if query.min_cosine is None:
         return {"knn": knn}
     # Not by `similarity`, which inner hits are compared with again, by quantised vectors: a hit might have no passage.
-    return {
-        "knn": knn,
-        "min_score": query.boost * score_from_cosine(query.min_cosine, EngineType.ELASTICSEARCH, SearchMethod.KNN),
-    }
+    minimum = score_from_cosine(query.min_cosine, EngineType.ELASTICSEARCH, SearchMethod.KNN)
+    return {"knn": knn, "min_score": query.boost * minimum}
 
 
 def _elasticsearch_knn(query: VectorQuery) -> Json:
@@ -286,27 +283,24 @@ def _opensearch_clause(query: VectorQuery) -> Json:
     }
     if query.filter is not None:
         knn["filter"] = query.filter
+    found: Json = {"knn": {query.path: knn}}
     if query.oversample is None and query.min_cosine is None:
-        found: Json = {"knn": {query.path: knn}}
         return _nested_query(query, found) if query.passages else {"knn": {query.path: knn | _boost(query)}}
     # OpenSearch's own rescoring needs its native library, and its own minimum excludes k: a script over what the graph
     # found does both.
-    return _script_score(
-        EngineType.OPENSEARCH, query, {"bool": {"must": [{"knn": {query.path: knn}}], "filter": [_has_vector(query)]}}
-    )
+    documents = {"bool": {"must": [found], "filter": [_has_vector(query)]}}
+    return _script_score(EngineType.OPENSEARCH, query, documents)
 
 
 def _exact_clause(engine_type: EngineType, query: VectorQuery) -> Json:
     """All documents that have a vector and pass the filter."""
-    filters = [_has_vector(query)]
-    if query.passages:
-        passages = _script_score(engine_type, query, filters[0])
-        # Passages know nothing of the fields of their document, so the filter is outside; it costs no hits, since
-        # every passage is scored.
-        return passages if query.filter is None else {"bool": {"must": [passages], "filter": [query.filter]}}
-    if query.filter is not None:
-        filters.append(query.filter)
-    return _script_score(engine_type, query, {"bool": {"filter": filters}})
+    filters = [] if query.filter is None else [query.filter]
+    if not query.passages:
+        return _script_score(engine_type, query, {"bool": {"filter": [_has_vector(query), *filters]}})
+    # Passages know nothing of the fields of their document, so the filter is outside; it costs no hits, since every
+    # passage is scored.
+    passages = _script_score(engine_type, query, _has_vector(query))
+    return {"bool": {"must": [passages], "filter": filters}} if filters else passages
 
 
 def _has_vector(query: VectorQuery) -> Json:
@@ -343,8 +337,9 @@ def _boost(query: VectorQuery) -> Json:
 def _script(engine_type: EngineType, query: VectorQuery) -> Json:
     vector = to_float_list(query.vector)
     if engine_type is EngineType.ELASTICSEARCH:
-        source = f"cosineSimilarity(params.q, '{_escape_field(query.path)}') + 1.0"
-        return {"source": source, "params": {"q": vector}}
+        # Nothing in the field's name may end the string.
+        field = query.path.replace("\\", "\\\\").replace("'", "\\'")
+        return {"source": f"cosineSimilarity(params.q, '{field}') + 1.0", "params": {"q": vector}}
     params = {"field": query.path, "query_value": vector, "space_type": "cosinesimil"}
     return {"lang": "knn", "source": "knn_score", "params": params}
 
@@ -354,8 +349,3 @@ def _contains_nested(query: object) -> bool:
         nested = query.get("nested")  # a query, unless a field is called so
         return (isinstance(nested, dict) and "path" in nested) or any(map(_contains_nested, query.values()))
     return isinstance(query, list) and any(map(_contains_nested, query))
-
-
-def _escape_field(field: str) -> str:
-    """A field's name inside a string of a script: nothing in it may end the string."""
-    return field.replace("\\", "\\\\").replace("'", "\\'")

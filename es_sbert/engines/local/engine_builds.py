@@ -22,14 +22,8 @@ from es_sbert.errors import LocalEngineError
 
 # What is taken of SonarQube's Elasticsearch: the modules with free features that the build for tests lacks.
 SONARQUBE_MODULES = (
-    "aggregations",
-    "analysis-common",
-    "ingest-common",
-    "lang-painless",
-    "parent-join",
-    "reindex",
-    "rest-root",
-)
+    "aggregations", "analysis-common", "ingest-common", "lang-painless", "parent-join", "reindex", "rest-root",
+)  # fmt: skip
 _LATER_SONARQUBE_MODULES = ("counted-keyword", "dot-prefix-validation", "health-shards-availability")
 
 
@@ -142,53 +136,36 @@ def _opensearch_plugin(artifact: str, plugin: str, version: str, megabytes: int)
 
 # As the table of docs/commands/engine.md names them.
 _NOT_IN_SONARQUBE = (
-    "search templates",
-    "_rank_eval",
-    "_async_search",
-    "percolator",
-    "rank_feature",
-    "geo_shape",
-    "data streams",
-    "ILM",
+    "search templates", "_rank_eval", "_async_search", "percolator", "rank_feature", "geo_shape", "data streams", "ILM",
     "_sql",
-)
+)  # fmt: skip
 
 
-def _elasticsearch_build(
-    name: str,
-    version: str,
-    *modules: Piece,
-    megabytes: int,
-    port: int,
-    minimum_jdk: int = 21,
-    missing_features: tuple[str, ...] = _NOT_IN_SONARQUBE,
-) -> EngineBuild:
-    return EngineBuild(
-        name=name,
-        product="Elasticsearch",
-        version=version,
-        port=port,
-        minimum_jdk=minimum_jdk,
-        pieces=(_server("Elasticsearch", version, megabytes), *modules),
-        # The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
-        settings=(("xpack.security.enabled", "false"),),
-        missing_features=missing_features,
-    )
-
-
+# The servers listen on the loopback interface only, and TLS with passwords would be in the way of a first try.
+_NO_SECURITY = (("xpack.security.enabled", "false"),)
 # Versions must match exactly: the modules of SonarQube 26.9 are those of Elasticsearch 9.4.3.
 _ES9_MODULES = _sonarqube_modules("26.9.0.129388", 947, (*SONARQUBE_MODULES, *_LATER_SONARQUBE_MODULES))
 _ES8_MODULES = _sonarqube_modules("26.2.0.119303", 910, SONARQUBE_MODULES)
 _MISSING_IN_SMALL = (
-    "scripts",
-    "GET /",
-    "_reindex",
-    "language analyzers",
-    "ingest processors",
-    "parent and child documents",
-    "bucket_sort",
-    *_NOT_IN_SONARQUBE,
+    "scripts", "GET /", "_reindex", "language analyzers", "ingest processors", "parent and child documents",
+    "bucket_sort", *_NOT_IN_SONARQUBE,
+)  # fmt: skip
+_ES9 = EngineBuild(
+    name="es9",
+    product="Elasticsearch",
+    version="9.4.3",
+    port=9200,
+    minimum_jdk=21,
+    pieces=(_server("Elasticsearch", "9.4.3", 123), _ES9_MODULES),
+    settings=_NO_SECURITY,
+    missing_features=_NOT_IN_SONARQUBE,
 )
+_SMALL_PIECES = (_server("Elasticsearch", "9.5.0", 130),)
+_ES9_SMALL = replace(
+    _ES9, name="es9-small", version="9.5.0", port=9209, pieces=_SMALL_PIECES, missing_features=_MISSING_IN_SMALL
+)
+_ES8_PIECES = (_server("Elasticsearch", "8.19.8", 98), _ES8_MODULES)
+_ES8 = replace(_ES9, name="es8", version="8.19.8", port=9208, minimum_jdk=17, pieces=_ES8_PIECES)
 _OPENSEARCH = EngineBuild(
     name="opensearch",
     product="OpenSearch",
@@ -204,17 +181,9 @@ _OPENSEARCH = EngineBuild(
     missing_features=("the native libraries of faiss and nmslib (`engine: lucene` works)",),
 )
 _ML_PLUGIN = _opensearch_plugin("opensearch-ml-plugin", "opensearch-ml", "3.6.0.0", 390)
+_OPENSEARCH_ML = replace(_OPENSEARCH, name="opensearch-ml", port=9211, pieces=(*_OPENSEARCH.pieces, _ML_PLUGIN))
 
-ENGINES = {
-    build.name: build
-    for build in (
-        _elasticsearch_build("es9", "9.4.3", _ES9_MODULES, megabytes=123, port=9200),
-        _elasticsearch_build("es9-small", "9.5.0", megabytes=130, port=9209, missing_features=_MISSING_IN_SMALL),
-        _elasticsearch_build("es8", "8.19.8", _ES8_MODULES, megabytes=98, port=9208, minimum_jdk=17),
-        _OPENSEARCH,
-        replace(_OPENSEARCH, name="opensearch-ml", port=9211, pieces=(*_OPENSEARCH.pieces, _ML_PLUGIN)),
-    )
-}
+ENGINES = {build.name: build for build in (_ES9, _ES9_SMALL, _ES8, _OPENSEARCH, _OPENSEARCH_ML)}
 
 
 def find_build(name: str) -> EngineBuild:
@@ -223,9 +192,6 @@ def find_build(name: str) -> EngineBuild:
     Raises:
         LocalEngineError: no such name.
     """
-    try:
-        return ENGINES[name]
-    except KeyError:
-        raise LocalEngineError(
-            f"there is no engine called {name!r}", f"Choose one of {', '.join(sorted(ENGINES))}."
-        ) from None
+    if name not in ENGINES:
+        raise LocalEngineError(f"there is no engine called {name!r}", f"Choose one of {', '.join(sorted(ENGINES))}.")
+    return ENGINES[name]

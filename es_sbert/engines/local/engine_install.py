@@ -44,14 +44,8 @@ class Maven:
             LocalEngineError: Maven failed.
         """
         self.progress(f"Fetching {artifact.coordinates} with Maven (about {artifact.megabytes} MB, once) …")
-        command = [
-            self.program,
-            "-q",
-            "-B",
-            COPY_GOAL,
-            f"-Dartifact={artifact.coordinates}",
-            f"-DoutputDirectory={folder}",
-        ]
+        source, target = f"-Dartifact={artifact.coordinates}", f"-DoutputDirectory={folder}"
+        command = [self.program, "-q", "-B", COPY_GOAL, source, target]
         # Not in the user's working directory: a pom.xml there would be read and might fail.
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False

@@ -22,38 +22,18 @@ NEWEST_TESTED_JDK = 25
 
 # What the servers' own modules and their jvm.options ask for. Runtimes made with jlink, such as those that
 # pip packages carry, lack the vector incubator and die at start with "Module not found".
-REQUIRED_MODULES = frozenset(
-    {
-        "java.desktop",
-        "java.instrument",
-        "java.logging",
-        "java.management",
-        "java.naming",
-        "java.net.http",
-        "java.security.jgss",
-        "java.sql",
-        "jdk.attach",
-        "jdk.incubator.vector",
-        "jdk.management",
-        "jdk.net",
-        "jdk.unsupported",
-    }
-)
+REQUIRED_MODULES = frozenset({
+    "java.desktop", "java.instrument", "java.logging", "java.management", "java.naming", "java.net.http",
+    "java.security.jgss", "java.sql", "jdk.attach", "jdk.incubator.vector", "jdk.management", "jdk.net",
+    "jdk.unsupported",
+})  # fmt: skip
 
 JDK_FOLDERS = (
-    "/usr/lib/jvm/*",
-    "/usr/lib64/jvm/*",
-    "/usr/java/*",
-    "/opt/java/*",
-    "/opt/jdk*",
-    "/opt/*jdk*",
+    "/usr/lib/jvm/*", "/usr/lib64/jvm/*", "/usr/java/*", "/opt/java/*", "/opt/jdk*", "/opt/*jdk*",
     "/Library/Java/JavaVirtualMachines/*/Contents/Home",
     "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
-    "~/.sdkman/candidates/java/*",
-    "~/.jdks/*",
-    "~/.asdf/installs/java/*",
-    "~/.local/share/mise/installs/java/*",
-)
+    "~/.sdkman/candidates/java/*", "~/.jdks/*", "~/.asdf/installs/java/*", "~/.local/share/mise/installs/java/*",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

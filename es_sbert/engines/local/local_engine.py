@@ -265,13 +265,9 @@ def _launch(
     console = server_process.prepare_work_folder(build, home, port, work, account)
     who = f" as {account.name}" if account else ""
     progress(f"Starting {build.label} on port {port}{who} with Java {jdk.version} ({jdk.home}), {heap} heap …")
-    pid = server_process.start_process(
-        [str(home / build.launcher)],
-        folder=home,
-        environment=server_process.server_environment(build, jdk.home, heap, work, os.environ),
-        console=console,
-        account=account,
-    )
+    command = [str(home / build.launcher)]
+    environment = server_process.server_environment(build, jdk.home, heap, work, os.environ)
+    pid = server_process.start_process(command, folder=home, environment=environment, console=console, account=account)
     engine = RunningEngine(
         name=build.name,
         version=build.version,

@@ -39,14 +39,11 @@ class Account:
         Only the classic permission bits are read: access-control lists and further groups are not looked at.
         """
         resolved = folder.resolve()
-        return all(self._has(each.stat(), stat.S_IXOTH) for each in (resolved, *resolved.parents))
+        return all(self._may_pass(each.stat()) for each in (resolved, *resolved.parents))
 
-    def _has(self, status: os.stat_result, permission_of_others: int) -> bool:
-        if status.st_uid == self.uid:
-            return bool(status.st_mode & permission_of_others << 6)
-        if status.st_gid == self.gid:
-            return bool(status.st_mode & permission_of_others << 3)
-        return bool(status.st_mode & permission_of_others)
+    def _may_pass(self, status: os.stat_result) -> bool:
+        of_group = stat.S_IXGRP if status.st_gid == self.gid else stat.S_IXOTH
+        return bool(status.st_mode & (stat.S_IXUSR if status.st_uid == self.uid else of_group))
 
 
 def server_account(user: str = UNPRIVILEGED_USER) -> Account | None:
@@ -149,14 +146,9 @@ def _identity_from_proc(pid: int) -> str | None:
 
 
 def _identity_from_ps(pid: int) -> str | None:
+    command, environment = ["ps", "-o", "stat=,lstart=", "-p", str(pid)], {**os.environ, "LC_ALL": "C"}
     try:
-        said = subprocess.run(
-            ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-        )
+        said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     except FileNotFoundError:
         raise LocalEngineError(
             "this system has neither /proc nor ps, so a server's process cannot be recognised",
@@ -325,7 +317,8 @@ def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, a
     Returns:
         The file for the server's console output; the previous run's file is kept in the same folder.
     """
-    for folder in (work, work / "data", work / "logs", work / "tmp"):
+    folders = (work, work / "data", work / "logs", work / "tmp")
+    for folder in folders:
         folder.mkdir(exist_ok=True)
     conf = work / "conf"
     if conf.exists():
@@ -338,8 +331,7 @@ def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, a
     if console.exists():
         os.replace(console, console.with_name("console.previous.log"))
     if account is not None:
-        mine = [work, work / "data", work / "logs", work / "tmp", conf, *conf.rglob("*")]
-        for path in mine:
+        for path in (*folders, conf, *conf.rglob("*")):
             os.chown(path, account.uid, account.gid)
     work.chmod(0o700)  # documents are private
     return console

@@ -11,26 +11,19 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from cachetools import LRUCache
 
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import slice_by_size
+from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.encoder import Encoder, EncodeResult, EncoderInfo
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import Overloaded, UsageError
-from es_sbert.gateway.embedding.request_queue import (
-    BatchSlice,
-    QueuedRequest,
-    join_results,
-    join_texts,
-    next_batch,
-    select_rows,
-)
+from es_sbert.gateway.embedding.request_queue import BatchSlice, QueuedRequest, join_results, next_batch, select_rows
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.settings import EmbeddingSettings
 
@@ -68,6 +61,7 @@ class BatchingEmbedder:
     Attributes:
         info: Description of the encoder.
         batches_in_flight: Maximum batches that run or wait in the encoder.
+        close: Closes the encoder and its threads.
     """
 
     def __init__(
@@ -92,7 +86,7 @@ class BatchingEmbedder:
         self._free = asyncio.Event()  # set while there are none
         self._free.set()
         self._running: set[asyncio.Task[None]] = set()  # one task for each batch in flight
-        self._closer = weakref.finalize(self, _close, encoder, self._threads)
+        self.close = weakref.finalize(self, _close, encoder, self._threads)
 
     async def embed(self, texts: Sequence[str], kind: PromptKind | None = None, caller: bytes = b"") -> EncodeResult:
         """Vectors of texts, in order.
@@ -127,19 +121,19 @@ class BatchingEmbedder:
             return EncodeResult(np.empty((0, self.info.dimensions), np.float32), np.empty(0, int), np.empty(0, bool))
         return join_results(entry for entry in cached if entry is not None)
 
-    async def run_in_thread(self, work: Callable[[Encoder], T]) -> T:
-        """Run other work with the encoder, in one of the threads for batches."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._encoder)
+    async def make_chunker(self, tokens: int, overlap: int, kind: PromptKind) -> Chunker:
+        """See `Encoder.splitter`."""
+        return await self.run_in_thread(self._encoder.splitter, tokens, overlap, kind)
+
+    async def run_in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function in one of the threads for batches."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def drain(self) -> None:
         """Wait until all requests are done."""
         await self._free.wait()
         if self._running:  # batches of cancelled requests
             await asyncio.wait(self._running)
-
-    def close(self) -> None:
-        """Close the encoder and its threads."""
-        self._closer()
 
     async def _run(self, texts: list[str], kind: PromptKind | None) -> EncodeResult:
         limit = self._settings.waiting_texts
@@ -169,7 +163,7 @@ class BatchingEmbedder:
         if sum(map(len, texts)) <= _TOKENIZE_INLINE_CHARACTERS:
             return self._encoder.tokenize(texts, kind)
         parts = [
-            await self.run_in_thread(partial(_tokenize_part, part, kind))
+            await self.run_in_thread(self._encoder.tokenize, part, kind)
             for part in slice_by_size(texts, len, _TOKENIZE_PART_CHARACTERS)
         ]
         return TokenizedTexts.joined(parts, self.info.max_tokens)
@@ -205,7 +199,7 @@ class BatchingEmbedder:
     async def _answer(self, batch: Sequence[BatchSlice]) -> None:
         start = time.perf_counter()
         try:
-            parts = await self.run_in_thread(partial(_encode_batch, batch))
+            parts = await self.run_in_thread(_encode_batch, batch, self._encoder)
         except Exception as error:
             if len(batch) == 1:
                 batch[0].request.fail(error)
@@ -247,13 +241,9 @@ def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None,
     return [(fingerprint, kind, digest) for digest in hashes]
 
 
-def _tokenize_part(texts: Sequence[str], kind: PromptKind | None, encoder: Encoder) -> TokenizedTexts:
-    return encoder.tokenize(texts, kind)
-
-
 def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> list[EncodeResult]:
     """Embed the texts of several requests; runs in a thread."""
-    texts = join_texts(batch)
+    texts = TokenizedTexts.joined([share.tokenized for share in batch], encoder.info.max_tokens)
     result = EncodeResult(encoder.embed(texts), texts.tokens, texts.truncated)
     ends = np.cumsum([len(share.numbers) for share in batch])  # (callers,)
     return [select_rows(result, slice(first, end)) for first, end in pairwise([0, *ends.tolist()])]

@@ -128,6 +128,9 @@ class ModelRegistry:
         settings: The models and their devices.
         embedding: Settings of their embedders.
         metrics: Counts models, texts and batches.
+
+    Attributes:
+        not_ready_reason: Why the default model cannot be used; None once it was loaded.
     """
 
     def __init__(self, settings: ModelSettings, embedding: EmbeddingSettings, metrics: GatewayMetrics) -> None:
@@ -139,8 +142,7 @@ class ModelRegistry:
         self._loaded: OrderedDict[str, BatchingEmbedder] = OrderedDict()
         self._loading: dict[str, asyncio.Task[BatchingEmbedder]] = {}
         self._log = ThrottledLog(logger)
-        self._default_loaded = False
-        self._default_failed = False
+        self.not_ready_reason: str | None = f"the model {settings.public_names[0]} is not loaded yet"
 
     async def get(self, name: str | None = None, fingerprint: str | None = None) -> BatchingEmbedder:
         """The embedder of a model.
@@ -193,16 +195,6 @@ class ModelRegistry:
                 "the gateway cannot load the model of the vectors", "The gateway's log has the reason and the remedy."
             ) from error
 
-    @property
-    def not_ready_reason(self) -> str | None:
-        """Why the default model cannot be used; None once it was loaded."""
-        if self._default_loaded:
-            return None
-        name = self.settings.public_names[0]
-        if self._default_failed:
-            return f"the model {name} cannot be loaded; the log says why"
-        return f"the model {name} is not loaded yet"
-
     async def close(self) -> None:
         """Finish the waiting requests and close all models."""
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
@@ -235,11 +227,13 @@ class ModelRegistry:
                 report=logger.info,
             )
         except EsSbertError:
-            self._default_failed |= default
+            if default and self.not_ready_reason is not None:
+                self.not_ready_reason = f"the model {public_name(model)} cannot be loaded; the log says why"
             raise
         for warning in encoder.info.warnings:
             logger.warning("%s: %s", public_name(model), warning)
-        self._default_loaded |= default
+        if default:
+            self.not_ready_reason = None
         embedder = BatchingEmbedder(encoder, self._embedding, self._cache, self._metrics)
         self._metrics.model_loaded(public_name(model), embedder.info.fingerprint)
         self._loaded[model] = embedder

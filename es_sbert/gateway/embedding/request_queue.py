@@ -125,12 +125,6 @@ def next_batch(waiting: list[QueuedRequest], tokens: int, *, oldest_first: bool)
     return shares
 
 
-def join_texts(shares: Iterable[BatchSlice]) -> TokenizedTexts:
-    """The texts of all slices, concatenated."""
-    parts = [share.tokenized for share in shares]
-    return TokenizedTexts.joined(parts, parts[0].max_tokens)
-
-
 def join_results(parts: Iterable[EncodeResult]) -> EncodeResult:
     """The vectors of all parts, one after the other: a copy, so that it does not keep other vectors in memory."""
     parts = list(parts)

@@ -33,9 +33,8 @@ class EngineApi(StrEnum):
 
 # Requests with the body of a search that return no hits.
 SEARCH_DIAGNOSTICS = frozenset({EngineApi.EXPLAIN, EngineApi.VALIDATE})
-SEARCH_APIS = (
-    frozenset({EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE})
-    | SEARCH_DIAGNOSTICS
+SEARCH_APIS = frozenset(
+    {EngineApi.SEARCH, EngineApi.ASYNC_SEARCH, EngineApi.COUNT, EngineApi.SEARCH_TEMPLATE, *SEARCH_DIAGNOSTICS}
 )
 MULTI_SEARCH_APIS = frozenset({EngineApi.MULTI_SEARCH, EngineApi.MULTI_SEARCH_TEMPLATE})
 BY_QUERY_APIS = frozenset({EngineApi.BY_QUERY, EngineApi.REINDEX})

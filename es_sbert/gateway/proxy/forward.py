@@ -194,12 +194,7 @@ async def fetch_response(upstream: Upstream, outgoing: OutgoingRequest) -> Buffe
         EngineUnreachable: the engine did not respond.
     """
     plain = [(name, value) for name, value in outgoing.headers if name != b"accept-encoding"]
-    try:
-        async with upstream.send(outgoing.method, outgoing.target, plain, outgoing.body) as reply:
-            upstream.detect_engine_type(reply)
-            body = await reply.read()
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise upstream.transport_error(error) from error
+    reply, body = await upstream.fetch(outgoing.method, outgoing.target, plain, outgoing.body)
     if reply.headers.get("content-encoding", "identity") != "identity":
         raise upstream.malformed_response("the response is compressed although the request did not accept that")
     return BufferedResponse(reply.status, end_to_end_headers(reply.raw_headers), body)

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import re
+import time
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from starlette.types import Message, Receive, Scope
 
 from es_sbert.errors import RequestTooLarge
 from es_sbert.gateway.admission import RequestSlot
-from es_sbert.gateway.errors import BadRequest
+from es_sbert.gateway.errors import BadRequest, RequestTimeout
 from es_sbert.gateway.settings import Limits
 
 # Headers that authenticate a caller. The gateway's requests on behalf of a caller carry them.
@@ -180,9 +181,11 @@ class IncomingRequest:
             Overloaded: it is complete, and the gateway is at its limit of concurrent requests.
             ClientDisconnect: the connection closed.
         """
-        received = 0
+        received, waited = 0, 0.0
         while not self.body_received.is_set():
-            message = await self.slot.timer.next(self.receive, received)
+            start = time.monotonic()
+            message = await self._next_message(received, waited)
+            waited += time.monotonic() - start
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             chunk: bytes = message.get("body", b"")
@@ -197,6 +200,35 @@ class IncomingRequest:
                 self.body_received.set()
             if chunk:
                 yield chunk
+
+    async def _next_message(self, received: int, waited: float) -> Message:
+        """The next message of the body. Only time spent waiting for the client counts.
+
+        Args:
+            received: Bytes received before.
+            waited: Seconds that it took to receive them.
+
+        Raises:
+            RequestTimeout: it did not arrive in time.
+        """
+        limits = self.limits
+        total = limits.body_seconds - waited
+        at_rate = limits.body_grace_seconds + received / limits.body_rate - waited
+        try:
+            async with asyncio.timeout(min(limits.idle_seconds, total, at_rate)):
+                return await self.receive()
+        except TimeoutError:
+            if limits.idle_seconds <= min(total, at_rate):
+                reason = f"nothing of the request's body arrived for {limits.idle_seconds:g} seconds"
+            elif total <= at_rate:
+                reason = f"the request's body did not arrive within {limits.body_seconds:g} seconds"
+            else:
+                reason = f"the request's body arrived at less than {limits.body_rate:,g} bytes per second"
+            raise RequestTimeout(
+                reason,
+                "Send it again, in smaller requests, or start the gateway with other limits: --body-timeout and "
+                "--min-body-rate.",
+            ) from None
 
     async def body(self) -> bytes:
         """The whole body, as sent.

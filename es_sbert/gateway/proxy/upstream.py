@@ -22,6 +22,7 @@ from es_sbert.engines.address import Address, parse_address
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.engines.error_mapping import connection_error, response_error
 from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers
 from es_sbert.gateway.settings import Limits
@@ -65,6 +66,8 @@ class Upstream:
         limits: Timeouts.
 
     Attributes:
+        url: The engine's address, without credentials.
+        own_credentials: The gateway's own credentials as headers; empty if it has none.
         engine_type: None until the engine has responded.
         log: For what only the operator may know.
 
@@ -74,25 +77,18 @@ class Upstream:
 
     def __init__(self, settings: EngineSettings, limits: Limits) -> None:
         self._address: Address = parse_address(settings)
+        own = self._address.authorization
+        self.own_credentials: Headers = [] if own is None else [(b"authorization", own.encode())]
+        self.url = self._address.url
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
         self.engine_type: EngineType | None = None
         self.log = ThrottledLog(logger)
 
     @property
-    def url(self) -> str:
-        """The engine's address, without credentials."""
-        return self._address.url
-
-    @property
     def engine_type_or_default(self) -> EngineType:
         """The engine's type; correct once the engine has responded."""
         return self.engine_type or EngineType.ELASTICSEARCH
-
-    @property
-    def own_authorization(self) -> str | None:
-        """The gateway's own credentials as the value of a header; None if it has none."""
-        return self._address.authorization
 
     def open(self) -> None:
         """Create the HTTP session, in a running event loop."""
@@ -125,11 +121,26 @@ class Upstream:
         """
         assert self._session is not None, "open"
         # The target begins with a slash, so it cannot change the host.
-        url = URL(self._address.url + target.decode("ascii"), encoded=True)
+        url = URL(self.url + target.decode("ascii"), encoded=True)
         data = _LargeBody(body) if isinstance(body, bytes) and len(body) > _MAX_SINGLE_WRITE_BYTES else body
         return self._session.request(
             method, url, headers=decode_headers(end_to_end_headers(headers)), data=data, allow_redirects=False
         )
+
+    async def fetch(
+        self, method: str, target: bytes, headers: Headers, body: bytes | None
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        """Send a request and read the whole response, which is not decompressed.
+
+        Raises:
+            EngineUnreachable: the engine did not respond.
+        """
+        try:
+            async with self.send(method, target, headers, body) as reply:
+                self.detect_engine_type(reply)
+                return reply, await reply.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self.transport_error(error) from error
 
     async def request(
         self, method: str, target: str, headers: Headers, body: Json | bytes | None = None, content_type: str = _JSON
@@ -148,17 +159,8 @@ class Upstream:
         if body is not None:
             headers.append((b"content-type", content_type.encode()))
             body = body if isinstance(body, bytes) else orjson.dumps(body)
-        try:
-            async with self.send(method, target.encode(), headers, body) as reply:
-                self.detect_engine_type(reply)
-                raw = await reply.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self.transport_error(error) from error
-        try:
-            # Not orjson: documents may contain lone surrogates.
-            return UpstreamReply(reply.status, json.loads(raw))
-        except (ValueError, RecursionError):
-            return UpstreamReply(reply.status, None)
+        reply, raw = await self.fetch(method, target.encode(), headers, body)
+        return await offload_if_large(len(raw), _parse_reply, reply.status, raw)
 
     async def request_as_gateway(self, method: str, target: str, body: bytes, content_type: str) -> tuple[int, Any]:
         """Send a request with the gateway's own credentials; returns status and parsed body.
@@ -166,9 +168,7 @@ class Upstream:
         Raises:
             EngineUnreachable: the engine did not respond.
         """
-        own = self.own_authorization
-        headers = [] if own is None else [(b"authorization", own.encode())]
-        reply = await self.request(method, target, headers, body, content_type)
+        reply = await self.request(method, target, self.own_credentials, body, content_type)
         return reply.status, reply.body
 
     async def health_problem(self) -> str | None:
@@ -270,6 +270,14 @@ class Upstream:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+def _parse_reply(status: int, raw: bytes) -> UpstreamReply:
+    try:
+        # Not orjson: documents may contain lone surrogates.
+        return UpstreamReply(status, json.loads(raw))
+    except (ValueError, RecursionError):
+        return UpstreamReply(status, None)
 
 
 class _LargeBody(aiohttp.Payload):

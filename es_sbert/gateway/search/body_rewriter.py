@@ -14,10 +14,8 @@ from es_sbert.engines.engine import Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import MemberFunctions, clause_list, map_clauses, map_members
 from es_sbert.gateway.search.full_text_queries import may_name_field
-from es_sbert.gateway.search.knn_clauses import knn_section
 from es_sbert.gateway.search.query_rewriter import QueryPosition, QueryRewriter
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
-from es_sbert.search.search_scope import SearchScope
 
 # What every document at a position must match: a semantic query there finds the k nearest of these documents.
 RequiredFilters = tuple[Json, ...]
@@ -57,10 +55,6 @@ def sorts_by_score(body: Json) -> bool:
     return any(isinstance(name, str) and name.startswith("_score") for name in names)
 
 
-def _unscored(filters: RequiredFilters) -> QueryPosition:
-    return QueryPosition(scores=False, filters=filters, with_inner_hits=False)
-
-
 class _BodyRewriter:
     """Rewrites the parts of a search body. Each method returns the identical object if nothing in it changes."""
 
@@ -68,36 +62,26 @@ class _BodyRewriter:
         self._queries = queries
 
     def body(self, body: Json) -> Json:
-        query = self._query(QueryPosition(scores_from_filters=sorts_by_score(body)), body.get("query"))
+        query = self._queries.rewrite(body.get("query"), QueryPosition(scores_from_filters=sorts_by_score(body)))
         # With a section `knn`, hits need not match the query.
-        filters = () if "knn" in body else self._required(body.get("query"))
+        filters = () if "knn" in body else self._queries.required(body.get("query"))
         aggregations = partial(self._aggregations, filters)
         functions: MemberFunctions = {
             "query": lambda _: query,
-            "knn": lambda sections: map_clauses(sections, self._knn_section),
-            "post_filter": partial(self._query, _unscored(filters)),
+            "knn": lambda sections: map_clauses(sections, self._queries.rewrite_knn_section),
+            "post_filter": self._unscored(filters),
             "aggs": aggregations,
             "aggregations": aggregations,
             "rescore": partial(self._rescore, filters),
             "highlight": self._highlight,
             "retriever": partial(self._retriever, ()),
         }
-        rewritten: Json = map_members(body, functions)
-        return rewritten
+        return map_members(body, functions)
 
-    def _query(self, position: QueryPosition, query: Any) -> Any:
-        return self._queries.rewrite(query, position) if isinstance(query, dict) else query
-
-    def _required(self, query: Any) -> RequiredFilters:
-        return self._queries.required(query) if isinstance(query, dict) else ()
-
-    def _knn_section(self, section: Json) -> Json:
-        """A section `knn` of Elasticsearch, in a search body or as a retriever."""
-        semantic = self._queries.parser.parse({"knn": section})
-        if semantic is None:
-            return section
-        inner_hits = self._queries.inner_hits_name(semantic.target)
-        return knn_section(semantic, section, self._queries.vector(semantic), inner_hits)
+    def _unscored(self, filters: RequiredFilters) -> Callable[[Any], Any]:
+        """A function that rewrites a query whose score does not count."""
+        position = QueryPosition(scores=False, filters=filters, with_inner_hits=False)
+        return partial(self._queries.rewrite, position=position)
 
     def _aggregations(self, filters: RequiredFilters, aggregations: Any) -> Any:
         return _map_objects(aggregations, partial(self._aggregation, filters))
@@ -105,35 +89,35 @@ class _BodyRewriter:
     def _aggregation(self, filters: RequiredFilters, aggregation: Json) -> Json:
         if not _AGGREGATIONS_OF_OTHER_DOCUMENTS.isdisjoint(aggregation):
             filters = ()
-        inner = (*filters, *self._required(aggregation.get("filter")))
-        query = partial(self._query, _unscored(filters))
+        inner = partial(self._aggregations, (*filters, *self._queries.required(aggregation.get("filter"))))
+        query = self._unscored(filters)
 
         def named_filters(queries: Any) -> Any:
             return _map_objects(queries, query) if isinstance(queries, dict) else map_clauses(queries, query)
 
+        filtered = partial(map_members, functions={"filters": named_filters})
+        compared = partial(map_members, functions={"background_filter": self._unscored(())})
         functions: MemberFunctions = {
             "filter": query,
-            **dict.fromkeys(
-                ("filters", "adjacency_matrix"), lambda body: map_members(body, {"filters": named_filters})
-            ),
-            **dict.fromkeys(
-                ("significant_terms", "significant_text"),
-                lambda body: map_members(body, {"background_filter": partial(self._query, _unscored(()))}),
-            ),
-            **dict.fromkeys(("aggs", "aggregations"), partial(self._aggregations, inner)),
+            "filters": filtered,
+            "adjacency_matrix": filtered,
+            "significant_terms": compared,
+            "significant_text": compared,
+            "aggs": inner,
+            "aggregations": inner,
         }
-        rewritten: Json = map_members(aggregation, functions)
-        return rewritten
+        return map_members(aggregation, functions)
 
     def _rescore(self, filters: RequiredFilters, rescore: Any) -> Any:
-        query = partial(self._query, QueryPosition(filters=filters, with_inner_hits=False))
+        position = QueryPosition(filters=filters, with_inner_hits=False)
+        query = partial(self._queries.rewrite, position=position)
         functions = {"query": lambda body: map_members(body, {"rescore_query": query})}
         return map_clauses(rescore, lambda window: map_members(window, functions))
 
     def _highlight(self, highlight: Any) -> Any:
         position = QueryPosition(scores=False, with_inner_hits=False, words=True)
         functions: MemberFunctions = {
-            "highlight_query": partial(self._query, position),
+            "highlight_query": partial(self._queries.rewrite, position=position),
             # By field, or as a list to keep their order.
             "fields": lambda fields: map_clauses(fields, lambda field: _map_objects(field, self._highlight)),
         }
@@ -151,13 +135,15 @@ class _BodyRewriter:
         if kind == "retriever":
             return self._retriever(filters, body)
         if kind == "knn":
-            return self._knn_section(body)
-        unscored = _unscored((*filters, *self._required(body.get("query"))))
-        filters = (*filters, *(part for query in clause_list(body.get("filter")) for part in self._required(query)))
+            return self._queries.rewrite_knn_section(body)
+        unscored = self._unscored((*filters, *self._queries.required(body.get("query"))))
+        required = [part for query in clause_list(body.get("filter")) for part in self._queries.required(query)]
+        filters = (*filters, *required)
+        position = QueryPosition(filters=filters, scores_from_filters=sorts_by_score(body))
         retriever = partial(self._retriever, filters)
         functions: MemberFunctions = {
-            "filter": lambda queries: map_clauses(queries, partial(self._query, unscored)),
-            "query": partial(self._query, QueryPosition(filters=filters, scores_from_filters=sorts_by_score(body))),
+            "filter": lambda queries: map_clauses(queries, unscored),
+            "query": partial(self._queries.rewrite, position=position),
             "retriever": retriever,
             "rescore": partial(self._rescore, filters),
             "retrievers": lambda retrievers: map_clauses(retrievers, retriever),
@@ -184,7 +170,6 @@ _NOT_SEARCHED = frozenset({
     "_source", "docvalue_fields", "document", "documents", "ext", "fields", "meta", "params", "query_vector", "script",
     "script_fields", "stored_fields", "vector",
 })  # fmt: skip
-_PASS_THROUGH_HINT = "X-Es-Sbert: off passes the request through unchanged."
 
 
 def reject_unresolved(body: Json, parser: SemanticQueryParser) -> None:
@@ -195,11 +180,13 @@ def reject_unresolved(body: Json, parser: SemanticQueryParser) -> None:
         IndexMismatch: it names a vector field that does not exist.
     """
     for part, node in _objects(body):
-        for where, name in (*_searched_fields(part, node, parser), *_displayed_fields(part, node)):
+        for where, name in _named_fields(part, node, parser):
             target = parser.names.virtual_only(name)
             if target is not None:
                 raise BadRequest(
-                    f"{where} on {name} is not supported: {name} is a semantic field", _remedy(name, target)
+                    f"{where} on {name} is not supported: {name} is a semantic field",
+                    f'Search it as {{"match": {{"{name}": "…"}}}} and sort by _score; elsewhere name a field that '
+                    f"documents have, such as {target.name}. X-Es-Sbert: off passes the request through unchanged.",
                 )
 
 
@@ -224,8 +211,8 @@ def _objects(body: Json) -> Iterator[tuple[str, Json]]:
             pending += ((part, inner) for inner in value if isinstance(inner, dict | list))
 
 
-def _searched_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iterator[tuple[str, str]]:
-    """The fields that an object searches, each with the name of the query for messages."""
+def _named_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iterator[tuple[str, str]]:
+    """The fields by which an object searches, sorts or highlights, each with the name of the query for messages."""
     if part in _QUERIES_BY_FIELD_NAME:
         yield from ((f"a {part} query", name) for name in node)
     if part == "kql" and may_name_field(str(node.get("query")), parser.settings.virtual_field):
@@ -234,10 +221,6 @@ def _searched_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iter
         yield part or "a field", node["field"]
     if isinstance(node.get("fields"), list) and (isinstance(node.get("query"), str) or "like" in node):
         yield from ((part, name) for name in node["fields"] if isinstance(name, str))
-
-
-def _displayed_fields(part: str, node: Json) -> Iterator[tuple[str, str]]:
-    """The fields that hits are sorted by or highlighted in."""
     order = node.get("sort") if part != "bucket_sort" else None  # which sorts by names of aggregations
     for key in order if isinstance(order, list) else [order]:
         names = [key] if isinstance(key, str) else key if isinstance(key, dict) else ()
@@ -246,39 +229,23 @@ def _displayed_fields(part: str, node: Json) -> Iterator[tuple[str, str]]:
         yield from (("highlight", name) for field in clause_list(node.get("fields")) for name in field)
 
 
-def _remedy(name: str, target: SearchScope) -> str:
-    return (
-        f'Search it as {{"match": {{"{name}": "…"}}}} and sort by _score; elsewhere name a field that documents have, '
-        f"such as {target.name}. {_PASS_THROUGH_HINT}"
-    )
-
-
 # Options of a query on the virtual field that the engine's `match` does not have.
 _GATEWAY_OPTIONS = frozenset({"k", "min_cosine"})
 
 
-def strip_extensions(body: Json, virtual_field: str) -> Json:
+def strip_extensions(value: Any, virtual_field: str) -> Any:
     """A search without the gateway's options, for indices that do not exist or that the caller may not search.
 
     Returns:
         The identical object if there are none.
     """
-    stripped: Json = _strip(virtual_field, body)
-    return stripped
-
-
-def _strip(virtual_field: str, value: Any) -> Any:
-    if isinstance(value, list):
-        new = [_strip(virtual_field, item) for item in value]
-        return new if any(after is not before for after, before in zip(new, value, strict=True)) else value
+    strip = partial(strip_extensions, virtual_field=virtual_field)
     if not isinstance(value, dict):
-        return value
-    functions: dict[str, Callable[[Any], Any]] = dict.fromkeys(value, partial(_strip, virtual_field))
-    functions |= {
-        name: _strip_options
-        for name, inner in value.items()
-        if isinstance(inner, dict) and (name == virtual_field or name.startswith(f"{virtual_field}."))
-    }
+        return map_clauses(value, strip)
+    functions: dict[str, Callable[[Any], Any]] = dict.fromkeys(value, strip)
+    for name, inner in value.items():
+        if isinstance(inner, dict) and (name == virtual_field or name.startswith(f"{virtual_field}.")):
+            functions[name] = _strip_options
     return map_members(value, functions)
 
 

@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from es_sbert.engines.engine import Json
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
@@ -30,13 +30,15 @@ _INNER_QUERY_MEMBERS: dict[str, tuple[str, ...]] = {
     "pinned": ("organic",),
     "hybrid": ("queries", "filter"),
 }
+# A query type and the name of a member that holds queries.
+Member = tuple[str, str]
 # Members whose queries match without scoring.
 UNSCORED_MEMBERS = frozenset({
     ("bool", "filter"), ("bool", "must_not"), ("constant_score", "filter"), ("boosting", "negative"),
-    ("hybrid", "filter"),
+    ("function_score", "functions"), ("hybrid", "filter"),
 })  # fmt: skip
-# Members whose matches are unwanted.
-_NEGATIVE_MEMBERS = frozenset({("bool", "must_not"), ("boosting", "negative")})
+# Members whose matches are unwanted; none of them scores.
+NEGATIVE_MEMBERS = frozenset({("bool", "must_not"), ("boosting", "negative")})
 # Members that hold objects with a query as their `filter`.
 _MEMBERS_WITH_FILTER = frozenset({("function_score", "functions")})
 
@@ -44,15 +46,16 @@ _MEMBERS_WITH_FILTER = frozenset({("function_score", "functions")})
 JOINING_QUERIES = frozenset({"nested", "has_child", "has_parent"})
 
 
-def map_members(node: Any, functions: MemberFunctions) -> Any:
-    """An object with some of its members replaced; missing members are skipped."""
-    if not isinstance(node, dict):
+def map_members(node: T, functions: MemberFunctions) -> T:
+    """An object with some of its members replaced; missing members are skipped. Any other value is returned as is."""
+    members: Any = node
+    if not isinstance(members, dict):
         return node
     changed: Json = {}
     for name, function in functions.items():
-        if name in node and (new := function(node[name])) is not node[name]:
+        if name in members and (new := function(members[name])) is not members[name]:
             changed[name] = new
-    return node | changed if changed else node
+    return cast("T", members | changed) if changed else node
 
 
 def map_clauses(value: Any, function: Callable[[Json], Json]) -> Any:
@@ -138,43 +141,30 @@ class ContainsCache(IdentityCache[bool]):
         return predicate(node) or any(self(inner, predicate) for inner in inner_queries(node))
 
 
-class InnerRole(NamedTuple):
-    """The role of a query inside another.
-
-    Attributes:
-        scores: Whether its score counts.
-        negative: Whether its matches are unwanted.
-    """
-
-    scores: bool
-    negative: bool = False
-
-
-def map_inner_queries(node: Json, change: Callable[[Json, InnerRole], Json]) -> Json:
+def map_inner_queries(node: Json, change: Callable[[Json, Member], Json]) -> Json:
     """A compound query with its inner queries replaced.
 
     Args:
-        change: From an inner query and its role to its replacement.
+        change: From an inner query and the member that holds it to its replacement.
     """
     inner = decode_wrapper(node)
     if inner is not node:
-        new_inner = change(inner, InnerRole(scores=True))
+        new_inner = change(inner, ("wrapper", "query"))
         return node if new_inner is inner else new_inner
     query = query_type_and_body(node)
     if query is None:
         return node
     kind, body = query
 
-    def change_member(member: str, value: Any) -> Any:
-        role = InnerRole((kind, member) not in UNSCORED_MEMBERS, (kind, member) in _NEGATIVE_MEMBERS)
-        if (kind, member) in _MEMBERS_WITH_FILTER:
-            return map_clauses(value, lambda part: map_members(part, {"filter": change_filter}))
-        return map_clauses(value, lambda part: change(part, role))
+    def change_clause(member: str, clause: Json) -> Json:
+        if (kind, member) not in _MEMBERS_WITH_FILTER:
+            return change(clause, (kind, member))
+        if not isinstance(clause.get("filter"), dict):
+            return clause
+        return map_members(clause, {"filter": lambda query: change(query, (kind, member))})
 
-    def change_filter(value: Any) -> Any:
-        return change(value, InnerRole(scores=False)) if isinstance(value, dict) else value
-
-    new = map_members(body, {name: partial(change_member, name) for name in _INNER_QUERY_MEMBERS.get(kind, ())})
+    members = _INNER_QUERY_MEMBERS.get(kind, ())
+    new = map_members(body, {name: partial(map_clauses, function=partial(change_clause, name)) for name in members})
     return node if new is body else {kind: new}
 
 

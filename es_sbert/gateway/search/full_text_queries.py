@@ -17,9 +17,9 @@ from luqum.thread import parse
 
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, decode_wrapper, query_type_and_body
 from es_sbert.gateway.search.semantic_query import (
+    SINGLE_FIELD_QUERIES,
     SemanticQuery,
     SemanticQueryParser,
     SemanticSyntax,
@@ -55,7 +55,8 @@ def split_virtual_fields(node: Json, parser: SemanticQueryParser) -> Json:
         if others:
             rest = {name: value for name, value in body.items() if name not in ("default_field", "fields", "_name")}
             should.append({kind: rest | {"fields": others}})
-        return {"bool": {"should": should, "minimum_should_match": 1} | _query_name(body)}
+        query_name = {"_name": body["_name"]} if "_name" in body else {}
+        return {"bool": {"should": should, "minimum_should_match": 1, **query_name}}
     if kind == "query_string":
         return query_string_as_bool(node, body, parser)
     return node
@@ -84,10 +85,6 @@ def _match_query(field: str, boost: float, text: object, body: Json) -> Json:
     own = body.get("boost", 1.0)
     factor = own if isinstance(own, int | float) and not isinstance(own, bool) else 1.0
     return {"match": {field: {"query": text, "boost": boost * factor}}}
-
-
-def _query_name(body: Json) -> Json:
-    return {"_name": body["_name"]} if "_name" in body else {}
 
 
 # Expressions of a field that select by other than a text.
@@ -183,7 +180,7 @@ class _TreeConverter:
         every = isinstance(tree, lucene.AndOperation) or (
             self._default_and and not isinstance(tree, lucene.OrOperation)
         )
-        clauses: dict[str, list[Json]] = {}
+        clauses: dict[str, Any] = {}
         for child in tree.children:
             if isinstance(child, lucene.Not | lucene.Prohibit):
                 clauses.setdefault("must_not", []).append(self.convert(child.children[0], boost))
@@ -191,10 +188,9 @@ class _TreeConverter:
                 clauses.setdefault("must", []).append(self.convert(child.children[0], boost))
             else:
                 clauses.setdefault("must" if every else "should", []).append(self.convert(child, boost))
-        query: dict[str, Any] = dict(clauses)
         if "should" in clauses and "must" not in clauses:
-            query["minimum_should_match"] = 1
-        return {"bool": query}
+            clauses["minimum_should_match"] = 1
+        return {"bool": clauses}
 
     def _query_string(self, tree: lucene.Item, boost: float) -> Json:
         rest = {name: value for name, value in self._body.items() if name not in ("query", "boost", "_name")}
@@ -219,7 +215,8 @@ def _plain_text(expression: lucene.Item) -> str:
     Raises:
         BadRequest: it is not a text.
     """
-    if isinstance(expression, _NOT_A_TEXT) or _has_wildcard(expression):
+    word = expression.value if isinstance(expression, lucene.Term) else "*"
+    if isinstance(expression, _NOT_A_TEXT) or (word != "*" and _WILDCARD.match(word)):
         raise BadRequest(
             f"{str(expression).strip()!r} is a range, a pattern or a proximity search, but a semantic query "
             "needs a text",
@@ -228,22 +225,14 @@ def _plain_text(expression: lucene.Item) -> str:
     if isinstance(expression, lucene.Phrase):
         return _ESCAPED.sub(r"\1", expression.value[1:-1])
     if isinstance(expression, lucene.Term):
-        return expression.value if expression.value == "*" else _ESCAPED.sub(r"\1", expression.value)
+        return word if word == "*" else _ESCAPED.sub(r"\1", word)
+    text = " ".join(_plain_text(child) for child in expression.children)
     if isinstance(expression, lucene.FieldGroup | lucene.Group | lucene.BaseOperation):
-        return " ".join(_plain_text(child) for child in expression.children)
-    return " ".join(_plain_text(child) for child in expression.children) or str(expression).strip()
+        return text
+    return text or str(expression).strip()
 
 
-def _has_wildcard(expression: lucene.Item) -> bool:
-    return (
-        isinstance(expression, lucene.Term)
-        and expression.value != "*"
-        and _WILDCARD.match(expression.value) is not None
-    )
-
-
-_SINGLE_FIELD_FULL_TEXT = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
-_MULTI_FIELD_FULL_TEXT = frozenset({"multi_match", "combined_fields", "simple_query_string"})
+_MULTI_FIELD_FULL_TEXT = _MULTI_FIELD_QUERIES - {"query_string"}
 _BOOST_SUFFIX = re.compile(r"\^[\d.]+$")
 
 
@@ -260,19 +249,13 @@ class HybridDetector:
     bool; the semantic query is added once, around all of them.
 
     Args:
-        names: Resolves the field names of the request.
-        settings: Defaults of semantic queries.
-        max_text_characters: Maximum length of a query text.
-        weight: Weight of a cosine score of 1 against BM25.
+        parser: Parses the semantic queries of the request; its settings are those of the hybrid queries too.
+        engine_type: Type of the engine.
     """
 
-    def __init__(
-        self, names: FieldResolver, settings: SemanticSettings, max_text_characters: int, weight: float
-    ) -> None:
-        self._names = names
-        self._settings = settings
-        self._max_text_characters = max_text_characters
-        self._weight = weight
+    def __init__(self, parser: SemanticQueryParser, engine_type: EngineType) -> None:
+        self._parser = parser
+        self._weight = semantic_weight(parser.settings, engine_type)
         self._cache: IdentityCache[tuple[str, SearchScope] | None] = IdentityCache()
 
     def semantic_part(self, node: Json) -> SemanticQuery | None:
@@ -283,13 +266,13 @@ class HybridDetector:
         Raises:
             IndexMismatch: the indices have vectors of different models.
         """
-        text_and_target = self._text_and_target(node)
+        text_and_target = self._cache.get(node, self._detect)
         if text_and_target is None:
             return None
         text, target = text_and_target
-        if not text.strip() or len(text) > self._max_text_characters:
+        if not text.strip() or len(text) > self._parser.max_text_characters:
             return None
-        settings = self._settings
+        settings = self._parser.settings
         return SemanticQuery(
             target,
             text,
@@ -300,15 +283,12 @@ class HybridDetector:
             syntax=SemanticSyntax.HYBRID,
         )
 
-    def _text_and_target(self, node: Json) -> tuple[str, SearchScope] | None:
-        return self._cache.get(node, self._detect)
-
     def _detect(self, node: Json) -> tuple[str, SearchScope] | None:
         query = query_type_and_body(decode_wrapper(node))
         if query is None:
             return None
         kind, body = query
-        if kind in _SINGLE_FIELD_FULL_TEXT and len(body) == 1:
+        if kind in SINGLE_FIELD_QUERIES and len(body) == 1:
             [(field, options)] = body.items()
             return self._search_target(options.get("query") if isinstance(options, dict) else options, [field])
         if kind in _MULTI_FIELD_FULL_TEXT:
@@ -319,7 +299,7 @@ class HybridDetector:
             clauses = clause_list(body.get("queries"))
         elif kind == "bool" and set(body) <= {"must", "should", "minimum_should_match", "boost"}:
             clauses = [*clause_list(body.get("must")), *clause_list(body.get("should"))]
-        results = [self._text_and_target(clause) for clause in clauses]
+        results = [self._cache.get(clause, self._detect) for clause in clauses]
         return results[0] if results and all(result == results[0] for result in results) else None
 
     def _search_target(self, value: Any, fields: Sequence[Any]) -> tuple[str, SearchScope] | None:
@@ -331,11 +311,11 @@ class HybridDetector:
 
     def _target(self, pattern: str) -> SearchScope | None:
         """The vector field of a text field as queries write it: `title`, `title.ngram` (a multi-field), `ti*`."""
+        names = self._parser.names
         if "*" in pattern:
-            matching = (field for field in self._names.texts() if fnmatchcase(field, pattern))
-            field = next(matching, None)
-            return None if field is None else self._names.for_text(field)
-        target = self._names.for_text(pattern)
+            field = next((field for field in names.texts() if fnmatchcase(field, pattern)), None)
+            return None if field is None else names.for_text(field)
+        target = names.for_text(pattern)
         if target is None and "." in pattern:
-            return self._names.for_text(pattern.rpartition(".")[0])
+            return names.for_text(pattern.rpartition(".")[0])
         return target

@@ -80,11 +80,6 @@ class SemanticBudget:
         self._texts: set[tuple[str, str]] = set()
         self._text_bytes = 0
 
-    @property
-    def queries(self) -> int:
-        """Number of semantic queries that are still allowed."""
-        return self._queries
-
     def check(self, queries: int, size: int) -> None:
         """Check the number of semantic queries of a search.
 
@@ -117,10 +112,9 @@ class SemanticBudget:
         """
         self.check(len(queries), 0)
         self._queries -= len(queries)
-        for key in queries:
-            if key not in self._texts:
-                self._texts.add(key)
-                self._text_bytes += len(key[1].encode("utf-8", "surrogatepass"))
+        new_texts = set(queries) - self._texts
+        self._texts |= new_texts
+        self._text_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for _, text in new_texts)
         if len(self._texts) > self._limits.semantic_texts:
             raise BadRequest(
                 f"the request has more than {self._limits.semantic_texts:,} different texts to embed",
@@ -192,6 +186,14 @@ def parse_search(plain: bytes, incoming: IncomingRequest) -> tuple[Json, list[tu
     return body, params
 
 
+def index_expression(value: object) -> str | None:
+    """The indices of a body, one or a list, as an index expression for a URL; None for any other value."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not names:
+        return None
+    return ",".join(quote(str(name), safe="*,") for name in names)
+
+
 def has_json_body(incoming: IncomingRequest) -> bool:
     """Whether a request has no body or a JSON one, including the vendor media types of clients."""
     return not incoming.has_body or b"json" in incoming.header(b"content-type").lower()
@@ -259,20 +261,13 @@ class PitResolver:
         # The cache key includes the caller, so that a leaked PIT id reveals no index names.
         key = self._keys.key(incoming.headers, pit_id)
         if key not in self._cache:
-            expression = await self._resolve(pit_id, incoming)
-            if expression is None:
-                return _NO_INDEX
-            self._cache[key] = expression
+            names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
+            search: Json = {"size": 0, "track_total_hits": False, "pit": {"id": pit_id}, "aggs": {"indices": names}}
+            answer = await self._upstream.request("POST", "/_search", credential_headers(incoming.headers), search)
+            if answer.status in CLIENT_ERROR_STATUSES:
+                return _NO_INDEX  # it has expired or is not the caller's; the engine rejects the search
+            found = self._upstream.require_object(answer, "POST /_search")
+            with self._upstream.parsing("POST /_search"):
+                indices = [bucket["key"] for bucket in found["aggregations"]["indices"]["buckets"]]
+                self._cache[key] = ",".join(quote(name, safe="") for name in indices) or _NO_INDEX
         return self._cache[key]
-
-    async def _resolve(self, pit_id: str, incoming: IncomingRequest) -> str | None:
-        """None if the point in time has expired or is not the caller's; the engine rejects the search."""
-        names: Json = {"terms": {"field": "_index", "size": _MAX_INDICES}}
-        search: Json = {"size": 0, "track_total_hits": False, "pit": {"id": pit_id}, "aggs": {"indices": names}}
-        answer = await self._upstream.request("POST", "/_search", credential_headers(incoming.headers), search)
-        if answer.status in CLIENT_ERROR_STATUSES:
-            return None
-        body = self._upstream.require_object(answer, "POST /_search")
-        with self._upstream.parsing("POST /_search"):
-            indices = [bucket["key"] for bucket in body["aggregations"]["indices"]["buckets"]]
-            return ",".join(quote(name, safe="") for name in indices) or _NO_INDEX

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import chain
 from urllib.parse import urlencode
 
-from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
@@ -171,7 +170,7 @@ class TopKCutoff:
     async def cosines(
         self,
         queries: Iterable[tuple[SemanticQuery, Filters]],
-        vector: Callable[[SemanticQuery], Vectors],
+        vector: Callable[[SemanticQuery], QueryVector],
         body: Json,
         context: RewriteContext,
     ) -> CutoffCosines:
@@ -192,17 +191,14 @@ class TopKCutoff:
             for semantic, filters in queries
             if filters is not None and needs_cutoff(engine_type, semantic)
         }
-        bodies = [
-            kth_hit_body(engine_type, semantic, vector(semantic), filters, body)
-            for semantic, filters in distinct.values()
-        ]
         semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
-        async def search(kth: Json) -> Json | None:
+        async def search(semantic: SemanticQuery, filters: Sequence[Json]) -> Json | None:
+            kth = kth_hit_body(engine_type, semantic, vector(semantic), filters, body)
             async with semaphore:
                 return await self._search(kth, body, context)
 
-        answers = await gather_or_cancel(map(search, bodies))
+        answers = await gather_or_cancel(search(semantic, filters) for semantic, filters in distinct.values())
         with self._upstream.parsing("POST _search"):
             return {
                 key: kth_hit_cosine(engine_type, answer)
@@ -270,11 +266,10 @@ def kth_hit_body(
         filters: What every hit must match.
         search: The search that contains the query.
     """
-    body = {
-        "query": semantic_clause(engine_type, replace(semantic, boost=1.0), vector, filters, None, CandidateCounts())
-    }
+    query = semantic_clause(engine_type, replace(semantic, boost=1.0), vector, filters, None, CandidateCounts())
     same = {name: search[name] for name in _DOCUMENT_SET_MEMBERS if name in search}
-    return body | same | {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
+    only_kth = {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
+    return {"query": query, **same, **only_kth}
 
 
 def kth_hit_cosine(engine_type: EngineType, answer: Json) -> float | None:

@@ -11,10 +11,11 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import (
     BOOL_CLAUSES,
     JOINING_QUERIES,
+    NEGATIVE_MEMBERS,
     UNSCORED_MEMBERS,
     ContainsCache,
     IdentityCache,
-    InnerRole,
+    Member,
     clause_list,
     decode_wrapper,
     map_inner_queries,
@@ -22,7 +23,7 @@ from es_sbert.gateway.search.compound_queries import (
     strip_inner_hits,
 )
 from es_sbert.gateway.search.full_text_queries import HybridDetector, split_virtual_fields
-from es_sbert.gateway.search.knn_clauses import CandidateCounts, Filters, highlight_clause, semantic_clause
+from es_sbert.gateway.search.knn_clauses import CandidateCounts, Filters, highlight_clause, knn_section, semantic_clause
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import has_vector_query
@@ -88,8 +89,8 @@ class QueryRewriter:
         self._involved_cache = ContainsCache()
         self._virtual_cache = ContainsCache()
 
-    def rewrite(self, node: Json, position: QueryPosition) -> Json:
-        """Rewrite a query. Returns the identical object if it contains no semantic query.
+    def rewrite(self, node: Any, position: QueryPosition) -> Any:
+        """Rewrite a query. Returns the identical object if it contains no semantic query, or is not a query.
 
         Raises:
             BadRequest, IndexMismatch: see `SemanticQueryParser.parse`.
@@ -115,9 +116,9 @@ class QueryRewriter:
         if kind == "hybrid" and isinstance(body.get("filter"), dict):
             # OpenSearch applies it to each query, after kNN has chosen its k documents.
             position = replace(position, filters=(*position.filters, *self.required(body["filter"])))
-        return map_inner_queries(node, lambda inner, role: self.rewrite(inner, _inner_position(position, role)))
+        return map_inner_queries(node, lambda inner, member: self.rewrite(inner, _inner_position(position, member)))
 
-    def required(self, node: Json) -> tuple[Json, ...]:
+    def required(self, node: Any) -> tuple[Json, ...]:
         """The parts of a query that every hit must match and that are not semantic: filters for semantic queries."""
         node = self._split(decode_wrapper(node))
         query = query_type_and_body(node)
@@ -136,11 +137,15 @@ class QueryRewriter:
         """Whether a query, or one inside it, is semantic."""
         return self._semantic_cache(node, self._is_semantic)
 
-    def vector(self, semantic: SemanticQuery) -> QueryVector:
-        """The vector of a section `knn`. *Shape:* ``(dimensions,)``."""
-        return self._lookup(semantic, None)[0]
+    def rewrite_knn_section(self, section: Json) -> Json:
+        """A section `knn` of Elasticsearch, in a search body or as a retriever."""
+        semantic = self.parser.parse({"knn": section})
+        if semantic is None:
+            return section
+        inner_hits = self._inner_hits_name(semantic.target)
+        return knn_section(semantic, section, self._lookup(semantic, None)[0], inner_hits)
 
-    def inner_hits_name(self, target: SearchScope) -> str | None:
+    def _inner_hits_name(self, target: SearchScope) -> str | None:
         """A name for inner hits, unique in the request; None if the field holds no passages."""
         if target.meta.passages is None:
             return None
@@ -173,7 +178,7 @@ class QueryRewriter:
     def _clause(self, semantic: SemanticQuery, position: QueryPosition) -> Json:
         if position.negative:
             semantic = _without_k(semantic)
-        inner_hits = self.inner_hits_name(semantic.target) if position.with_inner_hits else None
+        inner_hits = self._inner_hits_name(semantic.target) if position.with_inner_hits else None
         # In `must_not`, all documents above the minimum cosine are excluded, so no top-k cutoff applies.
         vector, cutoff = self._lookup(semantic, None if position.negative else position.filters)
         if cutoff is not None and cutoff > (semantic.min_cosine or -1.0):
@@ -186,8 +191,8 @@ class QueryRewriter:
         Raises:
             BadRequest: it contains a semantic query on other documents, which would silently match nothing.
         """
-        inner = body.get("query")
-        if not isinstance(inner, dict) or not self.contains_semantic(inner):
+        inner: Any = body.get("query")
+        if not self.contains_semantic(inner):
             return node
         semantic = self.parser.parse(inner)
         passages = semantic is not None and semantic.target.meta.passages is not None
@@ -209,13 +214,9 @@ class QueryRewriter:
         clauses = {name: clause_list(body.get(name)) for name in BOOL_CLAUSES}
         involved = {id(clause) for parts in clauses.values() for clause in parts if self._is_involved(clause)}
         if involved:
-            filters = [
-                strip_inner_hits(clause)
-                for name in ("must", "filter")
-                for clause in clauses[name]
-                if id(clause) not in involved
-            ]
-            excluded = [clause for clause in clauses["must_not"] if id(clause) not in involved]
+            plain = {name: [part for part in parts if id(part) not in involved] for name, parts in clauses.items()}
+            filters = map(strip_inner_hits, plain["must"] + plain["filter"])
+            excluded = plain["must_not"]
             position = replace(position, filters=(*position.filters, *filters, *_must_not(excluded)))
         rewritten: dict[str, list[Json]] = {name: [] for name in BOOL_CLAUSES}
         is_changed = False
@@ -238,14 +239,13 @@ class QueryRewriter:
         moves = name == "filter" and position.scores and position.scores_from_filters and involved
         if moves and self._virtual_cache(clause, self._is_on_virtual_field):
             return "must", replace(position, scores=True, only_semantic_scores=True)
-        role = InnerRole(("bool", name) not in UNSCORED_MEMBERS, name == "must_not")
-        return name, _inner_position(position, role)
+        return name, _inner_position(position, ("bool", name))
 
 
-def _inner_position(position: QueryPosition, role: InnerRole) -> QueryPosition:
-    if role.scores and not role.negative:
+def _inner_position(position: QueryPosition, member: Member) -> QueryPosition:
+    if member not in UNSCORED_MEMBERS:
         return position
-    return replace(position, scores=position.scores and role.scores, negative=position.negative or role.negative)
+    return replace(position, scores=False, negative=position.negative or member in NEGATIVE_MEMBERS)
 
 
 def _without_k(semantic: SemanticQuery) -> SemanticQuery:

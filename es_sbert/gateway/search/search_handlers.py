@@ -37,7 +37,7 @@ from es_sbert.gateway.search.incoming_search import (
     ReceivedRequest,
     RewriteContext,
     RewriteMode,
-    SemanticBudget,
+    index_expression,
     parse_search,
     render_template,
 )
@@ -140,8 +140,8 @@ class SearchHandler:
         if route.api is EngineApi.EXPLAIN:
             # The routing of the one document, not of the search.
             options.pop("routing", None)
-        size, budget = len(plain), self._rewriter.budget()
-        context = RewriteContext(route.index, options, incoming.headers, received.mode, size, budget)
+        size = len(plain)
+        context = RewriteContext(route.index, options, incoming.headers, received.mode, size)
         result = await self._rewriter.rewrite_search(
             search, incoming, context, template=template, confirm_later=repeatable
         )
@@ -171,20 +171,20 @@ class SearchHandler:
             recorder.searches += [entry.result for entry in entries]
         elif plain is not None:
             recorder.searches += [None] * min(_MAX_LOGGED, plain.count(b"\n") // 2)
-        if not any(entry.result is not None or entry.error is not None for entry in entries):
-            hooks = ResponseHooks(recorder.watch().part)
-            return await forward(incoming, send, self._upstream, received.unchanged, hooks)
-        path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
-        lines = b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in entries if entry.response is None)
-        if all(entry.response is None for entry in entries):
+        outgoing = received.unchanged
+        if any(entry.result is not None or entry.error is not None for entry in entries):
+            path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
+            lines = b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in entries if entry.response is None)
+            if any(entry.response is not None for entry in entries):
+                # With `filter_path`, responses may be left out, so that the positions of errors would not be known.
+                params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
+                query = urlencode([(name, value) for name, value in params if name != "filter_path"])
+                outgoing = OutgoingRequest.with_body(incoming, lines, path + b"?" + query.encode())
+                errors = [entry.response for entry in entries]
+                return await send_response(send, await self._add_errors(outgoing, errors))
             target = path + b"?" + incoming.query if incoming.query else path
             outgoing = OutgoingRequest.with_body(incoming, lines, target)
-            return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(recorder.watch().part))
-        # With `filter_path`, responses may be left out, so that the positions of errors would not be known.
-        params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
-        query = urlencode([(name, value) for name, value in params if name != "filter_path"])
-        outgoing = OutgoingRequest.with_body(incoming, lines, path + b"?" + query.encode())
-        return await send_response(send, await self._add_errors(outgoing, [entry.response for entry in entries]))
+        return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(recorder.watch().part))
 
     async def _rewrite_entries(
         self, entries: list[_MsearchEntry], incoming: IncomingRequest, route: EngineRoute, mode: RewriteMode
@@ -202,30 +202,28 @@ class SearchHandler:
         ]
         budget = self._rewriter.budget()
         budget.check(len(numbers), 0)
+        options = dict(parse_qsl(incoming.query.decode("ascii")))
+        context = RewriteContext(route.index, options, incoming.headers, mode, budget=budget)
         rewritten = await gather_or_cancel(
-            self._rewrite_entry(entries[number], incoming, route, mode, budget) for number in numbers
+            self._rewrite_entry(entries[number], incoming, context, template=template) for number in numbers
         )
         by_number = dict(zip(numbers, rewritten, strict=True))
         return [by_number.get(number, entry) for number, entry in enumerate(entries)]
 
     async def _rewrite_entry(
-        self,
-        entry: _MsearchEntry,
-        incoming: IncomingRequest,
-        route: EngineRoute,
-        mode: RewriteMode,
-        budget: SemanticBudget,
+        self, entry: _MsearchEntry, incoming: IncomingRequest, context: RewriteContext, *, template: bool
     ) -> _MsearchEntry:
-        template, size = route.api is EngineApi.MULTI_SEARCH_TEMPLATE, len(entry.body)
+        """Rewrite one search; `context` is that of a search with an empty header."""
+        size = len(entry.body)
         try:
             header, body = parse_object(entry.header or b"{}"), await offload_if_large(size, parse_object, entry.body)
         except UnsupportedJson:
             return entry
-        options = dict(parse_qsl(incoming.query.decode("ascii"))) | {
-            name: _parameter_value(value) for name, value in header.items() if name not in ("index", "indices")
-        }
-        expression = _index_expression(header, route)
-        context = RewriteContext(expression, options, incoming.headers, mode, size, budget)
+        own = {name: _parameter_value(value) for name, value in header.items() if name not in ("index", "indices")}
+        expression = index_expression(header.get("index", header.get("indices")))
+        context = replace(context, options={**context.options, **own}, size=size)
+        if expression is not None:
+            context = replace(context, expression=expression)
         try:
             result = await self._rewriter.rewrite_search(body, incoming, context, template=template)
         except EsSbertError as error:
@@ -239,9 +237,8 @@ class SearchHandler:
 
     async def _add_errors(self, outgoing: OutgoingRequest, errors: Sequence[Json | None]) -> BufferedResponse:
         """Send the searches without an error, and add the errors to the response at their positions."""
-        answer: Json = {"took": 0}
+        answer: Json = {"took": 0, "responses": []}
         headers: Headers = [(b"content-type", b"application/json")]
-        responses: deque[Json] = deque()
         if outgoing.body:
             response = await fetch_response(self._upstream, outgoing)
             try:
@@ -251,8 +248,7 @@ class SearchHandler:
             if response.status != 200:
                 return response
         with self._upstream.parsing("POST /_msearch"):
-            if outgoing.body:
-                responses = deque(answer["responses"])
+            responses = deque(answer["responses"])
             merged = [responses.popleft() if error is None else error for error in errors]
         return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
 
@@ -361,14 +357,6 @@ def _template_error(response: BufferedResponse) -> Json:
 
 def _error_response(error: EsSbertError) -> Json:
     return {"error": error_object(error), "status": http_status(error)}
-
-
-def _index_expression(header: Json, route: EngineRoute) -> str:
-    value = header.get("index", header.get("indices"))
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not names:
-        return route.index
-    return ",".join(quote(str(name), safe="*,") for name in names)
 
 
 def _parameter_value(value: object) -> str:

@@ -21,7 +21,7 @@ from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingReq
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.body_rewriter import request_defined_fields, rewrite_body, strip_extensions
-from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight
+from es_sbert.gateway.search.full_text_queries import HybridDetector
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
     ReceivedRequest,
@@ -225,11 +225,12 @@ class SearchRewriter:
         if not indices.exists:
             # The engine reports that, unless it rejects the gateway's options first.
             return RewriteResult(body, strip_extensions(body, self._settings.virtual_field))
+        offloaded_rewrite = partial(offload_if_large, context.size, self._rewrite_body, body)
         budget = context.budget or self.budget()
         check: Callable[[int], None] | None = partial(budget.check, size=context.size)
         while True:
             collected = _CollectedQueries()
-            rewritten = await self._rewrite_body(body, indices, context, collected.add, check)
+            rewritten = await offloaded_rewrite(indices, context.mode, collected.add, check)
             if rewritten is body:
                 return RewriteResult(body, body, hint=None if indices else NO_VECTORS_HINT)
             queries = tuple(semantic for semantic, _ in collected.queries)
@@ -247,12 +248,12 @@ class SearchRewriter:
                 break
             indices = cast(ResolvedIndices, latest)
         await offload_if_large(context.size, collected.fill_vectors)
-        vectors = collected.vectors
+        lists = collected.lists
         collected.cutoffs = await self._cutoff.cosines(
-            collected.queries, lambda semantic: vectors[_vector_key(semantic)], body, context
+            collected.queries, lambda semantic: lists[_vector_key(semantic)], body, context
         )
         if collected.cutoffs:
-            rewritten = await self._rewrite_body(body, indices, context, collected.lookup, check, checked=True)
+            rewritten = await offloaded_rewrite(indices, context.mode, collected.lookup, check, True)
         confirm = partial(self._is_current, context, indices) if confirm_later else None
         return RewriteResult(body, rewritten, queries, time.perf_counter() - start, confirm=confirm)
 
@@ -289,8 +290,9 @@ class SearchRewriter:
         return False
 
     async def _would_change(self, body: Json, indices: ResolvedIndices, context: RewriteContext) -> bool:
-        check = partial(self.budget().check, size=context.size)
-        return await self._rewrite_body(body, indices, context, _CollectedQueries().add, check) is not body
+        lookup, check = _CollectedQueries().add, partial(self.budget().check, size=context.size)
+        rewritten = await offload_if_large(context.size, self._rewrite_body, body, indices, context.mode, lookup, check)
+        return rewritten is not body
 
     def _pass_unreadable(self, body: Json, mode: RewriteMode, denied: AccessDenied) -> RewriteResult:
         """The unchanged body of a search on indices whose mappings may not be read.
@@ -301,7 +303,7 @@ class SearchRewriter:
         if mode is RewriteMode.HYBRID:
             raise denied
         try:
-            self._rewrite_inline(body, _UNREADABLE_INDICES, mode, _CollectedQueries().add)
+            self._rewrite_body(body, _UNREADABLE_INDICES, mode, _CollectedQueries().add)
         except IndexMismatch:
             raise denied from None
         return RewriteResult(body, body, hint=f"{denied.message[0].upper()}{denied.message[1:]}. {denied.remedy}")
@@ -309,21 +311,7 @@ class SearchRewriter:
     async def _is_current(self, context: RewriteContext, indices: ResolvedIndices) -> bool:
         return await self._indices.get(context, fresh=True) == indices
 
-    async def _rewrite_body(
-        self,
-        body: Json,
-        indices: ResolvedIndices,
-        context: RewriteContext,
-        lookup: VectorLookup,
-        check: Callable[[int], None] | None,
-        *,
-        checked: bool = False,
-    ) -> Json:
-        return await offload_if_large(
-            context.size, self._rewrite_inline, body, indices, context.mode, lookup, check, checked
-        )
-
-    def _rewrite_inline(
+    def _rewrite_body(
         self,
         body: Json,
         indices: ResolvedIndices,
@@ -332,13 +320,11 @@ class SearchRewriter:
         check: Callable[[int], None] | None = None,
         checked: bool = False,
     ) -> Json:
-        settings, max_characters = self._settings, self._limits.query_characters
+        """Rewrite a body; a large one in a thread (`offload_if_large`)."""
         engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
-        names = FieldResolver(indices, settings.virtual_field, request_defined_fields(body))
-        parser = SemanticQueryParser(names, settings, max_characters, check)
-        hybrid = None
-        if mode is RewriteMode.HYBRID:
-            hybrid = HybridDetector(names, settings, max_characters, semantic_weight(settings, engine_type))
+        names = FieldResolver(indices, self._settings.virtual_field, request_defined_fields(body))
+        parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check)
+        hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
         try:
             return rewrite_body(body, QueryRewriter(engine_type, parser, lookup, hybrid), checked=checked)
         except RecursionError:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -20,7 +20,7 @@ from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import MAX_K
 
 # Full-text queries on one field. On the virtual field they all mean the same: Kibana sends a phrase for quoted words.
-_SINGLE_FIELD_QUERIES = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
+SINGLE_FIELD_QUERIES = frozenset({"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"})
 
 
 class SemanticSyntax(StrEnum):
@@ -103,15 +103,10 @@ class SemanticQueryParser:
         return semantic
 
     def _parse(self, kind: str, body: Json) -> SemanticQuery | None:
-        if kind in _SINGLE_FIELD_QUERIES:
+        if kind in SINGLE_FIELD_QUERIES:
             return self._full_text(kind, body)
-        if kind == "term":
-            return self._term(body)
-        if kind == "knn":
-            return self._knn(body)
-        if kind == "neural":
-            return self._neural(body)
-        return self._semantic(body) if kind == "semantic" else None
+        parsers = {"term": self._term, "knn": self._knn, "neural": self._neural, "semantic": self._semantic}
+        return parsers[kind](body) if kind in parsers else None
 
     def _full_text(self, kind: str, body: Json) -> SemanticQuery | None:
         if len(body) != 1:
@@ -138,43 +133,32 @@ class SemanticQueryParser:
         where = f"{kind} on {field}"
         if options.get("fuzziness", 0) not in (0, "0"):
             raise BadRequest("a semantic query does not support fuzziness", "Remove fuzziness from the query.")
-        min_cosine = options.get("min_cosine", self.settings.min_cosine)
+        text, candidates = scalar_as_text(options.get("query")), self.settings.num_candidates
+        min_cosine = _cosine_or_none(options.get("min_cosine", self.settings.min_cosine), f"min_cosine of {where}")
         return self._query(
-            target,
-            SemanticSyntax.VIRTUAL_FIELD,
-            scalar_as_text(options.get("query")),
-            where,
-            options,
-            min_cosine=_cosine_or_none(min_cosine, f"min_cosine of {where}"),
-            num_candidates=self.settings.num_candidates,
+            target, SemanticSyntax.VIRTUAL_FIELD, text, where, options, min_cosine, num_candidates=candidates
         )
 
     def _knn(self, body: Json) -> SemanticQuery | None:
         builder = body.get("query_vector_builder")
-        if not isinstance(builder, dict) or not isinstance(builder.get("text_embedding"), dict):
+        embedding = builder.get("text_embedding") if isinstance(builder, dict) else None
+        if not isinstance(embedding, dict):
             return None
-        target = self._target(body.get("field"), builder["text_embedding"].get("model_id"))
+        target = self._target(body.get("field"), embedding.get("model_id"))
         if target is None:
             return None
         where = f"knn on {body['field']}"
         candidates = body.get("num_candidates")
-        semantic = self._query(
-            target,
-            SemanticSyntax.TEXT_EMBEDDING,
-            builder["text_embedding"].get("model_text"),
-            where,
-            body,
-            filter=_filter(body.get("filter")),
-            min_cosine=_cosine_or_none(body.get("similarity"), f"similarity of {where}"),
+        if candidates is not None:
+            positive_integer(candidates, f"num_candidates of {where}")
+        text, filter = embedding.get("model_text"), _filter(body.get("filter"))
+        min_cosine = _cosine_or_none(body.get("similarity"), f"similarity of {where}")
+        return self._query(
+            target, SemanticSyntax.TEXT_EMBEDDING, text, where, body, min_cosine, filter, num_candidates=candidates
         )
-        if candidates is None:
-            return semantic
-        candidates = positive_integer(candidates, f"num_candidates of {where}", MAX_K)
-        return replace(semantic, num_candidates=max(semantic.k, candidates))
 
     def _neural(self, body: Json) -> SemanticQuery | None:
-        fields = {name: options for name, options in body.items() if isinstance(options, dict)}
-        fields = {name: options for name, options in fields.items() if "query_text" in options}
+        fields = {name: value for name, value in body.items() if isinstance(value, dict) and "query_text" in value}
         if len(fields) != 1:
             return None
         [(field, options)] = fields.items()
@@ -188,42 +172,37 @@ class SemanticQueryParser:
             min_cosine = 2.0 * number_between(options["min_score"], f"min_score of {where}", 0.0, 1.0) - 1.0
         elif "max_distance" in options:
             min_cosine = 1.0 - number_between(options["max_distance"], f"max_distance of {where}", 0.0, 2.0)
-        semantic = self._query(
-            target,
-            SemanticSyntax.NEURAL,
-            options.get("query_text"),
-            where,
-            options,
-            filter=_filter(options.get("filter")),
-            min_cosine=min_cosine,
-        )
-        return replace(semantic, name=_name(body) or semantic.name)
+        text, filter = options["query_text"], _filter(options.get("filter"))
+        options = options | {"_name": _name(body) or _name(options)}
+        return self._query(target, SemanticSyntax.NEURAL, text, where, options, min_cosine, filter)
 
     def _semantic(self, body: Json) -> SemanticQuery | None:
         target = self._target(body.get("field"), None)
         if target is None:
             return None
+        where, settings = f"semantic on {body['field']}", self.settings
+        options = {name: value for name, value in body.items() if name != "k"}
+        min_cosine, candidates = settings.min_cosine, settings.num_candidates
         return self._query(
-            target,
-            SemanticSyntax.SEMANTIC,
-            body.get("query"),
-            f"semantic on {body['field']}",
-            {name: value for name, value in body.items() if name != "k"},
-            min_cosine=self.settings.min_cosine,
-            num_candidates=self.settings.num_candidates,
+            target, SemanticSyntax.SEMANTIC, body.get("query"), where, options, min_cosine, num_candidates=candidates
         )
 
     def _query(
-        self, target: SearchScope, syntax: SemanticSyntax, text: object, where: str, options: Json, **members: Any
+        self,
+        target: SearchScope,
+        syntax: SemanticSyntax,
+        text: object,
+        where: str,
+        options: Json,
+        min_cosine: float | None,
+        filter: Json | None = None,
+        num_candidates: int | None = None,
     ) -> SemanticQuery:
+        text = parse_query_text(text, where, self.max_text_characters)
+        k = positive_integer(options.get("k", self.settings.k), f"k of {where}")
+        boost = number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
         return SemanticQuery(
-            target,
-            parse_query_text(text, where, self.max_text_characters),
-            positive_integer(options.get("k", self.settings.k), f"k of {where}", MAX_K),
-            boost=number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9),
-            name=_name(options),
-            syntax=syntax,
-            **members,
+            target, text, k, filter, min_cosine, num_candidates, boost, name=_name(options), syntax=syntax
         )
 
     def _target(self, name: object, model: object) -> SearchScope | None:
@@ -311,12 +290,12 @@ def number_between(value: object, where: str, lowest: float, highest: float) -> 
     return value
 
 
-def positive_integer(value: object, where: str, highest: int) -> int:
-    """Check an integer from 1 on.
+def positive_integer(value: object, where: str) -> int:
+    """Check an integer from 1 to `MAX_K`.
 
     Raises:
         BadRequest: it is not an integer, or out of range.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
-        raise BadRequest(f"{where} is {value!r}", f"Give a whole number from 1 to {highest:,}.")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_K:
+        raise BadRequest(f"{where} is {value!r}", f"Give a whole number from 1 to {MAX_K:,}.")
     return value

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Any
-from urllib.parse import quote
 
 from es_sbert.engines.engine import Json
 from es_sbert.gateway.concurrency import offload_if_large
@@ -20,7 +18,7 @@ from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
-from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode, parse_search
+from es_sbert.gateway.search.incoming_search import RewriteContext, RewriteMode, index_expression, parse_search
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 
 # Functions whose argument is in another query language: `KQL("…")`, `QSTR("""…""")`, `QUERY('…')`.
@@ -67,7 +65,7 @@ class UnsupportedApiHandler:
             source = body.get("source")
             if not isinstance(source, dict) or "remote" in source:
                 return
-            body, expression = source, _index_expression(source.get("index"))
+            body, expression = source, index_expression(source.get("index")) or ""
             if not expression:
                 return
         context = RewriteContext(expression, dict(params), incoming.headers, RewriteMode.ON, size=len(plain))
@@ -95,12 +93,6 @@ class UnsupportedApiHandler:
                 "ES|QL, SQL, EQL and PPL do not support semantic queries, nor do their filters",
                 "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",
             )
-
-
-def _index_expression(index: Any) -> str:
-    """The indices of a body as an index expression."""
-    names = index if isinstance(index, list) else [index]
-    return ",".join(quote(name, safe="*-,") for name in names if isinstance(name, str))
 
 
 def query_dsl_parts(body: Json) -> list[Json]:

@@ -150,31 +150,28 @@ class CallerClient:
         self.upstream = upstream
         self.headers = headers
 
-    async def get(self, target: str) -> Json:
-        """The response to a GET.
+    async def request(self, method: str, target: str, body: Json | None = None) -> Json:
+        """The response to a request.
 
         Raises:
             EngineErrorReply: an error in the engine's format, or authentication is required.
             EngineUnreachable: no response, or not an engine's.
             EsSbertError: an error in another format.
         """
-        return await self._request("GET", target)
-
-    async def search(self, index: str, body: Json) -> Json:
-        """The response to a search; raises as `get`."""
-        return await self._request("POST", f"/{quote_expression(index)}/_search", body)
-
-    async def _request(self, method: str, target: str, body: Json | None = None) -> Json:
         reply = await self.upstream.request(method, target, credential_headers(self.headers), body)
         if reply.status == 401 or (reply.status != 200 and isinstance(reply.body, dict)):
             raise EngineErrorReply(reply)
         return self.upstream.require_object(reply, f"{method} {target}")
 
+    async def search(self, index: str, body: Json) -> Json:
+        """The response to a search; raises as `request`."""
+        return await self.request("POST", f"/{quote_expression(index)}/_search", body)
+
     async def require_search_permission(self, index: str) -> None:
         """Check that the caller may search an index before the gateway reveals anything of it.
 
         Raises:
-            EngineErrorReply, EngineUnreachable: see `get`.
+            EngineErrorReply, EngineUnreachable: see `request`.
         """
         await self.search(index, {"size": 0, "query": {"match_none": {}}})
 
@@ -188,7 +185,7 @@ class CallerClient:
             field: The vector field.
 
         Raises:
-            EngineErrorReply, EngineUnreachable: see `get`.
+            EngineErrorReply, EngineUnreachable: see `request`.
         """
         if not documents:
             return {}
@@ -251,7 +248,7 @@ class PageApi:
     async def list_indices(self, client: CallerClient, params: Mapping[str, str]) -> Json:
         """The searchable indices, and defaults of the page."""
         semantic = self._settings.semantic
-        answer = await client.get(f"/_all?{INDICES_FILTER_PATH}")
+        answer = await client.request("GET", f"/_all?{INDICES_FILTER_PATH}")
         with client.upstream.parsing("GET /_all"):
             indices, problems = list_searchable_indices(answer, semantic.virtual_field)
         engine_type = client.upstream.engine_type_or_default
@@ -270,7 +267,7 @@ class PageApi:
         index = params.get("index", "")
         if not index:
             raise BadRequest("no index is named", "Name one: ?index=docs.")
-        answer = await client.get(f"/{quote_expression(index)}/_mapping")
+        answer = await client.request("GET", f"/{quote_expression(index)}/_mapping")
         with client.upstream.parsing("GET _mapping"):
             resolved = resolve_mappings(answer, self._settings.semantic.virtual_field)
             hidden = {name for fields in resolved.fields.values() for name in hidden_fields(fields)}

@@ -54,11 +54,9 @@ def page_files() -> dict[str, bytes]:
 def static_file_routes() -> list[Route]:
     """Routes of the page and its files. Other paths below `/ui/` go to the engine."""
     files = page_files()
-    routes = [
-        Route("/ui", _redirect_to_page, methods=["GET"]),
-        Route("/ui/", _static_file("index.html", files), methods=["GET"]),
-    ]
-    return routes + [Route(f"/ui/{name}", _static_file(name, files), methods=["GET"]) for name in files]
+    pages = {"/ui": _redirect_to_page, "/ui/": _static_file("index.html", files)}
+    pages |= {f"/ui/{name}": _static_file(name, files) for name in files}
+    return [Route(path, page, methods=["GET"]) for path, page in pages.items()]
 
 
 async def _redirect_to_page(request: Request) -> Response:

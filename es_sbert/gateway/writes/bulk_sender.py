@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import orjson
 from starlette.types import Send
@@ -94,9 +94,9 @@ class BulkSender:
         """
         answer = await self._post(body)
         if isinstance(answer, BufferedResponse) and answer.status == 200:
-            text = RawBulkResponse.of(answer.body)
-            if text is not None:
-                await offload_if_large(len(text.results), self._joined.add_raw, text)
+            parts = split_bulk_response(answer.body)
+            if parts is not None:
+                await offload_if_large(len(answer.body), self._joined.add_raw, *parts)
                 return
         sent = await offload_if_large(len(body), items)
         await offload_if_large(len(body), self._joined.add, [await _part_response(sent, answer)], sent, {})
@@ -149,11 +149,7 @@ async def join_items(items: Sequence[BulkItem], rest: bytes = b"") -> bytes:
     Args:
         rest: Bytes after the items.
     """
-    return await offload_if_large(_source_bytes(items), _join_items, items, rest)
-
-
-def _join_items(items: Sequence[BulkItem], rest: bytes) -> bytes:
-    return b"".join([*(item.body for item in items), rest])
+    return await offload_if_large(_source_bytes(items), lambda: b"".join([*(item.body for item in items), rest]))
 
 
 def _source_bytes(items: Sequence[BulkItem]) -> int:
@@ -212,10 +208,10 @@ class JoinedBulkResponse:
         self._errors |= any("error" in result for one in results for result in one.values())
         self._add_results(b",".join(map(write_object, results)))
 
-    def add_raw(self, answer: RawBulkResponse) -> None:
-        """Add the results of the next items, all of which were sent."""
-        self._add_members(answer.members)
-        self._add_results(answer.results)
+    def add_raw(self, members: Json, results: bytes) -> None:
+        """Add the results of the next items, all of which were sent; see `split_bulk_response`."""
+        self._add_members(members)
+        self._add_results(results)
 
     def _add_results(self, results: bytes) -> None:
         if results:
@@ -249,32 +245,24 @@ class JoinedBulkResponse:
         return write_object(members)[:-1] + (b"," if members else b"") + b'"items":['
 
 
-@dataclass(frozen=True)
-class RawBulkResponse:
-    """A response whose results are not parsed.
+def split_bulk_response(body: bytes) -> tuple[Json, bytes] | None:
+    """A response without parsing its results.
 
-    Attributes:
-        members: All but `items`.
-        results: The bytes between the brackets of `items`.
+    Returns:
+        All members but `items`, and the bytes between the brackets of `items`; None if the response has an unusual
+        format or was filtered, so that it must be parsed.
     """
-
-    members: Json
-    results: bytes
-
-    @classmethod
-    def of(cls, body: bytes) -> RawBulkResponse | None:
-        """None if the response has an unusual format or was filtered, so that it must be parsed."""
-        start = body.find(_ITEMS) + len(_ITEMS)
-        if start < len(_ITEMS) or not body.endswith(_TAIL):
-            return None
-        try:
-            members = orjson.loads(body[:start] + _TAIL)
-        except orjson.JSONDecodeError:
-            return None
-        items, errors = members.pop("items", None), members.get("errors")
-        if items != [] or not isinstance(errors, bool) or not _has_valid_durations(members):
-            return None
-        return cls(members, body[start : -len(_TAIL)])
+    start = body.find(_ITEMS) + len(_ITEMS)
+    if start < len(_ITEMS) or not body.endswith(_TAIL):
+        return None
+    try:
+        members = orjson.loads(body[:start] + _TAIL)
+    except orjson.JSONDecodeError:
+        return None
+    items, errors = members.pop("items", None), members.get("errors")
+    if items != [] or not isinstance(errors, bool) or not _has_valid_durations(members):
+        return None
+    return members, body[start : -len(_TAIL)]
 
 
 def parse_bulk_response(body: bytes) -> Json | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -84,12 +84,7 @@ class DestinationResolver:
         """Drop cached destinations, because indices are about to change."""
         self._known.clear()
 
-    async def known(self, name: str, headers: Headers) -> Destination:
-        """The destination of a write, perhaps from the cache; see `now`."""
-        found = self._known.get(self._keys.key(headers, name))
-        return await self.now(name, headers) if found is None else found
-
-    async def now(self, name: str, headers: Headers) -> Destination:
+    async def get(self, name: str, headers: Headers, *, fresh: bool = False) -> Destination:
         """The destination of a write.
 
         A caller who may not read the mapping writes without vectors.
@@ -97,17 +92,22 @@ class DestinationResolver:
         Args:
             name: Index, alias or data stream; if it does not exist, its index template is used.
             headers: The caller's.
+            fresh: Do not use a cached result.
 
         Raises:
             IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
             EngineUnreachable, RequestFailed: the lookup failed.
         """
+        key = self._keys.key(headers, name)
+        found = None if fresh else self._known.get(key)
+        if found is not None:
+            return found
         try:
             found = await self._look_up(name, headers)
         except AccessDenied as error:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
             found = Destination(name)
-        self._known[self._keys.key(headers, name)] = found
+        self._known[key] = found
         return found
 
     async def _look_up(self, name: str, headers: Headers) -> Destination:
@@ -138,7 +138,8 @@ class DestinationResolver:
                 return names[0], True
         aliases = await self._get(f"/_alias/{quote(name, safe='')}", headers)
         with self._upstream.parsing("GET /_alias"):
-            return _write_index_of_alias(name, aliases) or "", False
+            options = {index: state["aliases"].get(name, {}) for index, state in aliases.items()}
+        return next((index for index, option in options.items() if option.get("is_write_index")), ""), False
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
         """Vector fields of the index template for a name; none if the caller may not read it."""
@@ -157,9 +158,3 @@ class DestinationResolver:
 
 def _vector_count(meta: VectorFieldMeta, source_bytes: int) -> int:
     return 1 if meta.passages is None else 1 + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
-
-
-def _write_index_of_alias(alias: str, indices: Mapping[str, Json]) -> str | None:
-    """The write index of an alias of several indices; None if it has none."""
-    states: Iterable[tuple[str, Json]] = ((index, state["aliases"].get(alias, {})) for index, state in indices.items())
-    return next((index for index, options in states if options.get("is_write_index")), None)

@@ -306,9 +306,6 @@ class DocumentChange:
         return bool(self.wanted or self.removed or self.cleared)
 
 
-NO_CHANGE = DocumentChange()
-
-
 def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> DocumentChange:
     """The change of a complete document: a vector for each of its texts.
 
@@ -323,7 +320,7 @@ def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> D
             removed |= _replaced_members(fields, target, bool(text))
             wanted += [(target, text)] if text else []
     if not wanted and not removed:
-        return NO_CHANGE
+        return DocumentChange()
     content = {name: value for name, value in fields.items() if name not in removed}
     return DocumentChange(tuple(wanted), frozenset(removed), (), document_hash(content))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.chunker import Chunker, Span
-from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import EngineInfo
 from es_sbert.engines.multi_get import batched
 from es_sbert.errors import EsSbertError
@@ -127,10 +125,10 @@ class DocumentEmbedder:
     async def _passages(self, embedder: BatchingEmbedder, rules: ChunkRules, texts: Sequence[str]) -> list[list[Span]]:
         known = self._splitters.setdefault(embedder, {})
         if rules not in known:
-            known[rules] = await embedder.run_in_thread(partial(_make_splitter, rules))
+            known[rules] = await embedder.make_chunker(rules.tokens, rules.overlap, _PROMPT_KIND)
         passages: list[list[Span]] = []
         for part in batched(texts, _SPLIT_BATCH):
-            passages += await embedder.run_in_thread(partial(_split, known[rules], part))
+            passages += await embedder.run_in_thread(known[rules], part)
         return passages
 
 
@@ -140,11 +138,3 @@ def _group_rows(keys: Iterable[K]) -> dict[K, list[int]]:
     for row, key in enumerate(keys):
         rows.setdefault(key, []).append(row)
     return rows
-
-
-def _make_splitter(rules: ChunkRules, encoder: Encoder) -> Chunker:
-    return encoder.splitter(rules.tokens, rules.overlap, _PROMPT_KIND)
-
-
-def _split(splitter: Chunker, texts: Sequence[str], _: Encoder) -> list[list[Span]]:
-    return splitter(texts)

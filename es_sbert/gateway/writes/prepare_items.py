@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-import orjson
-
 from es_sbert.clock import Clock
 from es_sbert.engines.engine import EngineInfo, Json
 from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
-from es_sbert.gateway.errors import ThrottledLog, UnknownTextError, log_detail, public_mapping_error
-from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
+from es_sbert.gateway.errors import ThrottledLog, log_detail, public_mapping_error, unknown_text_error
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.settings import OnEmbeddingFailure
@@ -74,12 +70,11 @@ class ItemPreparer:
         Raises:
             EsSbertError: the engine is not available, or a mapping is invalid.
         """
-        lookup = self._destinations.now if fresh else self._destinations.known
         semaphore = asyncio.Semaphore(_MAX_CONCURRENT_LOOKUPS)
 
         async def resolve_one(name: str) -> Destination:
             async with semaphore:
-                return await lookup(name, headers)
+                return await self._destinations.get(name, headers, fresh=fresh)
 
         sorted_names = sorted(names)
         try:
@@ -117,9 +112,9 @@ class ItemPreparer:
                 break
             destinations |= latest
         size += sum(text.vectors.nbytes for text in embedded if isinstance(text, EmbeddedText))
-        prepared = await offload_if_large(
-            size, add_vectors, items, changed, embedded, self._engine(), self._clock.now()
-        )
+        # The version is not requested, because a writer may lack the privilege. All versions accept lists of numbers.
+        engine = EngineInfo(self._upstream.engine_type_or_default, (0, 0, 0), self._upstream.url)
+        prepared = await offload_if_large(size, add_vectors, items, changed, embedded, engine, self._clock.now())
         return replace(prepared, errors={**errors, **prepared.errors})
 
     async def _detect_changes(
@@ -129,7 +124,7 @@ class ItemPreparer:
         indices = {name: destination.index for name, destination in destinations.items()}
         documents, lookup_errors = await read_previous_documents(self._upstream, written, indices, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
-        errors: dict[int, EsSbertError] = {item.number: UnknownTextError() for item in written if item.lacks_vector}
+        errors: dict[int, EsSbertError] = {item.number: unknown_text_error() for item in written if item.lacks_vector}
         errors |= {
             item.written.number: lookup_errors[item.written.key]
             for item in changed
@@ -144,11 +139,7 @@ class ItemPreparer:
         """Log that partial updates of documents with an unknown text keep their vectors."""
         for name in {item.item.index for item in written if item.without_text and item.is_partial}:
             message = "partial updates of documents in %s pass without a new vector: %s"
-            self._log.warning(message, name, log_detail(UnknownTextError()))
-
-    def _engine(self) -> EngineInfo:
-        # The version is not requested, because a writer may lack the privilege. All versions accept lists of numbers.
-        return EngineInfo(self._upstream.engine_type_or_default, (0, 0, 0), self._upstream.url)
+            self._log.warning(message, name, log_detail(unknown_text_error()))
 
 
 _MGET = "POST /_mget"
@@ -178,7 +169,7 @@ async def read_previous_documents(
             request["_source"] = list(dict.fromkeys([*request["_source"], *item.needed]))
     if not requests:
         return {}, {}
-    answer = await _multi_get(upstream, headers, {"docs": list(requests.values())})
+    answer = await upstream.request("POST", "/_mget", credential_headers(headers), {"docs": list(requests.values())})
     if answer.status != 200 or not isinstance(answer.body, dict):
         error = upstream.reply_error(answer, _MGET)
         return dict.fromkeys(requests, NoPreviousDocument.UNKNOWN), dict.fromkeys(requests, error)
@@ -190,21 +181,6 @@ async def read_previous_documents(
             if documents[key] is NoPreviousDocument.UNKNOWN:
                 errors[key] = upstream.reply_error(UpstreamReply(_item_status(document), document), _MGET)
     return documents, errors
-
-
-async def _multi_get(upstream: Upstream, headers: Headers, body: Json) -> UpstreamReply:
-    """Like `Upstream.request`, but parses the response in a thread: it holds all documents that a request updates."""
-    sent = [*credential_headers(headers), (b"content-type", b"application/json"), (b"accept", b"application/json")]
-    answer = await fetch_response(upstream, OutgoingRequest("POST", b"/_mget", sent, orjson.dumps(body)))
-    return await offload_if_large(len(answer.body), _parse_reply, answer)
-
-
-def _parse_reply(answer: BufferedResponse) -> UpstreamReply:
-    try:
-        # Not orjson: documents may hold lone surrogates.
-        return UpstreamReply(answer.status, json.loads(answer.body))
-    except (ValueError, RecursionError):
-        return UpstreamReply(answer.status, None)
 
 
 def _previous_document(document: Json) -> PreviousDocument:

@@ -52,6 +52,9 @@ class WriteHandler:
         indices: Resolves mappings.
         models: The models of the vector fields.
         metrics: Counts documents.
+
+    Attributes:
+        destinations: Cached destinations of writes.
     """
 
     def __init__(
@@ -65,15 +68,11 @@ class WriteHandler:
         self._policy = settings.semantic.on_embedding_failure
         self._max_bytes = settings.limits.body_bytes
         self._upstream = upstream
-        self._destinations = DestinationResolver(upstream, indices)
-        vectorize = DocumentEmbedder(models, settings.embedding.waiting_texts)
-        self._preparer = ItemPreparer(upstream, self._destinations, vectorize, self._policy)
+        self.destinations = DestinationResolver(upstream, indices)
+        embedder = DocumentEmbedder(models, settings.embedding.waiting_texts)
+        self._preparer = ItemPreparer(upstream, self.destinations, embedder, self._policy)
         self._metrics = metrics
         self._log = ThrottledLog(logger)
-
-    def invalidate(self) -> None:
-        """Drop cached mappings."""
-        self._destinations.invalidate()
 
     async def answer(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
         """Embed the documents and send the request; unchanged if no vector changes.

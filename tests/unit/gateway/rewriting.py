@@ -13,7 +13,7 @@ from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.gateway.search.body_rewriter import request_defined_fields, rewrite_body
-from es_sbert.gateway.search.full_text_queries import HybridDetector, semantic_weight
+from es_sbert.gateway.search.full_text_queries import HybridDetector
 from es_sbert.gateway.search.knn_clauses import Filters
 from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
@@ -95,12 +95,8 @@ class Rewriting:
 
     def _rewritten(self, body: Json, answered: VectorLookup) -> Json:
         names = FieldResolver(self.searched, self.meaning.virtual_field, request_defined_fields(body))
-        hybrid = (
-            HybridDetector(names, self.meaning, 1000, semantic_weight(self.meaning, self.engine_type))
-            if self.hybrid
-            else None
-        )
         parser = SemanticQueryParser(names, self.meaning, 1000)
+        hybrid = HybridDetector(parser, self.engine_type) if self.hybrid else None
         return rewrite_body(body, QueryRewriter(self.engine_type, parser, answered, hybrid))
 
     def query(self, query: Json, **body: Any) -> Json:

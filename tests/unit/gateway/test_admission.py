@@ -88,7 +88,7 @@ def test_body_buffer_holds_at_least_one_request() -> None:
 
 def test_repeated_warnings_are_throttled(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    log = ThrottledLog(logging.getLogger("es_sbert.test"), 10.0, lambda: now)
+    log = ThrottledLog(logging.getLogger("es_sbert.test"), lambda: now)
     for second in range(21):
         now = float(second)
         log.warning("%s fails", "it")
@@ -106,7 +106,7 @@ def test_repeated_warnings_are_throttled(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_unexpected_errors_are_throttled_per_location(caplog: pytest.LogCaptureFixture) -> None:
-    log = ThrottledLog(logging.getLogger("es_sbert.test"), 10.0, lambda: 0.0)
+    log = ThrottledLog(logging.getLogger("es_sbert.test"), lambda: 0.0)
 
     def fail(kind: type[Exception]) -> None:
         try:

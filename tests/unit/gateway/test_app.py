@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from es_sbert.config import EngineSettings
+from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import Gateway
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import parse_object
@@ -38,7 +39,8 @@ def test_unhandled_error_returns_engine_error_and_is_logged(
         raise KeyError("oops")
 
     monkeypatch.setattr(Gateway, "_dispatch", broken)
-    gateway = Gateway(GatewaySettings(upstream=EngineSettings(url="http://127.0.0.1:9")))
+    settings = GatewaySettings(upstream=EngineSettings(url="http://127.0.0.1:9"))
+    gateway = Gateway(settings, ConnectionLimiter(settings.limits))
     with caplog.at_level(logging.ERROR):
         asyncio.run(gateway(SCOPE, receive, send))
     if begun:

@@ -311,7 +311,7 @@ def test_embedding_threads_have_lower_priority_than_event_loop() -> None:
 
     async def scenario() -> None:
         embedding = embedder(TellingEncoder())
-        assert await embedding.run_in_thread(lambda encoder: priority()) > priority()
+        assert await embedding.run_in_thread(priority) > priority()
         embedding.close()
 
     run(scenario())

@@ -54,7 +54,7 @@ def incoming(
         return messages.pop(0)
 
     limits = limits or Limits()
-    return IncomingRequest.from_scope(scope, receive, limits, RequestSlot(AdmissionControl(limits), limits))
+    return IncomingRequest.from_scope(scope, receive, limits, RequestSlot(AdmissionControl(limits)))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.index.mapping import VectorFieldMeta
-from es_sbert.search.search_output import console_request, hit_list, select_fields, snippet
+from es_sbert.search.search_output import console_requests, hit_list, select_fields
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 
@@ -19,27 +19,12 @@ def meta(text: str | None) -> VectorFieldMeta:
     return VectorFieldMeta(fingerprint="f", model="m", dimensions=3, index_type="hnsw", text=text)
 
 
-def test_snippet_begins_with_the_embedded_fields() -> None:
-    source = {"id": "1", "body": "Rain\n and  wind.", "title": "Storm", "embedding_meta": {"text_hash": "x"}, "n": 3}
-    assert snippet(source, "embedding", meta("{title}. {body}")) == "Storm · Rain and wind. · 1"
-    assert snippet(source, "embedding", meta(None)) == "1 · Rain and wind. · Storm"
-
-
-def test_snippet_is_short_and_has_no_control_characters() -> None:
-    line = snippet({"t": "\x1b[31mred\x1b[0m\u202e" + "x" * 1000}, "v", meta("{t}"), length=20)
-    assert line == "[31mred[0mxxxxxxxxx…"
-
-
-def test_snippet_of_a_document_without_texts_is_empty() -> None:
-    assert snippet({"n": 1, "v": [1.0]}, "v", meta("{gone}")) == ""
-
-
 @pytest.mark.parametrize("engine_type", list(EngineType))
 @pytest.mark.parametrize("method", list(SearchMethod))
 def test_console_request_is_the_body_with_the_vector_on_one_line(engine_type: EngineType, method: SearchMethod) -> None:
     query = VectorQuery("v", np.array([0.1, 0.2, 0.3], dtype=np.float32), filter={"term": {"q": "vector"}})
     body = search_body(engine_type, method, query)
-    first, _, rest = console_request("docs", body).partition("\n")
+    first, _, rest = console_requests("docs", [body]).partition("\n")
     assert first == "POST /docs/_search"
     assert orjson.loads(rest) == body
     assert "[0.1,0.2,0.3]" in rest
@@ -66,6 +51,12 @@ def test_hit_shows_scores_and_title_above_the_text() -> None:
         " 2    0.5100  d1",
         "   Sun.",
     ]
+
+
+def test_text_begins_with_the_embedded_fields() -> None:
+    source = {"note": "Seen at night.", "body": "Rain\n and  wind.", "v_meta": {"text_hash": "x"}, "n": 3}
+    assert shown(result_of(source), "{body}")[2:] == ["   Rain and wind. · Seen at night."]
+    assert shown(result_of(source), None)[2:] == ["   Seen at night. · Rain and wind."]
 
 
 def test_the_title_is_not_repeated_in_the_text() -> None:

@@ -23,7 +23,6 @@ from es_sbert.search.hybrid_search import (
     read_hybrid_params,
 )
 from es_sbert.search.search_request import (
-    ResultPage,
     SearchOptions,
     SearchParams,
     check_query_text,
@@ -82,12 +81,12 @@ def test_hybrid_requests_match_golden_files(engine_type: EngineType, name: str) 
     if "normalized" in str(HYBRIDS[name]) and engine_type is EngineType.ELASTICSEARCH:
         return  # refused, see tests/engine
     searched, options = HYBRIDS[name]
-    blend = read_hybrid_params(engine_type, searched, TEXT, 20, options)
-    vectors = dict.fromkeys(searched.names, VECTOR)
-    request = hybrid_request(engine_type, searched, vectors, HybridSearch.of(TEXT, 20, options).params, blend, TEXT)
+    search = HybridSearch.of(TEXT, 20, options)
+    fusion = read_hybrid_params(engine_type, searched, search).fusion
+    request = hybrid_request(engine_type, searched, dict.fromkeys(searched.names, VECTOR), search)
     assert_golden(engine_type, f"hybrid-{name}", {"bodies": list(request.bodies)})
-    assert request.named_scores == (blend.fusion is not Fusion.RRF)
-    assert len(request.bodies) == (1 + len(searched.names) if blend.fusion is Fusion.RRF else 1)
+    assert request.named_scores == (fusion is not Fusion.RRF)
+    assert len(request.bodies) == (1 + len(searched.names) if fusion is Fusion.RRF else 1)
 
 
 SPANISH: Json = {"term": {"language": "es"}}
@@ -128,7 +127,7 @@ def test_result_options_must_be_lists(options: SearchOptions, message: str, reme
 
 def test_empty_source_fields_return_no_source() -> None:
     for none in (False, [], ()):
-        assert ResultPage(source=none).body(EngineType.OPENSEARCH, 10, ["embedding"], None)["_source"] is False
+        assert SearchParams(source=none).page(EngineType.OPENSEARCH, ["embedding"], None)["_source"] is False
 
 
 @pytest.mark.parametrize("k", [5.0, "5", True, np.int64(5), None])
@@ -140,13 +139,13 @@ def test_k_must_be_an_int(k: Any) -> None:
 @pytest.mark.parametrize("weights", [(1, 2, 3), (1,), "2:1", "21", 5, {"semantic": 1, "lexical": 2}, ("2", "1")])
 def test_weights_must_be_two_numbers(weights: Any) -> None:
     with pytest.raises(UsageError, match="the weights are") as caught:
-        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, TEXT, 10, {"weights": weights})
+        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.of(TEXT, 10, {"weights": weights}))
     assert "(3, 1)" in caught.value.remedy
 
 
 def test_zero_depth_and_oversample_are_rejected() -> None:
     with pytest.raises(UsageError, match="depth is 0"):
-        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, TEXT, 10, {"depth": 0})
+        read_hybrid_params(EngineType.ELASTICSEARCH, ONE, HybridSearch.of(TEXT, 10, {"depth": 0}))
     with pytest.raises(UsageError, match="oversample is 0"):
         search_request(
             EngineType.ELASTICSEARCH, TWO, dict.fromkeys(TWO.names, VECTOR), SearchParams.of(10, {"oversample": 0.0})
@@ -187,13 +186,13 @@ def test_flat_index_makes_the_whole_opensearch_search_exact() -> None:
     [(0, None, 10, (0, 10)), (4, None, 10, (4, 6)), (4, 6, 10, (4, 6)), (0, 0, 10, (0, 0)), (9, 1, 10, (9, 1))],
 )
 def test_page_bounds_within_k(offset: int, size: int | None, k: int, expected: tuple[int, int]) -> None:
-    assert ResultPage(size=size, offset=offset).bounds(k) == expected
+    assert SearchParams(k, size=size, offset=offset).bounds() == expected
 
 
 @pytest.mark.parametrize(("offset", "size", "k"), [(4, 7, 10), (10, None, 10), (11, None, 10), (0, 11, 10)])
 def test_pages_beyond_k_are_rejected(offset: int, size: int | None, k: int) -> None:
     with pytest.raises(UsageError, match=f"of the {k} nearest"):
-        ResultPage(size=size, offset=offset).bounds(k)
+        SearchParams(k, size=size, offset=offset).bounds()
 
 
 def test_pipeline_weights_add_up_to_one() -> None:
@@ -210,7 +209,7 @@ def test_keyword_query_for_one_or_several_fields() -> None:
 
 def test_hybrid_search_without_known_text_fields_is_rejected() -> None:
     with pytest.raises(UsageError, match="which fields the embedded text is made of"):
-        read_hybrid_params(EngineType.ELASTICSEARCH, SearchScope((field(text=None),)), TEXT, 10, {})
+        read_hybrid_params(EngineType.ELASTICSEARCH, SearchScope((field(text=None),)), HybridSearch.of(TEXT, 10, {}))
 
 
 def test_too_long_query_text_is_rejected() -> None:

@@ -28,7 +28,7 @@ def answer(*hits: Json) -> Json:
 
 def test_response_is_parsed() -> None:
     raw = answer({"_id": "a", "_score": 0.75, "_source": {"t": 1}}, {"_id": "b", "_score": 0.5})
-    result = reader(EngineType.OPENSEARCH, ("embedding", meta("{t}"))).read_knn(raw, named=False)
+    result = reader(EngineType.OPENSEARCH, ("embedding", meta("{t}"))).read_knn(raw)
     assert list(result) == [Hit("a", 0.5, 0.75, {"t": 1}, "docs-1"), Hit("b", 0.0, 0.5, {}, "docs-1")]
     assert (len(result), result.took_ms, result.method, result.total) == (2, 7, SearchMethod.KNN, None)
     assert result.hits[0].as_json() == {"id": "a", "index": "docs-1", "cosine": 0.5, "score": 0.75, "source": {"t": 1}}
@@ -39,7 +39,7 @@ def test_total_is_none_unless_exact(relation: str, total: int | None) -> None:
     raw = answer()
     raw["hits"]["total"] = {"value": 10_000, "relation": relation}
     raw["aggregations"] = {"g": {"buckets": []}}
-    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_knn(raw, named=False)
+    result = reader(EngineType.ELASTICSEARCH, ("v", meta(None))).read_knn(raw)
     assert result.total == total
     assert result.aggregations == {"g": {"buckets": []}}
 
@@ -47,7 +47,7 @@ def test_total_is_none_unless_exact(relation: str, total: int | None) -> None:
 def test_cosine_is_that_of_the_nearest_field() -> None:
     hit = {"_id": "a", "_score": 2.5, "matched_queries": {"semantic.v": 1.5, "semantic.w": 1.75}}
     read = reader(EngineType.ELASTICSEARCH, ("v", meta(None)), ("w", meta(None)), boost=2.0)
-    assert read.read_knn(answer(hit), named=True).hits[0].cosine == 0.75
+    assert read.read_knn(answer(hit)).hits[0].cosine == 0.75
 
 
 def test_hybrid_scores_are_separated() -> None:
@@ -111,6 +111,6 @@ def test_nearest_chunk_is_extracted_from_the_text(
     inner = {"hits": {"hits": [{"_source": {"embedding": place} if around else place}]}}
     hit = {"_id": "a", "_score": 0.75, "_source": source, "inner_hits": {"embedding": inner}}
     field = meta(template, ChunkRules(tokens=64, overlap=8))
-    result = reader(EngineType.ELASTICSEARCH, ("embedding", field)).read_knn(answer(hit), named=False)
+    result = reader(EngineType.ELASTICSEARCH, ("embedding", field)).read_knn(answer(hit))
     assert result.hits[0].passage == Passage(7, 11, text)
     assert result.hits[0].as_json()["passage"] == {"start": 7, "end": 11, "text": text}

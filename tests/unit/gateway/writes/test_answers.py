@@ -14,9 +14,9 @@ from es_sbert.errors import EsSbertError, ModelError, Overloaded
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
 from es_sbert.gateway.writes.bulk_sender import (
     JoinedBulkResponse,
-    RawBulkResponse,
     failed_part_response,
     parse_bulk_response,
+    split_bulk_response,
 )
 
 ERRORS: list[tuple[EsSbertError, int]] = [(ModelError("m", "r"), 503), (Overloaded("m", "r"), 429)]
@@ -113,9 +113,9 @@ def test_raw_join_equals_parsed_join(parts: list[list[str]], errors: bool) -> No
         items = [{"index": {"_id": name, "text": '"items":[]}'}} for name in names]
         members = {"errors": errors and number == 0, "took": 2, "ingest_took": 1, "items": items}
         body = json.dumps(members, separators=(",", ":")).encode()
-        answer = RawBulkResponse.of(body)
+        answer = split_bulk_response(body)
         assert answer is not None
-        text.add_raw(answer)
+        text.add_raw(*answer)
         object_ = parse_bulk_response(body)
         assert object_ is not None
         read.add([object_], [item(0)] * len(names), {})
@@ -132,7 +132,7 @@ def test_raw_join_equals_parsed_join(parts: list[list[str]], errors: bool) -> No
     ],
 )  # fmt: skip
 def test_raw_bulk_response_rejects_other_forms(body: bytes) -> None:
-    assert RawBulkResponse.of(body) is None
+    assert split_bulk_response(body) is None
 
 
 def test_error_reason_may_contain_lone_surrogate() -> None:
