@@ -225,13 +225,8 @@ def normalize_and_sum(vectors: Vectors, starts: Int64Array | None = None) -> tup
         UsageError: a vector is zero or not finite, or `starts` do not ascend.
     """
     units = _normalize(np.asarray(vectors))
-    if starts is None:
-        return units, None
-    starts = np.asarray(starts, np.int64)
-    check_starts(starts, len(units))
-    if len(starts) == len(units):
-        return units, None
-    return units, np.add.reduceat(units, starts, axis=0, dtype=np.float64)
+    starts = check_starts(starts, len(units))
+    return units, None if starts is None else np.add.reduceat(units, starts, axis=0, dtype=np.float64)
 
 
 def mean_silhouette(texts: Vectors, labels: Int64Array) -> float | None:
@@ -368,18 +363,14 @@ def _check_distinct(texts: Vectors, k: int) -> None:
         raise UsageError(f"{k:,} clusters of {len(texts):,} texts", "Ask for fewer clusters, or give more texts.")
     found = _count_distinct(texts, k)
     if found < k:
-        raise UsageError(
-            f"{k:,} clusters of {len(texts):,} texts, which have only {found:,} different vectors",
-            f"Ask for {found:,} clusters at most, or give more texts.",
-        )
+        remedy = f"Ask for {found:,} clusters at most, or give more texts."
+        raise UsageError(f"{k:,} clusters of {len(texts):,} texts, which have only {found:,} different vectors", remedy)
 
 
 def _check_count(texts: Vectors, most: int, method: ClusterMethod) -> None:
     if len(texts) > most:
-        raise UsageError(
-            f"{method} holds the distances of all pairs, and {len(texts):,} texts are more than {most:,}",
-            f"Use {ClusterMethod.KMEANS} or {ClusterMethod.COMMUNITIES}, or give fewer texts.",
-        )
+        reason = f"{method} holds the distances of all pairs, and {len(texts):,} texts are more than {most:,}"
+        raise UsageError(reason, f"Use {ClusterMethod.KMEANS} or {ClusterMethod.COMMUNITIES}, or give fewer texts.")
 
 
 def _hdbscan(texts: Vectors, min_size: int) -> Int64Array:
@@ -502,14 +493,15 @@ def cluster_names(
         UsageError: there is not one text for each position, words is below 1, or scikit-learn is not installed.
     """
     require_extra("analysis", "sklearn")
-    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
     if words < 1:
         raise UsageError(f"names of {words} words", "Ask for one word at least.")
     positions = [cluster.members for cluster in clustering.clusters]
     if len(texts) != sum(map(len, positions)) + len(clustering.noise):
         raise UsageError(f"{len(texts):,} texts are given, and others were clustered", "Give the texts of the vectors.")
-    stopped = _english_stop_words() if stop_words == "english" else frozenset(map(_lower_case, stop_words))
+    is_english = stop_words == "english"
+    stopped = _EXTRA_STOP_WORDS | ENGLISH_STOP_WORDS if is_english else frozenset(map(_lower_case, stop_words))
 
     def words_of_cluster(members: Iterable[int]) -> list[str]:
         return [word for member in members for word in split_words(texts[member]) if word not in stopped]
@@ -542,12 +534,9 @@ def display_names(names: Iterable[Sequence[str]]) -> list[str]:
 
 def split_words(text: str) -> list[str]:
     """The words of a text, normalised: letters and digits of any script with the marks that they carry."""
-    return [word for word in _word_pattern().findall(_lower_case(text)) if _is_word(word)]
-
-
-def _is_word(word: str) -> bool:
     # A single character is a word in scripts without upper and lower case, such as Chinese.
-    return (len(word) > 1 or word == word.upper()) and any(map(str.isalpha, word))
+    words = [word for word in _word_pattern().findall(_lower_case(text)) if len(word) > 1 or word == word.upper()]
+    return [word for word in words if any(map(str.isalpha, word))]
 
 
 def _lower_case(text: str) -> str:
@@ -560,13 +549,6 @@ def _word_pattern() -> re.Pattern[str]:
     marks = "".join(chr(code) for code in range(_LAST_CODE_POINT) if unicodedata.category(chr(code))[0] == "M")
     character = rf"[\w{marks}\u200c\u200d]"
     return re.compile(rf"{character}+(?:[-\u2010\u2011]{character}+)*")
-
-
-@cache
-def _english_stop_words() -> frozenset[str]:
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    return _EXTRA_STOP_WORDS.union(ENGLISH_STOP_WORDS)
 
 
 def _rank_words(

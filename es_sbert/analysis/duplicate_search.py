@@ -206,10 +206,12 @@ class DuplicateSearch:
         texts, pairs, lost = self._confirm_pairs(state, fields)
         if lost:
             # Documents that were a copy of one that is gone or another by now have not been searched for themselves.
-            self._search_again(lost, state)
+            for part in batched(sorted(lost, key=str), self._page):
+                again = self._candidates(list(_vectors_by_key(self._look_up(part))))
+                state.add(again, [], state.positions, state.compared)
             texts, pairs, _ = self._confirm_pairs(state, fields)
         groups = groups_of_pairs(texts.vectors, [pairs], starts=texts.starts, priority=priority(texts))
-        recall = self._recall(texts, groups, state, sample)
+        recall = self._recall(texts, groups, state, [key for key, _ in sample])
         unread = self._count_after(state.positions)
         return DuplicateSearchResult(texts, groups, state.compared, recall, state.resumed, unread)
 
@@ -332,8 +334,7 @@ class DuplicateSearch:
             full = []
             for part in batched(searches, _SEARCHES_PER_REQUEST):
                 for (key, vector), hits in zip(part, self._search([vector for _, vector in part], k), strict=True):
-                    others = [other for other in hits if other != key]
-                    pairs += [(key, other) for other in others]
+                    pairs += [(key, other) for other in hits if other != key]
                     if len(hits) > k:
                         full.append((key, vector))
             searches = full if k < most else []
@@ -377,10 +378,9 @@ class DuplicateSearch:
             documents = replace(reader.collection(), skipped=self._count_skipped())
         keys = documents.keys
         positions = {numbers[key]: position for position, key in enumerate(keys)}
-        pairs = np.hstack(
-            [np.empty((2, 0), np.int64)]
-            + [np.array([[positions.get(n, -1) for n in side.tolist()] for side in page]) for page in state.pairs()]
-        )  # (2, pairs)
+        pages = [np.empty((2, 0), np.int64)]
+        pages += [np.array([[positions.get(n, -1) for n in side.tolist()] for side in page]) for page in state.pairs()]
+        pairs = np.hstack(pages)  # (2, pairs)
         gone = (pairs < 0).any(axis=0)
         there = pairs[:, ~gone]
         cosines = pair_cosines(documents.vectors, there[0], there[1], documents.starts)
@@ -393,9 +393,9 @@ class DuplicateSearch:
     def _recall(
         self,
         texts: TextCollection,
-        groups: Sequence[DuplicateGroup],
+        groups: list[DuplicateGroup],
         state: DuplicateSearchState,
-        sample: Sequence[KeyedVectors],
+        sample: list[DocumentKey],
     ) -> DuplicateRecall:
         """How many of the sample's near-duplicates are in one group."""
         keys = texts.keys
@@ -407,7 +407,7 @@ class DuplicateSearch:
         missed = [pair for pair, hit in together.items() if not hit]
         still = set(self._still_near_duplicates(missed))
         together = {pair: hit for pair, hit in together.items() if hit or pair in still}
-        hits: dict[DocumentKey, list[bool]] = {key: [] for key, _ in sample}
+        hits: dict[DocumentKey, list[bool]] = {key: [] for key in sample}
         for pair, hit in together.items():
             for key in pair:
                 hits.get(key, []).append(hit)
@@ -423,11 +423,6 @@ class DuplicateSearch:
             first, second = (np.array([place[pair[side]] for pair in there], np.int64) for side in (0, 1))
             cosines = pair_cosines(documents.vectors, first, second, documents.starts)
             yield from itertools.compress(there, cosines >= self._settings.min_cosine)
-
-    def _search_again(self, keys: set[DocumentKey], state: DuplicateSearchState) -> None:
-        for part in batched(sorted(keys, key=str), self._page):
-            pairs = self._candidates(list(_vectors_by_key(self._look_up(part))))
-            state.add(pairs, [], state.positions, state.compared)
 
     def _look_up(self, keys: Sequence[DocumentKey]) -> TextCollection:
         """The current documents in the order of these keys, without those that were deleted or no longer match."""
@@ -456,13 +451,9 @@ def _sample_pairs(sample: Sequence[KeyedVectors], documents: TextCollection, min
     if not sample or not len(documents):
         return []
     keys = documents.keys
-    near = pairs_above_between(
-        np.concatenate([vectors for _, vectors in sample]),
-        documents.vectors,
-        min_cosine,
-        first_starts=starts_from_counts([len(vectors) for _, vectors in sample]),
-        second_starts=documents.starts,
-    )
+    own = [vectors for _, vectors in sample]
+    starts = {"first_starts": starts_from_counts(list(map(len, own))), "second_starts": documents.starts}
+    near = pairs_above_between(np.concatenate(own), documents.vectors, min_cosine, **starts)
     return [
         (sample[one][0], keys[two])
         for first, second, _ in near

@@ -52,10 +52,8 @@ class DuplicateSearchSettings:
     def __post_init__(self) -> None:
         check_cosine(self.min_cosine)
         if not 1 <= self.neighbors < MAX_K or not 0 <= self.sample <= MAX_K:
-            raise UsageError(
-                f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are requested",
-                f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}.",
-            )
+            remedy = f"Use 1 to {MAX_K - 1:,} neighbors and a sample of 0 to {MAX_K:,}."
+            raise UsageError(f"{self.neighbors:,} neighbors and a sample of {self.sample:,} are requested", remedy)
 
 
 @dataclass(frozen=True)

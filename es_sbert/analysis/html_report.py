@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from es_sbert.analysis.clusters import normalize_and_sum
 from es_sbert.encoder.batching import Vectors
-from es_sbert.errors import UsageError, require_extra
+from es_sbert.errors import require_extra
 from es_sbert.messages import escape_unprintable
 
 # UMAP builds a graph of neighbors, which fewer texts do not fill, and with a seed it uses one core: of more texts than
@@ -152,9 +152,6 @@ class AnalysisReport:
         groups: In the order to show them.
         points: Place of each text on the map. *Shape:* ``(texts, 2)``.
         projection: Method that made the points, e.g. `PCA`.
-
-    Raises:
-        UsageError: the parts do not fit together.
     """
 
     kind: ReportKind
@@ -165,31 +162,6 @@ class AnalysisReport:
     groups: Sequence[ReportGroup]
     points: NDArray[np.float32]
     projection: str
-
-    def __post_init__(self) -> None:
-        count = len(self.ids)
-        if len(self.texts) != count or self.points.shape != (count, 2):
-            raise UsageError(
-                f"{count} ids, {len(self.texts)} texts and points of the shape {self.points.shape} are given",
-                "Give an id, a text (or an empty one) and a point for each text.",
-            )
-        if not np.isfinite(self.points).all():
-            raise UsageError("a point holds a value that is not finite", "Project the vectors with `map_points`.")
-        for group in self.groups:
-            self._check(group)
-
-    def _check(self, group: ReportGroup) -> None:
-        if len(group.members) != len(group.cosines) or not len(group.members):
-            raise UsageError(
-                f"the group {group.name!r} has {len(group.members)} members and {len(group.cosines)} cosines",
-                "Give one member at least, and a cosine for each.",
-            )
-        if min(group.members) < 0 or max(group.members) >= len(self.ids):
-            raise UsageError(f"the group {group.name!r} has a member that is no text", "Give positions of texts.")
-        if group.kept is not None and group.kept not in group.members:
-            raise UsageError(f"the group {group.name!r} keeps a text that is no member", "Keep one of the members.")
-        if self.kind is ReportKind.PAIRS and len(group.members) != 2:
-            raise UsageError(f"the pair {group.name!r} has {len(group.members)} members", "Give two.")
 
 
 # A browser draws this many points in a frame, and reads their texts in about a second.

@@ -194,22 +194,24 @@ def vector_lengths(vectors: Vectors) -> Float64Array:
     lengths: Float64Array = np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64))
     bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
     if len(bad):
-        raise UsageError(
-            f"vector {bad[0]} is zero or holds a value that is not finite, so it has no cosine with others",
-            "Leave such vectors out.",
-        )
+        reason = f"vector {bad[0]} is zero or holds a value that is not finite, so it has no cosine with others"
+        raise UsageError(reason, "Leave such vectors out.")
     return lengths
 
 
-def check_starts(starts: Int64Array, count: int) -> None:
-    """Make sure that these are the rows of the first vectors of texts, out of `count` vectors.
+def check_starts(starts: Int64Array | None, count: int) -> Int64Array | None:
+    """The rows of the first vectors of texts, out of `count` vectors; None where each text has one.
 
     Raises:
-        UsageError: they are not.
+        UsageError: they do not ascend from 0.
     """
+    if starts is None:
+        return None
+    starts = np.asarray(starts, np.int64)
     rows = np.append(starts, count)
     if rows[0] != 0 or (np.diff(rows) < 1).any():
         raise UsageError("starts do not ascend from 0", "Give the row of each text's first vector.")
+    return starts if len(starts) < count else None
 
 
 def check_dimensions(first: Vectors, second: Vectors) -> None:
@@ -219,10 +221,8 @@ def check_dimensions(first: Vectors, second: Vectors) -> None:
         UsageError: they have different dimensions.
     """
     if first.shape[1] != second.shape[1]:
-        raise UsageError(
-            f"the vectors of the two collections have {first.shape[1]} and {second.shape[1]} dimensions",
-            "Embed both with the same model.",
-        )
+        reason = f"the vectors of the two collections have {first.shape[1]} and {second.shape[1]} dimensions"
+        raise UsageError(reason, "Embed both with the same model.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,13 +311,7 @@ def _collection(vectors: Vectors, starts: Int64Array | None) -> _Texts:
         UsageError: a vector is zero or not finite, or `starts` do not ascend.
     """
     vectors = np.asarray(vectors)
-    lengths = vector_lengths(vectors)
-    if starts is not None:
-        starts = np.asarray(starts, np.int64)
-        check_starts(starts, len(vectors))
-        if len(starts) == len(vectors):
-            starts = None  # one vector a text, which takes less work
-    return _Texts(vectors, lengths, starts)
+    return _Texts(vectors, vector_lengths(vectors), check_starts(starts, len(vectors)))
 
 
 def _with_bounds(*collections: _Texts) -> list[_Texts]:
@@ -371,9 +365,7 @@ def _in_order(rows: _Texts, columns: _Texts, pairs: tuple[Int64Array, Int64Array
 
 def _pairs_within_bounds(rows: _Texts, columns: _Texts, threshold: float) -> tuple[Int64Array, Int64Array] | None:
     """The pairs that may reach a threshold by their bounds; None where these are too many, or there are no bounds."""
-    if threshold < _BOUNDED_COSINE - _SLACK:
-        return None
-    bounds = rows.bounds_with(columns)
+    bounds = rows.bounds_with(columns) if threshold >= _BOUNDED_COSINE - _SLACK else None
     if bounds is None:
         return None
     found = _positions_above(bounds, threshold)
@@ -528,11 +520,9 @@ def margin_pairs(
     forward, forward_cosines = _nearest_neighbors(one, two, neighbors, block)
     backward, backward_cosines = _nearest_neighbors(two, one, neighbors, block)
     one_mean, two_mean = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)  # (texts,) each
-    rows = [
-        _best_by_margin(forward, forward_cosines, one_mean, two_mean),
-        _best_by_margin(backward, backward_cosines, two_mean, one_mean)[:, [1, 0, 2, 3]],
-    ]
-    candidates = np.concatenate(rows)  # (pairs, 4): first, second, margin, cosine
+    of_one = _best_by_margin(forward, forward_cosines, one_mean, two_mean)
+    of_two = _best_by_margin(backward, backward_cosines, two_mean, one_mean)[:, [1, 0, 2, 3]]
+    candidates = np.concatenate([of_one, of_two])  # (pairs, 4): first, second, margin, cosine
     order = np.lexsort((candidates[:, 1], candidates[:, 0], -candidates[:, 2]))
     taken_one, taken_two = np.zeros(len(one), bool), np.zeros(len(two), bool)
     pairs: list[AlignedPair] = []

@@ -124,16 +124,12 @@ class TextCollection:
     def _chosen(self, places: Sequence[int]) -> TextCollection:
         by_text = np.split(self.vectors, self.starts[1:])
         chosen = [by_text[place] for place in places]
-        return TextCollection(
-            [self.ids[place] for place in places],
-            [self.texts[place] for place in places],
-            np.concatenate(chosen) if chosen else self.vectors[:0],
-            starts_from_counts([len(vectors) for vectors in chosen]),
-            self.skipped,
-            [self.values[place] for place in places] if self.values else (),
-            [self.versions[place] for place in places] if self.versions else (),
-            self.model,
-        )
+        vectors = np.concatenate(chosen) if chosen else self.vectors[:0]
+        starts = starts_from_counts([len(own) for own in chosen])
+        values = [self.values[place] for place in places] if self.values else ()
+        versions = [self.versions[place] for place in places] if self.versions else ()
+        ids, texts = [self.ids[place] for place in places], [self.texts[place] for place in places]
+        return TextCollection(ids, texts, vectors, starts, self.skipped, values, versions, self.model)
 
 
 def concatenate_collections(collections: Sequence[TextCollection]) -> TextCollection:
@@ -147,14 +143,10 @@ def concatenate_collections(collections: Sequence[TextCollection]) -> TextCollec
         rows += len(one.vectors)
         for reason, count in one.skipped.counts.items():
             skipped.add(reason, one.skipped.first[reason], count)
-    return TextCollection(
-        [name for one in collections for name in one.ids],
-        [text for one in collections for text in one.texts],
-        np.concatenate([one.vectors for one in collections]),
-        np.concatenate(starts),
-        skipped,
-        model=collections[0].model,
-    )
+    ids = [name for one in collections for name in one.ids]
+    texts = [text for one in collections for text in one.texts]
+    vectors = np.concatenate([one.vectors for one in collections])
+    return TextCollection(ids, texts, vectors, np.concatenate(starts), skipped, model=collections[0].model)
 
 
 def read_files(
@@ -191,13 +183,11 @@ def read_files(
     if lost:
         raise SourceError(lost[0], "Check the source, and run the command again.")
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-    parts: list[Vectors] = []
-    done = 0
+    distinct, done = np.empty((len(rows), encoder.info.dimensions), np.float32), 0
     for part in encoder.encode_stream(rows, "document"):
-        parts.append(part.vectors)
-        done += len(part.vectors)
+        begin, done = done, done + len(part.vectors)
+        distinct[begin:done] = part.vectors
         on_progress(done, len(rows))
-    distinct = np.concatenate(parts) if parts else np.empty((0, encoder.info.dimensions), np.float32)
     vectors = distinct[[rows[text] for text in texts]] if len(rows) < len(texts) else distinct
     return TextCollection(ids, texts, vectors, np.arange(len(texts)), skipped, values, model=encoder.info.model)
 
@@ -327,9 +317,8 @@ class TextCollectionBuilder:
             if meta is not None and meta.get("fingerprint") != self._vector.meta.fingerprint:
                 self.skipped.add(other_model_reason(self._vector), hit["_id"])
                 continue
-            vectors = np.stack(
-                [vector for _, _, vector in read_stored_vectors(find_field(source, self._vector.name), 0)]
-            )
+            stored = read_stored_vectors(find_field(source, self._vector.name), 0)
+            vectors = np.stack([vector for _, _, vector in stored])
             if not (np.isfinite(vectors).all() and vectors.any(axis=1).all()):
                 self.skipped.add("its vector is zero or holds a value that is not finite", hit["_id"])
                 continue
@@ -360,10 +349,8 @@ class TextCollectionBuilder:
         else:
             self._file.flush()
             vectors = np.memmap(self._file, np.float32, "r", shape=shape)
-        starts, model = starts_from_counts(self._counts), self._vector.meta.model
-        return TextCollection(
-            self._ids, self._texts, vectors, starts, self.skipped, self._values, self._versions, model
-        )
+        starts, columns = starts_from_counts(self._counts), (self._values, self._versions)
+        return TextCollection(self._ids, self._texts, vectors, starts, self.skipped, *columns, self._vector.meta.model)
 
 
 def starts_from_counts(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

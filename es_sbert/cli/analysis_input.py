@@ -104,10 +104,8 @@ def check_files_or_index(files: Sequence[str], index: str | None) -> None:
     """
     if bool(files) == (index is not None):
         command = click.get_current_context().command_path
-        raise UsageError(
-            f"texts come from FILES or from --index, and {'both are' if files else 'neither is'} given",
-            f"Give one of them, e.g. `{command} --index docs`.",
-        )
+        reason = f"texts come from FILES or from --index, and {'both are' if files else 'neither is'} given"
+        raise UsageError(reason, f"Give one of them, e.g. `{command} --index docs`.")
 
 
 def check_source_options(options: Mapping[str, Any]) -> None:
@@ -124,10 +122,8 @@ def check_source_options(options: Mapping[str, Any]) -> None:
     has_model = click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
     for_files = (options["text_fields"], options["text_template"], options["id_field"], options["format"] != "auto")
     if has_model or any(for_files):
-        raise UsageError(
-            "with --index the vectors of the index are compared, which have a model, texts and ids already",
-            "Leave --text-field, --text-template, --id-field, --format and --model out.",
-        )
+        reason = "with --index the vectors of the index are compared, which have a model, texts and ids already"
+        raise UsageError(reason, "Leave --text-field, --text-template, --id-field, --format and --model out.")
 
 
 def check_two_texts(count: int) -> None:
@@ -137,23 +133,18 @@ def check_two_texts(count: int) -> None:
         SourceError: there are fewer than two texts.
     """
     if count < 2:
-        of_index = click.get_current_context().params.get("index") is not None
-        raise SourceError(
-            f"a comparison needs two texts, and there is {'one' if count else 'none'}",
-            "Check --vector-field and --filter, or load documents with `es-sbert ingest`."
-            if of_index
-            else "Give more texts.",
-        )
+        remedy = "Give more texts."
+        if click.get_current_context().params.get("index") is not None:
+            remedy = "Check --vector-field and --filter, or load documents with `es-sbert ingest`."
+        raise SourceError(f"a comparison needs two texts, and there is {'one' if count else 'none'}", remedy)
 
 
 def _read_index(options: Mapping[str, Any], fields: Sequence[str]) -> TextCollection:
     from es_sbert.analysis import read_index
 
-    filter = read_filter(options)
+    names, filter = (options["index"], options["vector_field"]), read_filter(options)
     with shared.open_engine(options) as engine, progress_meter() as show:
-        return read_index(
-            engine, options["index"], options["vector_field"], filter=filter, fields=fields, on_progress=show
-        )
+        return read_index(engine, *names, filter=filter, fields=fields, on_progress=show)
 
 
 def _read_files(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -101,11 +102,7 @@ def describe_source(files: Sequence[str], index: str | None) -> str:
 
 
 def report_page(
-    kind: ReportKind,
-    title: str,
-    texts: TextCollection,
-    groups: Sequence[ReportGroup],
-    facts: Sequence[tuple[str, str]],
+    kind: ReportKind, title: str, texts: TextCollection, groups: Sequence[ReportGroup], facts: list[tuple[str, str]]
 ) -> bytes:
     """The HTML page of a command.
 
@@ -116,13 +113,9 @@ def report_page(
     from es_sbert.analysis.html_report import AnalysisReport, map_points, report_bytes
 
     left_out = sum(texts.skipped.counts.values())
-    all_facts = [
-        ("texts", f"{len(texts):,}"),
-        ("model", texts.model),
-        *facts,
-        *([("left out", f"{left_out:,}")] if left_out else []),
-        ("made by", f"es-sbert {__version__}"),
-    ]
+    all_facts = [("texts", f"{len(texts):,}"), ("model", texts.model), *facts]
+    all_facts += [("left out", f"{left_out:,}")] if left_out else []
+    all_facts.append(("made by", f"es-sbert {__version__}"))
     points, projection = map_points(texts.vectors, texts.starts)
     return report_bytes(AnalysisReport(kind, title, all_facts, texts.ids, texts.texts, groups, points, projection))
 
@@ -237,8 +230,7 @@ def _field_update_lines(counts: FieldUpdateCounts, name: str, unchanged: int) ->
             f"{len(counts.changed):,} documents were changed during the analysis and skipped (first: "
             f"{escape_unprintable(counts.changed[0])}): embed them with `es-sbert ingest` and run the command again"
         )
-    for number, ((name_of_document, _), reason) in enumerate(counts.refused.items()):
-        if number == _MAX_REFUSALS_SHOWN:
-            yield f"{len(counts.refused) - _MAX_REFUSALS_SHOWN:,} more updates were refused"
-            break
+    for (name_of_document, _), reason in islice(counts.refused.items(), _MAX_REFUSALS_SHOWN):
         yield f"no update of {escape_unprintable(name_of_document)}: {escape_unprintable(reason)}"
+    if len(counts.refused) > _MAX_REFUSALS_SHOWN:
+        yield f"{len(counts.refused) - _MAX_REFUSALS_SHOWN:,} more updates were refused"

@@ -13,7 +13,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli import analysis_input, analysis_output
-from es_sbert.cli.options import FiniteFloatRange
+from es_sbert.cli.options import FiniteFloatRange, select_options
 from es_sbert.errors import SourceError
 from es_sbert.messages import escape_unprintable, log_message
 
@@ -29,9 +29,6 @@ _CENTRAL_TEXTS = 3
 
 class _ClusterCount(click.IntRange):
     """A number of clusters, or `auto`."""
-
-    def __init__(self) -> None:
-        super().__init__(min=1)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == "auto" else super().convert(value, param, ctx)
@@ -51,7 +48,7 @@ class _ClusterCount(click.IntRange):
         "-k",
         "--k",
         "k",
-        type=_ClusterCount(),
+        type=_ClusterCount(min=1),
         metavar="NUMBER|auto",
         help="kmeans, agglomerative: number of clusters; auto tries up to 200 and takes the one with the greatest "
         "silhouette.  [default: auto]",
@@ -85,16 +82,7 @@ class _ClusterCount(click.IntRange):
 )
 @analysis_input.source_options
 @analysis_output.output_options
-def cluster(
-    files: tuple[str, ...],
-    method: str,
-    k: Any,
-    min_cosine: float | None,
-    min_size: int | None,
-    seed: int,
-    stop_words: str,
-    **options: Any,
-) -> int:
+def cluster(files: tuple[str, ...], method: str, seed: int, stop_words: str, **options: Any) -> int:
     """Find clusters of texts and name them.
 
     The texts come from FILES, which are embedded first, or from an index, whose vectors are read. A cluster is named
@@ -121,7 +109,8 @@ def cluster(
     index, write_field = options["index"], options["write_field"]
     analysis_input.check_files_or_index(files, index)
     require_extra("analysis", "sklearn")
-    check_options(method, k=k, min_cosine=min_cosine, min_size=min_size)
+    how = select_options(options, ("k", "min_cosine", "min_size"))
+    check_options(method, **how)
     analysis_output.check_output_files(options)
     stopped = _read_stop_words(stop_words)
     filter = analysis_input.read_filter(options)
@@ -129,16 +118,13 @@ def cluster(
         [texts] = analysis_input.read_text_collections([files], options, [] if write_field is None else [write_field])
         analysis_input.check_two_texts(len(texts))
         begin = time.perf_counter()
-        found = cluster_texts(
-            texts.vectors, method, k=k, min_cosine=min_cosine, min_size=min_size, starts=texts.starts, seed=seed
-        )
+        found = cluster_texts(texts.vectors, method, starts=texts.starts, seed=seed, **how)
         names = display_names(cluster_names(texts.texts, found, stop_words=stopped))
         seconds = time.perf_counter() - begin
         page = partial(_html_page, found, names, texts, analysis_output.describe_source(files, index))
-        analysis_output.write_output(
-            _json_objects(found, names, texts), _text_lines(found, names, texts), page, options
-        )
-        log_message(f"{_summary(found, len(texts), chosen=k in (None, 'auto'))}, in {seconds:.1f} s")
+        objects, lines = _json_objects(found, names, texts), _text_lines(found, names, texts)
+        analysis_output.write_output(objects, lines, page, options)
+        log_message(f"{_summary(found, len(texts), chosen=how['k'] in (None, 'auto'))}, in {seconds:.1f} s")
         if not found.clusters:
             cosine = " or --min-cosine" if method == "communities" else ""
             log_message(f"No text is in a cluster. Try a lower --min-size{cosine}, or --method kmeans.")

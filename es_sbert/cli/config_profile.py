@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from es_sbert.config import MAX_TIMEOUT, expand_home, home_folder
 from es_sbert.errors import UsageError
@@ -29,10 +29,8 @@ _FILE_SETTINGS = ("password_file", "api_key_file", "token_file", "ca_certs")
 _EXPLICIT_SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
-class Profile(BaseModel):
+class Profile(BaseModel, frozen=True, extra="forbid", strict=True):
     """Values of options by the names that the options have, with `_` for `-`. Secrets themselves are not among them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     url: str | None = None
     username: str | None = None

@@ -37,10 +37,9 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
     from es_sbert.dashboards.build_dashboards import build_saved_objects
     from es_sbert.messages import log_message
 
+    logs = {"searches": options["search_log"], "reports": options["report_index"]}
     with shared.open_engine(options) as engine:
-        bundle = build_saved_objects(
-            engine, options["index"], searches=options["search_log"], reports=options["report_index"]
-        )
+        bundle = build_saved_objects(engine, options["index"], **logs)
     for note in bundle.notes:
         log_message(f"{note[0].upper()}{note[1:]}")
     return bundle

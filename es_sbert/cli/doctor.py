@@ -29,11 +29,7 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 )
 @connection_options
 @encoder_options
-def doctor(
-    index: str | None,
-    as_json: bool,
-    **options: Any,
-) -> int:
+def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     """Check everything that a load or a search needs, and say what to fix.
 
     Checks the model (can it be opened, and does it run on the given device?), the GPU and its libraries, and the

@@ -89,12 +89,7 @@ _KNN_OPTIONS = {
 @analysis_input.source_options
 @analysis_output.output_options
 def duplicates(
-    files: tuple[str, ...],
-    min_cosine: float,
-    keep: str,
-    date_field: str | None,
-    method: str,
-    **options: Any,
+    files: tuple[str, ...], min_cosine: float, keep: str, date_field: str | None, method: str, **options: Any
 ) -> int:
     """Find groups of near-duplicates.
 
@@ -118,6 +113,7 @@ def duplicates(
     """
     from es_sbert.analysis import duplicate_groups
     from es_sbert.analysis.duplicates import DuplicateSearchSettings, KeepPolicy, keep_priorities
+    from es_sbert.ingest.dead_letters import safe_file_name
 
     index, write_field, dry_run = options["index"], options["write_field"], options["dry_run"]
     _check_options(files, index, keep, date_field, write_field)
@@ -132,7 +128,7 @@ def duplicates(
     with analysis_output.field_writer(options) as writer:
         begin = time.perf_counter()
         if _uses_knn(method, options):
-            path = knn.pop("state", None) or _default_state_path(index)
+            path = knn.pop("state", None) or Path(f"{safe_file_name(index)}.duplicates.state")
             wanted = DuplicateSearchSettings(min_cosine, filter, **knn)
             found = _search_by_knn(path, wanted, fields, priority, options)
             if found is None:
@@ -172,10 +168,8 @@ def _check_options(
     if write_field is not None and write_field == date_field:
         raise UsageError("--write-field and --date-field name the same field", "Give --write-field another name.")
     if (keep == "newest") != (date_field is not None):
-        raise UsageError(
-            "--keep newest and --date-field belong together, and only one of them is given",
-            "Give both, e.g. --keep newest --date-field created_at.",
-        )
+        remedy = "Give both, e.g. --keep newest --date-field created_at."
+        raise UsageError("--keep newest and --date-field belong together, and only one of them is given", remedy)
 
 
 def _refuse_knn_options(given: dict[str, Any]) -> None:
@@ -203,12 +197,6 @@ def _uses_knn(method: str, options: dict[str, Any]) -> bool:
         return not fits_memory(engine, index, options["vector_field"], analysis_input.read_filter(options))
 
 
-def _default_state_path(index: str) -> Path:
-    from es_sbert.ingest.dead_letters import safe_file_name
-
-    return Path(f"{safe_file_name(index)}.duplicates.state")
-
-
 def _search_by_knn(
     path: Path,
     wanted: DuplicateSearchSettings,
@@ -225,11 +213,10 @@ def _search_by_knn(
     if options["distinct"]:
         raise UsageError("--distinct leaves out texts, which a search by kNN cannot", "Leave --distinct out.")
     index, policy = options["index"], RetryPolicy(options["retry_seconds"])
+    on_wait = analysis_output.log_wait
     with ExitStack() as stack:
         engine = stack.enter_context(open_engine(options))
-        search = DuplicateSearch(
-            engine, index, options["vector_field"], wanted, policy=policy, on_wait=analysis_output.log_wait
-        )
+        search = DuplicateSearch(engine, index, options["vector_field"], wanted, policy=policy, on_wait=on_wait)
         if search.index_type is IndexType.FLAT:
             log_message(f"the vectors of {index} are of type flat: each search looks at all of them")
         candidates = stack.enter_context(DuplicateSearchState(path, search.identity))
@@ -239,9 +226,8 @@ def _search_by_knn(
             with analysis_input.progress_meter(candidates.compared) as show:
                 return search.run(candidates, fields=fields, priority=priority, on_progress=show)
         except KeyboardInterrupt:
-            log_message(
-                f"Interrupted after {candidates.compared:,} documents; run the same command again to resume ({path})."
-            )
+            done = f"{candidates.compared:,} documents"
+            log_message(f"Interrupted after {done}; run the same command again to resume ({path}).")
             return None
 
 
@@ -292,13 +278,8 @@ def _html_page(
 def _json_objects(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[Json]:
     for number, group in enumerate(groups, 1):
         for member, cosine in zip(group.members, group.cosines, strict=True):
-            yield {
-                "group": number,
-                "id": texts.ids[member],
-                "cosine": cosine,
-                "kept": member == group.kept,
-                "text": texts.texts[member],
-            }
+            ranked = {"group": number, "id": texts.ids[member], "cosine": cosine, "kept": member == group.kept}
+            yield ranked | {"text": texts.texts[member]}
 
 
 def _text_lines(groups: Sequence[DuplicateGroup], texts: TextCollection) -> Iterator[str]:

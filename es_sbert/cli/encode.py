@@ -43,14 +43,7 @@ from es_sbert.messages import log_message as report
     log_format_option,
 )
 @encoder_options
-def encode(
-    file: BinaryIO,
-    output: Path | None,
-    form: str,
-    text_field: str,
-    kind: Any,
-    **options: Any,
-) -> None:
+def encode(file: BinaryIO, output: Path | None, form: str, text_field: str, kind: Any, **options: Any) -> None:
     """Turn texts into sentence vectors.
 
     FILE holds one text a line; without it, or with -, stdin is read. The output keeps the order of the

@@ -97,18 +97,13 @@ def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
     for each in wanted:
         stop_engine(each, purge=purge)
         print_message(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.")
-    removed = [folder for build in _engines_to_purge(name, every, purge) for folder in purge_stopped(build, port)]
+    # Stopped servers lose their data if they were named, never if one was merely running.
+    named = list(ENGINES) if every else [name] if name is not None else []
+    removed = [folder for build in named if purge for folder in purge_stopped(build, port)]
     for folder in removed:
         print_message(f"Removed {folder}.")
     if not wanted and not removed:
         print_message("No such server is running.")
-
-
-def _engines_to_purge(name: str | None, every: bool, purge: bool) -> list[str]:
-    """Names whose stopped servers lose their data: what was named, never what was merely running."""
-    if not purge:
-        return []
-    return list(ENGINES) if every else [name] if name is not None else []
 
 
 @engine.command("list")

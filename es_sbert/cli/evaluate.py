@@ -89,17 +89,7 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 )
 @shared.connection_options
 def evaluate(
-    model: str,
-    tasks: tuple[str, ...],
-    data: Path | None,
-    files: tuple[Path, ...],
-    columns: tuple[str, ...],
-    limit: int | None,
-    as_json: bool,
-    card: Path | None,
-    index: str | None,
-    vector_field: str,
-    **options: Any,
+    model: str, tasks: tuple[str, ...], files: tuple[Path, ...], as_json: bool, card: Path | None, **options: Any
 ) -> None:
     """Evaluate MODEL by the protocols of the Sentence-BERT paper.
 
@@ -131,10 +121,11 @@ def evaluate(
     from es_sbert.evaluation.task_data import EvaluationTask
     from es_sbert.evaluation.task_files import read_task_data
 
+    data, index, limit = options["data"], options["index"], options["limit"]
     if index is not None and tasks != (EvaluationTask.RETRIEVAL,):
         raise UsageError("--index is for the task retrieval alone", "Give --task retrieval and no other task.")
     unique_tasks = [EvaluationTask(task) for task in dict.fromkeys(tasks)]
-    roles = _parse_columns(columns, unique_tasks)
+    roles = _parse_columns(options["columns"], unique_tasks)
     datasets = {
         task: read_task_data(task, data, files, limit=limit, columns=roles, report=report) for task in unique_tasks
     }
@@ -143,21 +134,12 @@ def evaluate(
     engine = shared.engine_settings(options) if index is not None else None
 
     running = shared.select_options(options, ("backend", "device", "precision"))
+    measured = running | shared.select_options(options, ("limit", "index", "vector_field"))
     opened = open_model(model, threads=options["threads"], report=report, **running)
     reports = []
     try:
         for task in unique_tasks:
-            result = evaluation.evaluate(
-                opened,
-                task,
-                datasets[task],
-                limit=limit,
-                index=index,
-                engine=engine,
-                vector_field=vector_field,
-                report=report,
-                **running,
-            )
+            result = evaluation.evaluate(opened, task, datasets[task], engine=engine, report=report, **measured)
             reports.append(result)
             click.echo(result.as_json().decode() if as_json else text_table(result))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import cloup
@@ -25,10 +26,8 @@ def _parse_precisions(context: click.Context, parameter: click.Parameter, value:
     names = [name.strip() for name in value.split(",") if name.strip()]
     unknown = [name for name in names if name not in set(Precision)]
     if unknown or not names:
-        raise UsageError(
-            f"--precision {value!r} is not a list of {', '.join(Precision)}",
-            "Separate several by commas: --precision fp32,int8",
-        )
+        remedy = "Separate several by commas: --precision fp32,int8"
+        raise UsageError(f"--precision {value!r} is not a list of {', '.join(Precision)}", remedy)
     return [Precision(name) for name in names]
 
 
@@ -70,13 +69,7 @@ def _parse_precisions(context: click.Context, parameter: click.Parameter, value:
     log_format_option,
 )
 def export(
-    model: str,
-    output: Path,
-    precisions: list[Precision] | None,
-    target: str,
-    force: bool,
-    sts: Path | None,
-    as_json: bool,
+    model: str, output: Path, precisions: list[Precision] | None, target: str, as_json: bool, **options: Any
 ) -> None:
     """Export MODEL to a checked ONNX bundle.
 
@@ -105,23 +98,20 @@ def export(
     from es_sbert.bundle.local_registry import try_register_model
 
     if target == "opensearch-ml":
-        if precisions is not None or force or sts is not None:
+        if precisions is not None or options["force"] or options["sts"] is not None:
             raise _opensearch_ml_refusal()
         request = _export_opensearch_ml(model, output)
         click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
         return
-    manifest = exporters.export(
-        model, output, precisions or ["fp32", "int8"], force=force, sts_file=sts, report=log_message
-    )
+    how = {"force": options["force"], "sts_file": options["sts"]}
+    manifest = exporters.export(model, output, precisions or ["fp32", "int8"], report=log_message, **how)
     try_register_model(output, manifest.fingerprint)
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 
 
 def _opensearch_ml_refusal() -> UsageError:
-    return UsageError(
-        "--target opensearch-ml writes one graph of a sentence encoder, in fp32",
-        "Leave --precision, --force and --sts out, and give no cross-encoder.",
-    )
+    remedy = "Leave --precision, --force and --sts out, and give no cross-encoder."
+    return UsageError("--target opensearch-ml writes one graph of a sentence encoder, in fp32", remedy)
 
 
 def _export_opensearch_ml(model: str, output: Path) -> Path:

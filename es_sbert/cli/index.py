@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     click.option("--index-type", help=f"How vectors are stored: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
     shared.text_field_option(
         "Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
-        "[default: left to the first `es-sbert ingest`]",
+        "[default: left to the first `es-sbert ingest`]"
     ),
     shared.text_template_option,
     click.option(

@@ -21,7 +21,7 @@ from es_sbert.config import DEFAULT_MODEL
     shared.vector_field_option,
     shared.text_field_option(
         "Field of the text that was embedded, dotted for nested ones; several are joined, each on its own lines.  "
-        "[default: text]",
+        "[default: text]"
     ),
     click.option("--text-template", help="Text that was made of several fields, e.g. '{title}. {body}'."),
     click.option("--dry-run", is_flag=True, help="Check the sample and write nothing to the index."),
@@ -71,15 +71,7 @@ from es_sbert.config import DEFAULT_MODEL
     ),
     shared.threads_option,
 )
-def adopt(
-    name: str,
-    vector_field: str,
-    text_fields: tuple[str, ...],
-    text_template: str | None,
-    failed: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **options: Any) -> None:
     """Take over the vectors that another program wrote to the index NAME, without embedding its documents again.
 
     The command embeds the texts of a random sample of documents and compares the result with the stored vectors.
@@ -110,7 +102,7 @@ def adopt(
     from es_sbert.index.text_template import check_name_conflicts, parse_text_options
 
     settings = AdoptionSettings(**shared.select_options(options, AdoptionSettings.__annotations__))
-    text = parse_text_options(text_fields, text_template)
+    text = parse_text_options(options["text_fields"], options["text_template"])
     if failed is not None:
         check_output_file(failed, "Give --failed a file in a folder that exists and that you may write to.")
     with shared.open_engine(options) as engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
     shared.text_field_option(
         "Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
-        "lines.  [default: the text as it was]",
+        "lines.  [default: the text as it was]"
     ),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
     click.option(
@@ -58,16 +59,7 @@ if TYPE_CHECKING:
 )
 @shared.connection_options
 @shared.encoder_options
-def migrate(
-    alias: str,
-    text_fields: tuple[str, ...],
-    text_template: str | None,
-    rollback: bool,
-    drop: bool,
-    yes: bool,
-    quiet: bool,
-    **options: Any,
-) -> int:
+def migrate(alias: str, rollback: bool, drop: bool, yes: bool, quiet: bool, **options: Any) -> int:
     """Move the index behind ALIAS to another model, text or index type while it is in use.
 
     A new index gets the old one's settings, mapping and documents, embedded with --model. Changes to the old
@@ -92,18 +84,13 @@ def migrate(
         raise UsageError("--rollback and --drop exclude each other", "Give one of the two.")
     replace_index = options["replace_index"]
     if replace_index and not options["block_writes"]:
-        raise UsageError(
-            "--replace-index deletes the old index in the swap, so late writes could not be copied any more",
-            "Leave --no-block-writes out.",
-        )
-    text = parse_text_options(text_fields, text_template)
+        reason = "--replace-index deletes the old index in the swap, so late writes could not be copied any more"
+        raise UsageError(reason, "Leave --no-block-writes out.")
+    text = parse_text_options(options["text_fields"], options["text_template"])
     if (drop or replace_index) and not yes and not sys.stdin.isatty():
         raise UsageError("an index would be deleted, and nobody is there to be asked", "Add --yes.")
-    if (
-        replace_index
-        and not yes
-        and not click.confirm(f"Delete the index {alias} once the new one is ready?", err=True)
-    ):
+    question = f"Delete the index {alias} once the new one is ready?"
+    if replace_index and not yes and not click.confirm(question, err=True):
         return 0
 
     def say(message: str) -> None:
@@ -123,12 +110,12 @@ def _rollback_or_drop(engine: Engine, alias: str, *, rollback: bool, yes: bool) 
     if rollback:
         gone = roll_back(engine, alias)
         return f"deleted {gone}, which nobody has seen" if gone else f"no migration of {alias} is under way"
-    gone = drop_old_index(engine, alias, (lambda index, documents: True) if yes else _confirm_drop)
+
+    def confirm(index: str, documents: int) -> bool:
+        return yes or click.confirm(f"Delete the index {index} with its {documents:,} documents?", err=True)
+
+    gone = drop_old_index(engine, alias, confirm)
     return f"deleted {gone}" if gone else "nothing was deleted"
-
-
-def _confirm_drop(index: str, documents: int) -> bool:
-    return click.confirm(f"Delete the index {index} with its {documents:,} documents?", err=True)
 
 
 def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
@@ -152,23 +139,15 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
     field = read_vector_field(engine, wanted.alias, wanted.vector_field)
     meta = field.meta
     blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
+    named = shared.encoder_arguments(options)
+    how = shared.select_options(options, ("dead_letters", "retry_seconds"))
     with (
-        Encoder.for_index(
-            field.index, meta.model, meta.fingerprint, report=say, **shared.encoder_arguments(options)
-        ) as encoder,
+        Encoder.for_index(field.index, meta.model, meta.fingerprint, report=say, **named) as encoder,
         handle_signals(control, say, lambda: blocked),
     ):
         try:
-            result = migrate(
-                engine,
-                encoder,
-                wanted,
-                control,
-                lambda: choose_meter(sys.stderr, quiet=quiet),
-                report=say,
-                dead_letters=options["dead_letters"],
-                retry_seconds=options["retry_seconds"],
-            )
+            meter = partial(choose_meter, sys.stderr, quiet=quiet)
+            result = migrate(engine, encoder, wanted, control, meter, report=say, **how)
         except EngineError as error:
             if not control.interrupted:
                 raise

@@ -60,19 +60,7 @@ if TYPE_CHECKING:
 )
 @shared.connection_options
 @shared.encoder_options
-def recall(
-    name: str,
-    k: int,
-    sample: int,
-    seed: int,
-    queries: Path | None,
-    candidates: tuple[int, ...],
-    oversamples: tuple[float, ...],
-    target: float,
-    as_json: bool,
-    vector_field: str,
-    **options: Any,
-) -> None:
+def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field: str, **options: Any) -> None:
     """Measure how much of exact search the approximate search of the index NAME finds.
 
     Every query is searched for with each num_candidates (and, in quantised types, oversample), one search at a
@@ -97,14 +85,16 @@ def recall(
 
     with shared.open_engine(options) as engine:
         field = read_vector_field(engine, name, vector_field)
-        settings = recall_settings(IndexType(field.meta.index_type), k, candidates, oversamples)
+        index_type, values = IndexType(field.meta.index_type), (options["candidates"], options["oversamples"])
+        settings = recall_settings(index_type, k, *values)
         if queries is None:
-            wanted = sample_queries(engine, field, sample, seed)
+            wanted = sample_queries(engine, field, options["sample"], options["seed"])
         else:
             texts = read_queries(queries)
             with _open_encoder(field, options) as encoder:
                 check_field_model(field, encoder.info.fingerprint, encoder.info.model)
                 wanted = RecallQueries(encoder.encode(texts, "query"), [None] * len(texts))
+        target = options["target"]
         report = measure_recall(engine, field, wanted, settings, k=k, target=target, report=print_message)
         engine_type = engine.info.engine_type
     print_report(report.as_json(), recall_lines(report, engine_type), as_json=as_json)
@@ -139,17 +129,7 @@ def recall(
 )
 @shared.connection_options
 @shared.encoder_options
-def calibrate(
-    name: str,
-    queries: Path | None,
-    sample: int,
-    seed: int,
-    keep: float,
-    k: int,
-    as_json: bool,
-    vector_field: str,
-    **options: Any,
-) -> None:
+def calibrate(name: str, queries: Path | None, keep: float, as_json: bool, vector_field: str, **options: Any) -> None:
     """Recommend a minimum cosine for searches of the index NAME.
 
     A semantic query without min_cosine returns the k nearest documents, however distant they are. What is
@@ -178,7 +158,8 @@ def calibrate(
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
         with _open_encoder(index.field, options) as encoder:
-            measured = index.measure(encoder, labelled, sample=sample, seed=seed, k=k, report=print_message)
+            how = shared.select_options(options, ("sample", "seed", "k"))
+            measured = index.measure(encoder, labelled, report=print_message, **how)
             report = index.calibrate(measured, keep)
     print_report(report.as_json(), calibration_lines(report), as_json=as_json)
 
@@ -188,9 +169,8 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
     from es_sbert.encoder.encoder import Encoder, report_warnings
 
     meta = field.meta
-    encoder = Encoder.for_index(
-        field.index, meta.model, meta.fingerprint, report=print_message, **shared.encoder_arguments(options)
-    )
+    arguments = shared.encoder_arguments(options)
+    encoder = Encoder.for_index(field.index, meta.model, meta.fingerprint, report=print_message, **arguments)
     report_warnings(encoder, print_message)
     return encoder
 
@@ -207,16 +187,7 @@ def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:
     shared.vector_field_option,
 )
 @shared.connection_options
-def estimate(
-    name: str | None,
-    documents: int | None,
-    dimensions: int | None,
-    m: int,
-    copies: int,
-    as_json: bool,
-    vector_field: str,
-    **options: Any,
-) -> None:
+def estimate(name: str | None, as_json: bool, vector_field: str, **options: Any) -> None:
     """Estimate memory and disk usage of vectors for each index type of the engine.
 
     Give the number of --documents and --dimensions, or the index NAME to compare the estimate with the real size
@@ -231,5 +202,6 @@ def estimate(
     from es_sbert.diagnostics.index_size import size_lines, size_report
 
     with shared.open_engine(options) as engine:
-        report = size_report(engine, name, vector_field, documents=documents, dimensions=dimensions, m=m, copies=copies)
+        numbers = shared.select_options(options, ("documents", "dimensions", "m", "copies"))
+        report = size_report(engine, name, vector_field, **numbers)
     print_report(report.as_json(), size_lines(report), as_json=as_json)

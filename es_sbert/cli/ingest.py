@@ -30,18 +30,7 @@ if TYPE_CHECKING:
 @cloup.command()
 @click.argument("files", metavar="[FILE]...", nargs=-1)
 @ingest_options
-def ingest(
-    files: tuple[str, ...],
-    yes: bool,
-    metrics: str | None,
-    report_index: str | None,
-    ray: str | None,
-    ray_workers: int | None,
-    ray_part_bytes: int,
-    quiet: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Embed documents and load them into an index.
 
     FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
@@ -68,7 +57,7 @@ def ingest(
     from es_sbert.engines.connect import connect
     from es_sbert.engines.retry import wait_for_engine
     from es_sbert.errors import ClusterError, EngineError, UsageError
-    from es_sbert.ingest.load import run_load
+    from es_sbert.ingest.load import LocalRunner, run_load
     from es_sbert.ingest.load_plan import plan_load, resolve_sources
     from es_sbert.ingest.load_report import prepare_report_index, write_report
     from es_sbert.ingest.load_threads import LoadControl
@@ -76,9 +65,8 @@ def ingest(
     from es_sbert.ingest.sources.find_sources import STDIN
     from es_sbert.messages import log_event, log_message
 
-    where = engine_settings(options)
-    settings = ingest_settings(files, options)
-    encoder = encoder_arguments(options)
+    where, encoder = engine_settings(options), encoder_arguments(options)
+    settings, ray, report_index = ingest_settings(files, options), options["ray"], options["report_index"]
     if settings.dry_run is not None:
         return _dry_run(where, settings, encoder, as_json=as_json)
     nobody_answers = not yes and (STDIN in files or not sys.stdin.isatty() or is_json_logging())
@@ -94,6 +82,7 @@ def ingest(
         log_errors_only()
     control = LoadControl()
     with ExitStack() as stack:
+        metrics = options["metrics"]
         observer = stack.enter_context(_serve_metrics(metrics)) if metrics is not None else None
         # Before the engine is waited for: a misspelt file name is told at once.
         sources = resolve_sources(settings)
@@ -105,17 +94,16 @@ def ingest(
             return 0
         if report_index is not None:
             wait(lambda: prepare_report_index(engine, report_index))
-        runner = stack.enter_context(
-            _local_runner(wanted, encoder)
-            if ray is None
-            else _ray_runner(ray, wanted, where, count=ray_workers, part_bytes=ray_part_bytes, **encoder)
-        )
+        if ray is None:
+            runner: LoadRunner = LocalRunner(stack.enter_context(_load_encoder(wanted, encoder)))
+        else:
+            encoder |= {"count": options["ray_workers"], "part_bytes": options["ray_part_bytes"]}
+            runner = stack.enter_context(_ray_runner(ray, wanted, where, **encoder))
         stack.enter_context(handle_signals(control, log_message, lambda: control.exit_warning))
         meter = choose_meter(sys.stderr, quiet=quiet, events=is_json_logging())
         try:
-            summary = run_load(
-                engine, runner, wanted, control, meter, _always_prune if yes else _confirm_prune, observer
-            )
+            confirm = (lambda gone: True) if yes else _confirm_prune
+            summary = run_load(engine, runner, wanted, control, meter, confirm, observer)
         except (EngineError, ClusterError) as error:
             if not control.interrupted:
                 raise
@@ -177,15 +165,6 @@ def _load_encoder(wanted: LoadPlan, encoder: dict[str, Any]) -> Encoder:
     return Encoder.for_index(wanted.settings.index, stored.model, stored.fingerprint, report=log_message, **encoder)
 
 
-@contextmanager
-def _local_runner(wanted: LoadPlan, encoder: dict[str, Any]) -> Iterator[LoadRunner]:
-    """A runner in this process."""
-    from es_sbert.ingest.load import LocalRunner
-
-    with _load_encoder(wanted, encoder) as opened:
-        yield LocalRunner(opened)
-
-
 def _ray_runner(
     address: str, wanted: LoadPlan, engine: EngineSettings, *, model: str | None, **options: Any
 ) -> AbstractContextManager[LoadRunner]:
@@ -226,10 +205,6 @@ def _serve_metrics(address: str) -> Iterator[LoadObserver]:
     with serve_metrics(metrics, address) as url:
         log_event("metrics_served", f"metrics at {url}", text=f"Metrics at {url}", url=url)
         yield metrics
-
-
-def _always_prune(gone: PruneCandidates) -> bool:
-    return True
 
 
 def _confirm_prune(gone: PruneCandidates) -> bool:

@@ -25,7 +25,7 @@ _main_options = option_group(
     click.option("--id-field", help="Field of the id.  [default: a hash of the content]"),
     shared.text_field_option(
         "Field of the text, dotted if nested; several are joined, each on its own lines.  [default: what the "
-        "index was loaded with, else text]",
+        "index was loaded with, else text]"
     ),
     shared.text_template_option,
     click.option(
@@ -56,10 +56,7 @@ _main_options = option_group(
         help="Without FILE: keep embedding what other writers add or change; look every SECONDS (5).",
     ),
     click.option(
-        "--retry",
-        type=shared.FILE_TYPE,
-        metavar="FILE",
-        help="Load the documents of a dead-letter file again.",
+        "--retry", type=shared.FILE_TYPE, metavar="FILE", help="Load the documents of a dead-letter file again."
     ),
 )
 _document_options = option_group(

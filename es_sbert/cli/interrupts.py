@@ -38,9 +38,7 @@ def handle_signals(
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if control.interrupted:
-            line = " ".join(
-                filter(None, ["Stopped at once: the same command resumes where it stopped.", exit_warning()])
-            )
+            line = f"Stopped at once: the same command resumes where it stopped. {exit_warning()}".rstrip()
             last = threading.Thread(target=say, args=(line,), daemon=True)
             last.start()
             last.join(_LAST_MESSAGE_SECONDS)

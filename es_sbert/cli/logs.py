@@ -45,10 +45,6 @@ class _StderrHandler(logging.StreamHandler[Any]):
     def stream(self) -> Any:
         return sys.stderr
 
-    @stream.setter
-    def stream(self, value: Any) -> None:
-        raise AttributeError("the stream is sys.stderr")
-
 
 class _TextHandler(_StderrHandler):
     """The texts of events, warnings of ours, and errors of other libraries.
@@ -119,10 +115,6 @@ def _log_crash(kind: type[BaseException], error: BaseException, trace: Traceback
     logger.critical("a mistake in this program", exc_info=(kind, error, trace), extra={"event": "crashed"})
 
 
-def _set_log_format(context: click.Context, parameter: click.Parameter, value: str) -> None:
-    configure_logging(value)
-
-
 # Takes effect by itself.
 log_format_option = click.option(
     "--log-format",
@@ -132,7 +124,7 @@ log_format_option = click.option(
     show_envvar=True,
     expose_value=False,
     is_eager=True,
-    callback=_set_log_format,
+    callback=lambda context, parameter, form: configure_logging(form),
     help="Messages on stderr: for people, or one JSON object a line.",
 )
 

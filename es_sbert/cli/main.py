@@ -131,9 +131,8 @@ def main(args: list[str] | None = None) -> None:
         if error.errno not in _DISK_FULL:
             raise
         discard_stdout()
-        log_error(
-            OutputError(f"the output cannot be written: {error.strerror}", "Free space on the disk of the output.")
-        )
+        remedy = "Free space on the disk of the output."
+        log_error(OutputError(f"the output cannot be written: {error.strerror}", remedy))
         sys.exit(2)
     except click.exceptions.Abort:
         log_event("interrupted", "given up by the user", logging.WARNING, text="Interrupted.")

@@ -100,8 +100,5 @@ def remove(name: str) -> None:
     from es_sbert.bundle.local_registry import unregister_model
 
     for gone in unregister_model(name):
-        click.echo(
-            escape_unprintable(
-                f"{gone.name} ({gone.fingerprint[:12]}) is no longer registered; its folder was {gone.folder}"
-            )
-        )
+        was = f"{gone.name} ({gone.fingerprint[:12]})"
+        click.echo(escape_unprintable(f"{was} is no longer registered; its folder was {gone.folder}"))

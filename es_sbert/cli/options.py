@@ -99,10 +99,8 @@ credential_options = combine_options(
 def reject_password_in_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Refuse a password on the command line, which any user of the machine can read; the environment may hold one."""
     name = parameter.name or "url"
-    if (
-        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        and "@" in value.partition("://")[2].partition("/")[0]
-    ):
+    is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    if is_typed and "@" in value.partition("://")[2].partition("/")[0]:
         # Kibana's credentials have names of their own.
         option, variable = ("--kibana-", "ES_SBERT_KIBANA_") if name == "kibana_url" else ("--", "ES_SBERT_")
         raise UsageError(
@@ -181,9 +179,7 @@ def precision_option(default: str, help: str) -> Callable[[F], F]:
 
 
 device_options = combine_options(
-    device_option,
-    precision_option("auto", "auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32."),
-    threads_option,
+    device_option, precision_option("auto", "auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32."), threads_option
 )
 format_option = click.option(
     "--format",

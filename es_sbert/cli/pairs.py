@@ -64,13 +64,7 @@ class _ScoredPair(NamedTuple):
 @analysis_input.source_options
 @analysis_output.output_options
 def pairs(
-    files: tuple[str, ...],
-    between: tuple[str, str] | None,
-    k: int | None,
-    min_cosine: float,
-    min_margin: float | None,
-    neighbors: int | None,
-    **options: Any,
+    files: tuple[str, ...], between: tuple[str, str] | None, k: int | None, min_cosine: float, **options: Any
 ) -> None:
     """Find the most similar pairs of texts.
 
@@ -99,12 +93,12 @@ def pairs(
             f"{'none of them is' if not any(given) else 'more than one of them is'} given",
             "Name one of them, e.g. `es-sbert pairs sentences.txt`.",
         )
-    if between is None and (min_margin is not None or neighbors is not None):
+    limits = {name: options[name] for name in ("min_margin", "neighbors") if options[name] is not None}
+    if between is None and limits:
         raise UsageError("a margin is measured between two collections", "Add --between FILE FILE.")
     analysis_output.check_output_files(options)
-    collections = analysis_input.read_text_collections(
-        [files] if between is None else [[file] for file in between], options
-    )
+    inputs = [files] if between is None else [[file] for file in between]
+    collections = analysis_input.read_text_collections(inputs, options)
     first, second = collections[0], collections[-1]
     begin = time.perf_counter()
     if between is None:
@@ -116,8 +110,6 @@ def pairs(
         for name, collection in zip(between, collections, strict=True):
             if not len(collection):
                 raise SourceError(f"{escape_unprintable(name)} holds no text", "Give two files with texts.")
-        limits: dict[str, Any] = {"min_margin": min_margin, "neighbors": neighbors}
-        limits = {name: value for name, value in limits.items() if value is not None}
         aligned = margin_pairs(first.vectors, second.vectors, k, min_cosine=min_cosine, **limits)
         found = [_ScoredPair(pair.first, pair.second, pair.cosine, pair.margin) for pair in aligned]
         compared = f"{len(first):,} and {len(second):,} texts"
@@ -149,11 +141,9 @@ def _html_page(found: Sequence[_ScoredPair], collections: Sequence[TextCollectio
 def _json_objects(found: Sequence[_ScoredPair], first: TextCollection, second: TextCollection) -> Iterator[Json]:
     for pair in found:
         scores = {"cosine": pair.cosine} | ({} if pair.margin is None else {"margin": pair.margin})
-        yield {
-            **scores,
-            "first": {"id": first.ids[pair.first], "text": first.texts[pair.first]},
-            "second": {"id": second.ids[pair.second], "text": second.texts[pair.second]},
-        }
+        one = {"id": first.ids[pair.first], "text": first.texts[pair.first]}
+        two = {"id": second.ids[pair.second], "text": second.texts[pair.second]}
+        yield scores | {"first": one, "second": two}
 
 
 def _text_lines(found: Sequence[_ScoredPair], first: TextCollection, second: TextCollection) -> Iterator[str]:

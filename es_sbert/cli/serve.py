@@ -259,15 +259,12 @@ def gateway_settings(options: dict[str, Any]) -> GatewaySettings:
     )
     search_log = None
     if options["search_log"] is not None:
-        search_log = settings.SearchLogSettings(
-            settings.QueryTextPolicy.of(queries=options["log_queries"]),
-            gateway=f"{socket.gethostname()}:{listen.port}",
-            index=options["search_log"],
-        )
+        policy = settings.QueryTextPolicy.of(queries=options["log_queries"])
+        gateway = f"{socket.gethostname()}:{listen.port}"
+        search_log = settings.SearchLogSettings(policy, gateway=gateway, index=options["search_log"])
     elif options["log_queries"]:
-        raise UsageError(
-            "--log-queries says what the search log holds, and there is none", "Give --search-log NAME too."
-        )
+        reason = "--log-queries says what the search log holds, and there is none"
+        raise UsageError(reason, "Give --search-log NAME too.")
     return settings.GatewaySettings(
         upstream=shared.engine_settings(options),
         listen=listen,

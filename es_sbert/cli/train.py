@@ -12,7 +12,7 @@ import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import FILE_TYPE
+from es_sbert.cli.options import FILE_TYPE, select_options
 from es_sbert.cli.output import align_columns, print_message
 from es_sbert.errors import UsageError, require_extra
 
@@ -74,17 +74,7 @@ def _list_recipes(context: click.Context, parameter: click.Parameter, value: boo
         help="Show the recipes that come with es-sbert.",
     ),
 )
-def train(
-    recipe: str,
-    output: Path | None,
-    data_folder: Path | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    device: str,
-    check: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def train(recipe: str, output: Path | None, check: bool, as_json: bool, **options: Any) -> None:
     """Fine-tune a sentence encoder with RECIPE and export it to a checked ONNX bundle.
 
     RECIPE is a YAML file or the name of a recipe that comes with es-sbert (--list). All data is read and checked
@@ -106,22 +96,23 @@ def train(
     from es_sbert.bundle.local_registry import try_register_model
     from es_sbert.training.recipe import load_recipe, parse_overrides
 
-    changes = parse_overrides(overrides)
-    if seed is not None:
-        changes["seed"] = str(seed)
+    changes = parse_overrides(options["overrides"])
+    if options["seed"] is not None:
+        changes["seed"] = str(options["seed"])
     settings = load_recipe(recipe, changes)
     path = Path(recipe)
-    folder = data_folder or (path.parent if path.is_file() else Path())
+    folder = options["data_folder"] or (path.parent if path.is_file() else Path())
     if check:
         from es_sbert.training.training_run import check_recipe
 
-        for stage, data in zip(settings.stages, check_recipe(settings, folder, device), strict=True):
+        for stage, data in zip(settings.stages, check_recipe(settings, folder, options["device"]), strict=True):
             click.echo(f"{stage.name}: {sum(map(len, data.examples)):,} examples, {len(data.dev or ()):,} for dev")
         return
     if output is None:
         raise UsageError("no output folder was given", "Name a folder for the trained model: -o FOLDER")
     began = time.monotonic()
-    trained = training.train(settings, output, data_folder=folder, device=device, report=print_message, **options)
+    how = select_options(options, ("device", "resume", "keep_checkpoints"))
+    trained = training.train(settings, output, data_folder=folder, report=print_message, **how)
     if trained.fingerprint is not None:
         try_register_model(trained.folder, trained.fingerprint, name=settings.name)
     if as_json:

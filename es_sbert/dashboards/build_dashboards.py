@@ -43,9 +43,8 @@ def load_dashboard_objects(
     """
     view_of = partial(data_view, product, index, formats=vector_formats(fields), hidden=vector_patterns(fields))
     view = view_of(f"{index} (es-sbert)")
-    documents = saved_search(
-        product, view, f"{index}: documents", "Texts without vectors, the best hit first.", _search_columns(fields)
-    )
+    about = "Texts without vectors, the best hit first."
+    documents = saved_search(product, view, f"{index}: documents", about, _search_columns(fields))
     objects = [view]
     panels: list[DashboardPanel] = []
     for field, meta in fields.items():
@@ -53,37 +52,23 @@ def load_dashboard_objects(
         time_field = f"{meta_field}.embedded_at"
         timed = view_of(f"{index} by {time_field} (es-sbert)", time_field=time_field, key=field)
         objects.append(timed)
-        panels += template_panels(
-            "field",
-            {"documents": view, "time_of_embedding": timed},
-            title=f"{index}.{field}",
-            meta=meta_field,
-            fingerprint=meta.fingerprint,
-        )
+        views, title = {"documents": view, "time_of_embedding": timed}, f"{index}.{field}"
+        panels += template_panels("field", views, title=title, meta=meta_field, fingerprint=meta.fingerprint)
     if reports is not None:
         query = " OR ".join(f'index:"{name}"' for name in dict.fromkeys([index, alias_target or index]))
         panels += template_panels("report", {"reports": reports}, index=index, query=query)
     panels.append(DashboardPanel(documents, 48, 18))
     models = "; ".join(f"{field}: {meta.model} ({meta.fingerprint[:8]})" for field, meta in fields.items())
-    board = dashboard(
-        product,
-        f"{index}: load",
-        f"What is embedded in {index}, by which model. {models}.",
-        panels,
-        key=f"load/{index}",
-        since="now-30d",
-    )
+    about = f"What is embedded in {index}, by which model. {models}."
+    board = dashboard(product, f"{index}: load", about, panels, key=f"load/{index}", since="now-30d")
     return [*objects, *(panel.saved_object for panel in panels), board]
 
 
 def _search_columns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
     """The fields that are embedded, then what is known of their vectors."""
     texts = [name for meta in fields.values() if meta.text for name in TextTemplate.parse(meta.text).fields]
-    metadata = [
-        f"{document_meta_field(field)}.{name}"
-        for field in fields
-        for name in ("tokens", "truncated", "embedded_at", "fingerprint")
-    ]
+    members = ("tokens", "truncated", "embedded_at", "fingerprint")
+    metadata = [f"{document_meta_field(field)}.{member}" for field in fields for member in members]
     return list(dict.fromkeys([*texts, *metadata]))
 
 
@@ -101,18 +86,11 @@ def search_dashboard_objects(product: DashboardProduct, pattern: str) -> list[Sa
         pattern: All months of the log.
     """
     times = {f"milliseconds.{part}": DECIMAL for part in ("total", "embedding", "upstream")}
-    view = data_view(
-        product, pattern, "Searches (es-sbert)", time_field="@timestamp", formats=times | {"hits": NUMBER, "k": NUMBER}
-    )
+    formats = times | {"hits": NUMBER, "k": NUMBER}
+    view = data_view(product, pattern, "Searches (es-sbert)", time_field="@timestamp", formats=formats)
     panels = template_panels("search", {"searches": view})
-    board = dashboard(
-        product,
-        "Searches",
-        "What the gateway was asked, how long it took, and what found nothing.",
-        panels,
-        key=f"searches/{pattern}",
-        since="now-7d",
-    )
+    about = "What the gateway was asked, how long it took, and what found nothing."
+    board = dashboard(product, "Searches", about, panels, key=f"searches/{pattern}", since="now-7d")
     return [view, *(panel.saved_object for panel in panels), board]
 
 

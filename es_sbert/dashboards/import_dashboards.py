@@ -55,10 +55,8 @@ def kibana_address(settings: KibanaSettings) -> Address:
         UsageError: no URL, two kinds of credentials, a CA file that cannot be read, or a fingerprint.
     """
     if settings.fingerprint is not None:
-        raise UsageError(
-            "a fingerprint cannot replace the certificate authority of Kibana or OpenSearch Dashboards",
-            "Give --kibana-ca-certs the authority that signed its certificate.",
-        )
+        reason = "a fingerprint cannot replace the certificate authority of Kibana or OpenSearch Dashboards"
+        raise UsageError(reason, "Give --kibana-ca-certs the authority that signed its certificate.")
     return parse_address(settings)
 
 
@@ -87,7 +85,8 @@ def import_error(status: int, body: Any, *, product: DashboardProduct, url: str)
     Args:
         body: The answer, parsed where it was JSON.
     """
-    reason = _error_reason(body)
+    message = body.get("message") if isinstance(body, dict) else body
+    reason = " ".join(str(message or "no reason given").split())[:1000]
     if status == 401:
         return AccessDenied(
             f"{product.label} at {url} refused the credentials (401)",
@@ -134,11 +133,6 @@ def _object_error_line(error: Json, titles: dict[tuple[str, str], str]) -> str:
     needed = ", ".join(f"{r.get('type')} {r.get('id')}" for r in why.get("references", []))
     reason = why.get("message") or (f"needs {needed}" if needed else why.get("type", "unknown"))
     return f"{kind} “{title}”: {reason}"
-
-
-def _error_reason(body: Any) -> str:
-    message = body.get("message") if isinstance(body, dict) else body
-    return " ".join(str(message or "no reason given").split())[:1000]
 
 
 # Every answer carries the server's name under one of these, also one that refuses.
@@ -226,10 +220,8 @@ def import_saved_objects(
     if answer.status_code != 200:
         raise import_error(answer.status_code, body, product=product, url=place.url)
     if not isinstance(body, dict) or "success" not in body:
-        raise UnsupportedEngine(
-            f"{place.url} gave no answer of an import",
-            f"Check that {product.label} itself answers there, and no proxy.",
-        )
+        remedy = f"Check that {product.label} itself answers there, and no proxy."
+        raise UnsupportedEngine(f"{place.url} gave no answer of an import", remedy)
     if not body["success"]:
         raise object_import_error(body, objects, product=product, url=place.url)
     return ImportResult(int(body["successCount"]), _dashboard_urls(place, objects, body))
@@ -253,10 +245,8 @@ def _check_product(client: httpx.Client, place: DashboardServer, product: Dashbo
         )
     if names and product not in names:
         [found] = names
-        raise UnsupportedEngine(
-            f"{place.address.url} is {found.label}, and the index is on an engine that goes with {product.label}",
-            "Give the --url and the --kibana-url of one installation.",
-        )
+        reason = f"{place.address.url} is {found.label}, and the index is on an engine that goes with {product.label}"
+        raise UnsupportedEngine(reason, "Give the --url and the --kibana-url of one installation.")
     if answer.status_code in (401, 403):
         raise import_error(answer.status_code, _response_body(answer), product=product, url=place.url)
 
@@ -274,10 +264,8 @@ def _send(client: httpx.Client, place: DashboardServer, method: str, path: str, 
             "signing in.",
         )
     if answer.status_code in (502, 504):
-        raise EngineUnreachable(
-            f"a proxy at {place.address.url} cannot reach its server ({answer.status_code})",
-            "Check that Kibana or OpenSearch Dashboards runs.",
-        )
+        reason = f"a proxy at {place.address.url} cannot reach its server ({answer.status_code})"
+        raise EngineUnreachable(reason, "Check that Kibana or OpenSearch Dashboards runs.")
     return answer
 
 

@@ -76,11 +76,9 @@ class SavedObject:
         """As a line of an export."""
         plain = {"type": self.type, "id": self.id, "attributes": self.attributes, "references": self.references}
         if product is DashboardProduct.KIBANA:
-            return plain | {
-                "coreMigrationVersion": _KIBANA_CORE_VERSION,
-                "typeMigrationVersion": _KIBANA_TYPE_VERSIONS[self.type],
-                "managed": False,
-            }
+            of_type = _KIBANA_TYPE_VERSIONS[self.type]
+            versions = {"coreMigrationVersion": _KIBANA_CORE_VERSION, "typeMigrationVersion": of_type}
+            return plain | versions | {"managed": False}
         return plain | {"migrationVersion": {self.type: _DASHBOARDS_TYPE_VERSIONS[self.type]}}
 
 
@@ -167,11 +165,8 @@ def vector_formats(fields: Mapping[str, VectorFieldMeta]) -> dict[str, Json]:
         meta_field = document_meta_field(name)
         entries = [{"key": meta.fingerprint, "value": f"{meta.model} ({meta.fingerprint[:8]})"}]
         lookup = {"id": "static_lookup", "params": {"lookupEntries": entries, "unknownKeyValue": None}}
-        formats |= {
-            f"{meta_field}.fingerprint": lookup,
-            f"{meta_field}.tokens": NUMBER,
-            f"{meta_field}.passages": NUMBER,
-        }
+        by_member = {"fingerprint": lookup, "tokens": NUMBER, "passages": NUMBER}
+        formats |= {f"{meta_field}.{member}": shown for member, shown in by_member.items()}
     return formats
 
 
@@ -280,24 +275,14 @@ def dashboard(
         key: What its id is made of.
         since: Beginning of the time that it shows first, e.g. `now-7d`.
     """
-    placed = []
-    references = []
+    placed, references, version = [], [], _PANEL_VERSIONS[product]
     for number, (panel, position) in enumerate(zip(panels, _grid_positions(panels), strict=True), 1):
         name = f"panel_{number}"
-        placed.append(
-            {
-                "version": _PANEL_VERSIONS[product],
-                "type": panel.saved_object.type,
-                "gridData": position | {"i": str(number)},
-                "panelIndex": str(number),
-                "embeddableConfig": {},
-                "panelRefName": name,
-            }
-        )
+        saved, grid = panel.saved_object, position | {"i": str(number)}
+        state = {"version": version, "type": saved.type, "gridData": grid, "panelIndex": str(number)}
+        placed.append(state | {"embeddableConfig": {}, "panelRefName": name})
         # Kibana puts the panel's own index in front.
-        references.append(
-            panel.saved_object.reference(f"{number}:{name}" if product is DashboardProduct.KIBANA else name)
-        )
+        references.append(saved.reference(f"{number}:{name}" if product is DashboardProduct.KIBANA else name))
     attributes: Json = {
         "title": title,
         "description": description,

@@ -166,12 +166,8 @@ def calibrate(sample: CosineSample, keep: float) -> Calibration:
     best = max(place for place, row in enumerate(rows) if row.recall.mean >= least)
     low = max((place for place in range(best + 1) if rows[place].recall.low >= least), default=None)
     beyond = next((place for place in range(best + 1, len(rows)) if rows[place].recall.high < least), len(rows))
-    recommended = CosineRecommendation(
-        rows[best],
-        None if low is None else rows[low].min_cosine,
-        rows[beyond - 1].min_cosine,
-        rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
-    )
+    surely, overlaps = None if low is None else rows[low].min_cosine, rows[best].unrelated.mean > MAX_UNRELATED_SHARE
+    recommended = CosineRecommendation(rows[best], surely, rows[beyond - 1].min_cosine, overlaps)
     return Calibration(tuple(rows[place] for place in _shown_places(rows, best)), recommended)
 
 
@@ -188,9 +184,8 @@ def _threshold_rows(sample: CosineSample) -> list[ThresholdRow]:
     unrelated = sample.passed[some] / sample.compared[some, None]  # (queries, thresholds)
     unrelated_size = int(sample.compared[some].mean())
     hits = np.sum([_count_reaching(found.cosines) for found in sample.nearest], axis=0).tolist()
-    relevant_hits = np.sum(
-        [_count_reaching(found.cosines[found.relevant]) for found in sample.nearest], axis=0
-    ).tolist()
+    reaching = [_count_reaching(found.cosines[found.relevant]) for found in sample.nearest]
+    relevant_hits = np.sum(reaching, axis=0).tolist()
     return [
         ThresholdRow(
             float(value),

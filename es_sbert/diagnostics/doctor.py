@@ -210,11 +210,8 @@ def _driver_findings(state: CudaState) -> Iterator[Finding]:
     for number, card in enumerate(driver.cards):
         yield ok("cuda", f"cuda:{number} is {card}")
     if driver.cuda is not None and state.major is not None and driver.cuda[0] < state.major:
-        yield warning(
-            "cuda",
-            "the NVIDIA driver runs CUDA up to {}.{}, ".format(*driver.cuda) + f"onnxruntime needs {state.major}",
-            "Update the driver; inside a container, that of the host.",
-        )
+        message = "the NVIDIA driver runs CUDA up to {}.{}, ".format(*driver.cuda) + f"onnxruntime needs {state.major}"
+        yield warning("cuda", message, "Update the driver; inside a container, that of the host.")
 
 
 _DISK_SETTINGS = "cluster.routing.allocation.disk"
@@ -366,11 +363,8 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
     for task in INDEX_TASKS:
         lacking = missing_privileges(task, has)
         if lacking:
-            yield warning(
-                "permissions",
-                f"it may not {task.action} {index}: it lacks {' and '.join(lacking)}",
-                privileges_remedy(lacking, index),
-            )
+            remedy = privileges_remedy(lacking, index)
+            yield warning("permissions", f"it may not {task.action} {index}: it lacks {' and '.join(lacking)}", remedy)
 
 
 @dataclass(frozen=True)
@@ -420,11 +414,8 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
 
 def _multi_index_findings(name: str, indices: Sequence[str], fields: Sequence[VectorField]) -> Iterator[Finding]:
     """What searches and loads make of a name that points to several indices."""
-    yield warning(
-        "index",
-        f"{name} points to {len(indices)} indices, which searches take together and loads do not",
-        f"Load into one of them: {', '.join(indices[:5])}.",
-    )
+    message = f"{name} points to {len(indices)} indices, which searches take together and loads do not"
+    yield warning("index", message, f"Load into one of them: {', '.join(indices[:5])}.")
     for field_name in dict.fromkeys(field.name for field in fields):
         same = [field for field in fields if field.name == field_name]
         lacking = [index for index in indices if index not in {field.index for field in same}]
@@ -501,11 +492,8 @@ def settings_findings(state: IndexState) -> Iterator[Finding]:
             yield failure("index", f"{state.name} has index.blocks.{block}", remedy)
     before = unrestored_settings(state)
     if before is not None:
-        yield warning(
-            "index",
-            f"a load has changed {' and '.join(before)} of {state.name} and not put it back",
-            f"If none is running now: `es-sbert index repair {state.name}`.",
-        )
+        remedy = f"If none is running now: `es-sbert index repair {state.name}`."
+        yield warning("index", f"a load has changed {' and '.join(before)} of {state.name} and not put it back", remedy)
 
 
 def field_findings(index: str, field: FieldSummary, documents: int, model: EncoderInfo | None) -> Iterator[Finding]:
@@ -543,8 +531,5 @@ def field_findings(index: str, field: FieldSummary, documents: int, model: Encod
     else:
         yield ok(about, f"all {documents:,} documents have a vector, {field.meta.index_type}")
     if field.truncated:
-        yield warning(
-            about,
-            f"{field.truncated:,} texts are longer than the model reads",
-            "Their ends are not found. Load shorter texts, or use a model that reads more.",
-        )
+        remedy = "Their ends are not found. Load shorter texts, or use a model that reads more."
+        yield warning(about, f"{field.truncated:,} texts are longer than the model reads", remedy)

@@ -384,12 +384,9 @@ class IndexCalibrator:
                 + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count),
                 "Give labelled queries by --queries FILE.",
             )
-        return CalibrationQueries(
-            [LabelledQuery(query.text, (document.id,)) for document, query in made],
-            self._vectors_without_query(encoder, made),
-            dict(Counter(query.kind.value for _, query in made)),
-            left_out,
-        )
+        queries = [LabelledQuery(query.text, (document.id,)) for document, query in made]
+        kinds = dict(Counter(query.kind.value for _, query in made))
+        return CalibrationQueries(queries, self._vectors_without_query(encoder, made), kinds, left_out)
 
     def _vectors_without_query(
         self, encoder: Encoder, made: Sequence[tuple[CalibrationDocument, PseudoQuery]]
@@ -444,10 +441,8 @@ class IndexCalibrator:
         left_out["labelled documents that the index does not hold with a vector"] += len(ids) - len(found)
         left_out["queries without a relevant document in the index"] += len(queries) - len(kept)
         if not kept:
-            raise IndexMismatch(
-                f"{self._name} holds none of the {len(ids):,} labelled documents with a vector, such as {ids[0]!r}",
-                "Check that the ids are those of this index (`_id`).",
-            )
+            reason = f"{self._name} holds none of the {len(ids):,} labelled documents with a vector, such as {ids[0]!r}"
+            raise IndexMismatch(reason, "Check that the ids are those of this index (`_id`).")
         vectors = [[found[id].vectors for id in query.ids] for query in kept]
         return CalibrationQueries(kept, vectors, {}, left_out)
 

@@ -164,14 +164,8 @@ class SizeReport:
 
     def as_json(self) -> Json:
         real = None if self.real is None else self.real.__dict__ | {"estimate_error": self.error}
-        return {
-            "engine": self.engine,
-            "documents": self.documents,
-            "dimensions": self.dimensions,
-            "copies": self.copies,
-            "types": [size.as_json() for size in self.sizes],
-            "real": real,
-        }
+        plain = {name: getattr(self, name) for name in ("engine", "documents", "dimensions", "copies")}
+        return plain | {"types": [size.as_json() for size in self.sizes], "real": real}
 
 
 def size_report(
@@ -199,10 +193,8 @@ def size_report(
     else:
         field = read_vector_field(engine, index, vector_field)
         if dimensions not in (None, field.meta.dimensions):
-            raise UsageError(
-                f"the vectors of {field.index} have {field.meta.dimensions} dimensions",
-                "Leave --dimensions out, or the index.",
-            )
+            reason = f"the vectors of {field.index} have {field.meta.dimensions} dimensions"
+            raise UsageError(reason, "Leave --dimensions out, or the index.")
         dimensions = field.meta.dimensions
         engine.refresh(field.index)
         if documents is None:

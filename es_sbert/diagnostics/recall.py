@@ -292,10 +292,8 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
     # Use the first chunk of a document.
     vectors = {hit["_id"]: read_stored_vectors(hit["_source"][field.name], 0)[0][2] for hit in hits}
     if not vectors:
-        raise IndexMismatch(
-            f"no document of {field.index} has a vector in {field.name}",
-            "Embed its documents first: `es-sbert ingest`.",
-        )
+        remedy = "Embed its documents first: `es-sbert ingest`."
+        raise IndexMismatch(f"no document of {field.index} has a vector in {field.name}", remedy)
     return RecallQueries(np.stack(list(vectors.values())), list(vectors))
 
 

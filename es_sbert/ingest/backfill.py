@@ -15,12 +15,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Json, PointInTimeSlice
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.errors import EngineError, IndexMismatch
-from es_sbert.index.document_vectors import (
-    EmbeddingTargets,
-    absent_fields,
-    target_text_fields,
-    target_texts,
-)
+from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, target_text_fields, target_texts
 from es_sbert.index.load_checks import in_place_commands
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
@@ -105,6 +100,9 @@ class IndexReader:
         context: The load; it fills all of its targets. If it names an alias, only documents are read that a search
             by the alias sees.
         slice: The part of the index to read; None reads all of it.
+
+    Attributes:
+        includes: Fields of `_source` that are read.
     """
 
     def __init__(self, context: LoadContext, slice: PointInTimeSlice | None = None) -> None:
@@ -115,6 +113,7 @@ class IndexReader:
         self._slice = slice
         self._text_fields = target_text_fields(context.targets)
         self._meta_fields = [target.meta_field for target in context.targets]
+        self.includes = [*self._text_fields, *self._meta_fields]
         self._outcomes = context.outcomes
         self._control = context.control
         self._origin = Origin(f"index {self._index}")
@@ -132,11 +131,9 @@ class IndexReader:
     def _hits(self) -> Iterator[Json]:
         settings = self._context.plan.settings
         query = scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
-        pages = self._engine.scan(
-            self._index, query=query, source_includes=self.includes, page=SCAN_PAGE, slice=self._slice
-        )
+        scan = partial(self._engine.scan, source_includes=self.includes, page=SCAN_PAGE, slice=self._slice)
         try:
-            for page in pages:
+            for page in scan(self._index, query=query):
                 yield from page
                 if self._control.stop.is_set():
                     return
@@ -173,12 +170,6 @@ class IndexReader:
             if not self._control.halted.is_set():
                 self._control.mark_unreachable(f"reading the index failed: {error.message}")
         self._outcomes.add(DocumentOutcome.LEFT, left)
-
-    @property
-    def includes(self) -> list[str]:
-        """Fields of `_source` that are read."""
-        fields = [field for target in self._targets for field in target.template.fields]
-        return list(dict.fromkeys([*fields, *self._meta_fields]))
 
     def _was_written_by(self, action: DocumentAction, hit: Json) -> bool:
         """Whether this action wrote the version that it conflicts with: its answer was lost, and it was sent again."""

@@ -196,7 +196,7 @@ class ChangeDetection:
         vectors = self._look_up_vectors(writes)
         for document, decision in writes:
             self._add_write(document, decision, vectors.get(document.id, {}), plan)
-            self._outcomes.record_dropped_vectors(self._targets[number].field for number in decision.discarded)
+            self._outcomes.dropped.update(self._targets[number].field for number in decision.discarded)
         self._record_unwritten(documents, decisions)
         return plan
 
@@ -263,7 +263,7 @@ class ChangeDetection:
             elif target.filled:
                 to_embed.append(number)  # the document or its vector was removed since the first lookup
             else:
-                self._outcomes.record_dropped_vectors([target.field])  # not in _source, so it cannot be written again
+                self._outcomes.dropped[target.field] += 1  # not in _source, so it cannot be written again
         if to_embed:
             plan.embed.append(EmbeddingTask(document, tuple(to_embed), tuple(reused)))
             return

@@ -8,7 +8,6 @@ when the load ends. A scratch table next to it holds the records read so far: it
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 import threading
@@ -18,14 +17,14 @@ from dataclasses import asdict, dataclass
 from enum import Enum, auto
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import orjson
 
 from es_sbert.clock import current_timestamp
 from es_sbert.engines.multi_get import batched
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.dead_letters import safe_file_name
+from es_sbert.ingest.dead_letters import id_digest, safe_file_name
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.document_source import DocumentSource
 
@@ -70,11 +69,6 @@ def _padded(keys: Sequence[bytes]) -> list[bytes | None]:
     return [*keys, *[None] * (_ROWS - len(keys))]
 
 
-def _key(document_id: str) -> bytes:
-    # A digest keeps the table small; 128 bits do not collide by chance.
-    return hashlib.blake2b(document_id.encode(), digest_size=16).digest()
-
-
 @dataclass(frozen=True)
 class LoadIdentity:
     """What must be the same for a load to resume another one.
@@ -90,87 +84,6 @@ class LoadIdentity:
     fingerprint: str
     fields: tuple[tuple[str, str, str | None], ...]
     id_field: str | None
-
-
-class LoadCheckpoint(Protocol):
-    """The records that a load has seen and the engine has acknowledged. Thread-safe.
-
-    Attributes:
-        path: The file that holds it.
-        run: When the load was first started; identifies its dead letters.
-        resumed: Whether the load resumes that of an earlier process.
-        note: A note for the user about an earlier file that cannot be resumed; None for nothing.
-    """
-
-    path: Path
-    run: str
-    resumed: bool
-    note: str | None
-
-    def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
-        """Record documents in the order of the source: the status of each, and where its id was read first.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
-
-    def record_acknowledged(self, document_ids: Sequence[str]) -> None:
-        """The engine has acknowledged these documents.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
-
-    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
-        """Those of the ids that this load has read.
-
-        Raises:
-            OutputError: the file cannot be read.
-        """
-
-    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
-        """How many documents that this load has read are acknowledged.
-
-        Args:
-            documents: Count only these: id and content of each, as in a `SeenRecord`; a content of None matches any.
-
-        Raises:
-            OutputError: the file cannot be read.
-        """
-
-    def mark_untrusted(self) -> None:
-        """The engine has altered documents of this load: vectors of the index may differ from what was sent.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
-
-    def is_untrusted(self) -> bool:
-        """Whether an earlier process of this load has called `mark_untrusted`."""
-
-    def record_dead_letters(self, keys: Iterable[bytes]) -> None:
-        """Record dead letters that this load has written already.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
-
-    def has_dead_letter(self, key: bytes) -> bool:
-        """Whether a dead letter was written before the load was killed.
-
-        Raises:
-            OutputError: the file cannot be read.
-        """
-
-    def close(self) -> None:
-        """Close the file; it is kept for a load that resumes. Does nothing after `finish`.
-
-        Raises:
-            OutputError: pending changes cannot be written.
-        """
-
-    def finish(self) -> None:
-        """The load is complete: remove the file."""
 
 
 _FORMAT = 2
@@ -192,8 +105,18 @@ def default_checkpoint_path(index: str, sources: Sequence[DocumentSource]) -> Pa
     return Path(f"{safe_file_name(index)}.load-state")
 
 
-class CheckpointFile:
-    """The state file of a load, open: a `LoadCheckpoint`. Locked against other processes while it is open."""
+class LoadCheckpoint:
+    """The records that a load has seen and the engine has acknowledged, in an open state file. Thread-safe.
+
+    The file is locked against other processes while it is open. All methods raise OutputError if it cannot be read or
+    written.
+
+    Attributes:
+        path: The file that holds it.
+        run: When the load was first started; identifies its dead letters.
+        resumed: Whether the load resumes that of an earlier process.
+        note: A note for the user about an earlier file that cannot be resumed; None for nothing.
+    """
 
     def __init__(self, path: Path, identity: LoadIdentity, *, rereads: bool = False) -> None:
         """Open the checkpoint of a load, or start one.
@@ -256,11 +179,12 @@ class CheckpointFile:
         return db, None
 
     def record_seen(self, records: Sequence[SeenRecord]) -> list[tuple[SeenStatus, Origin]]:
+        """Record documents in the order of the source: the status of each, and where its id was read first."""
         with self._explained():
             first_number = self._records_seen
             self._records_seen += len(records)
             rows = [
-                (_key(record.id), number, bytes.fromhex(record.content), *self._place(record.origin))
+                (id_digest(record.id), number, bytes.fromhex(record.content), *self._place(record.origin))
                 for number, record in enumerate(records, first_number)
             ]
             # In key order, so that neighbours in the table are inserted together; of one key, the first record wins.
@@ -300,28 +224,36 @@ class CheckpointFile:
         return found
 
     def record_acknowledged(self, document_ids: Sequence[str]) -> None:
+        """The engine has acknowledged these documents."""
         with self._explained():
-            for keys in batched(sorted(map(_key, document_ids)), _ROWS):
+            for keys in batched(sorted(map(id_digest, document_ids)), _ROWS):
                 self._seen.execute(_ACKNOWLEDGE, _padded(keys))
 
     def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
+        """Those of the ids that this load has read."""
         with self._explained():
-            seen = self._find([_key(document_id) for document_id in document_ids])
-            return {document_id for document_id in document_ids if _key(document_id) in seen}
+            seen = self._find([id_digest(document_id) for document_id in document_ids])
+            return {document_id for document_id in document_ids if id_digest(document_id) in seen}
 
     def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+        """How many documents that this load has read are acknowledged.
+
+        Args:
+            documents: Count only these: id and content of each, as in a `SeenRecord`; a content of None matches any.
+        """
         with self._explained():
             if documents is None:
                 [(count,)] = self._seen.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
                 return int(count)
-            seen = self._find([_key(document_id) for document_id, _ in documents])
-            rows = ((seen.get(_key(document_id)), content) for document_id, content in documents)
+            seen = self._find([id_digest(document_id) for document_id, _ in documents])
+            rows = ((seen.get(id_digest(document_id)), content) for document_id, content in documents)
             return sum(
                 row is not None and bool(row[5]) and (content is None or bytes.fromhex(content) == row[2])
                 for row, content in rows
             )
 
     def mark_untrusted(self) -> None:
+        """The engine has altered documents of this load: vectors of the index may differ from what was sent."""
         with self._explained():
             # Stored in the file, for the process that resumes this load.
             self._db.execute("PRAGMA user_version = 1")
@@ -329,18 +261,22 @@ class CheckpointFile:
             self._seen.execute("UPDATE records SET acknowledged = 0")
 
     def is_untrusted(self) -> bool:
+        """Whether an earlier process of this load has called `mark_untrusted`."""
         return self._untrusted
 
     def record_dead_letters(self, keys: Iterable[bytes]) -> None:
+        """Record dead letters that this load has written already."""
         with self._explained():
             self._db.executemany("INSERT OR IGNORE INTO letters VALUES (?)", ((key,) for key in keys))
             self._commit()
 
     def has_dead_letter(self, key: bytes) -> bool:
+        """Whether a dead letter was written before the load was killed."""
         with self._explained():
             return self._db.execute("SELECT 1 FROM letters WHERE key = ?", (key,)).fetchone() is not None
 
     def close(self) -> None:
+        """Close the file; it is kept for a load that resumes. Does nothing after `finish`."""
         with self._explained():
             if not self._finished:
                 self._close_seen_table()
@@ -349,6 +285,7 @@ class CheckpointFile:
                 self._db.close()
 
     def finish(self) -> None:
+        """The load is complete: remove the file."""
         with self._explained():
             self._finished = True
             self._close_seen_table()
@@ -381,10 +318,8 @@ class CheckpointFile:
                 yield
             except (sqlite3.Error, OSError) as error:
                 if isinstance(error, sqlite3.Error) and "locked" in str(error):
-                    raise UsageError(
-                        f"another load is running with the state file {self.path}",
-                        "Wait until it ends, or use another file with --state.",
-                    ) from error
+                    remedy = "Wait until it ends, or use another file with --state."
+                    raise UsageError(f"another load is running with the state file {self.path}", remedy) from error
                 raise OutputError(
                     f"the state file {self.path} cannot be written: {error}",
                     "Free space or name another file with --state, then run the same command again: it resumes "

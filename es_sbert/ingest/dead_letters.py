@@ -66,10 +66,8 @@ def check_dead_letters_writable(path: Path) -> None:
     """
     target = path if path.exists() else path.parent
     if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
-        raise OutputError(
-            f"the dead-letter file {path} could not be written",
-            "Give --dead-letters a file in an existing folder that this user may write to.",
-        )
+        remedy = "Give --dead-letters a file in an existing folder that this user may write to."
+        raise OutputError(f"the dead-letter file {path} could not be written", remedy)
 
 
 def dead_letter_keys(path: Path, run: str) -> Iterator[bytes]:
@@ -98,7 +96,7 @@ def last_dead_letter_time(path: Path) -> str | None:
 def dead_letter_key(letter: dict[str, Any]) -> bytes:
     """A 16-byte key of a dead letter: of its origin and content, not of the reason."""
     about = [letter.get(name) for name in ("source", "line", "id", "document", "raw")]
-    return hashlib.blake2b(orjson.dumps(about, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+    return _digest(orjson.dumps(about, option=orjson.OPT_SORT_KEYS))
 
 
 class DeadLetterSink(Protocol):
@@ -342,7 +340,7 @@ def _retry_record(
     if letter.get("partial") or letter.get("source") == f"index {index}":
         return RejectedRecord(origin, _PARTIAL_REASON, document=source, id=document_id, partial=True)
     time = letter.get("time")
-    superseded = document_id is not None and last_lines.get(_id_digest(document_id), 0) > origin.line
+    superseded = document_id is not None and last_lines.get(id_digest(document_id), 0) > origin.line
     return Record(origin, document, source, document_id, time if isinstance(time, str) else None, superseded)
 
 
@@ -363,14 +361,19 @@ def _last_lines(path: Path) -> dict[bytes, int]:
     Takes some hundred bytes of memory per dead letter.
     """
     return {
-        _id_digest(letter["id"]): number
+        id_digest(letter["id"]): number
         for number, letter in _read_dead_letters(path)
         if isinstance(letter.get("id"), str) and "document" in letter
     }
 
 
-def _id_digest(document_id: str) -> bytes:
-    return hashlib.blake2b(document_id.encode(), digest_size=16).digest()
+def id_digest(document_id: str) -> bytes:
+    """16 bytes that stand for an id: tables of many ids stay small, and 128 bits do not collide by chance."""
+    return _digest(document_id.encode())
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _read_dead_letters(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

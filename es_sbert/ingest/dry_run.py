@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, IndexState, Json
@@ -38,7 +38,7 @@ from es_sbert.messages import escape_unprintable, escape_unprintable_lines
 _NOTHING_WRITTEN = "Nothing was written."
 
 
-class TextPreview(BaseModel):
+class TextPreview(BaseModel, frozen=True):
     """A text as it would be embedded.
 
     Attributes:
@@ -49,8 +49,6 @@ class TextPreview(BaseModel):
         chunk: Number of the chunk from 1, where long texts are cut into several; else None.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     vector_field: str
     text: str
     tokens: int
@@ -58,7 +56,7 @@ class TextPreview(BaseModel):
     chunk: int | None
 
 
-class DocumentPreview(BaseModel):
+class DocumentPreview(BaseModel, frozen=True):
     """A document as it would be loaded.
 
     Attributes:
@@ -69,8 +67,6 @@ class DocumentPreview(BaseModel):
         problem: Why it would be a dead letter; None if it would not.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     id: str | None
     origin: str
     texts: tuple[TextPreview, ...]
@@ -78,7 +74,7 @@ class DocumentPreview(BaseModel):
     problem: str | None
 
 
-class DryRun(BaseModel):
+class DryRun(BaseModel, frozen=True):
     """A preview of a load.
 
     Attributes:
@@ -90,8 +86,6 @@ class DryRun(BaseModel):
         mapping: Body of the request that would create the index or change its mapping; None if it does not change.
         documents: The first documents.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     index: str
     engine: str
@@ -213,7 +207,8 @@ def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[Embeddin
         if state is None:
             meta = request.new_meta(engine)
             created = index_body(engine.info.engine_type, field.field, meta)
-            state = _as_created(plan.settings.index, created)
+            settings = {key: str(value).lower() for key, value in created["settings"].items()}
+            state = IndexState(plan.settings.index, created["mappings"], settings)
             targets.append(EmbeddingTarget(field.field, field.template, meta))
             continue
         planned, body = plan_field_change(engine, state, request, name=plan.settings.index)
@@ -224,12 +219,6 @@ def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[Embeddin
     if created is not None:
         return tuple(targets), created | {"mappings": _merge_mapping(created["mappings"], addition)}
     return tuple(targets), addition or None
-
-
-def _as_created(name: str, body: Json) -> IndexState:
-    """An index that was created with this body."""
-    settings = {key: str(value).lower() for key, value in body["settings"].items()}
-    return IndexState(name, body["mappings"], settings)
 
 
 def _merge_mapping(mapping: Json, addition: Json) -> Json:

@@ -10,22 +10,16 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 from es_sbert.engines.engine import Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
-from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets
+from es_sbert.index.document_vectors import EmbeddingTarget, kept_targets
 from es_sbert.index.load_checks import check_strict_mapping
 from es_sbert.index.mapping import VectorFieldMeta, has_vector_query, vector_fields
-from es_sbert.index.text_template import (
-    MISSING,
-    document_field_names,
-    fields_hint,
-    find_field,
-    mapping_field_names,
-)
+from es_sbert.index.text_template import MISSING, document_field_names, fields_hint, find_field, mapping_field_names
 from es_sbert.ingest.dead_letters import pending_dead_letters
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
@@ -84,8 +78,8 @@ class FirstRecords:
     @property
     def has_text(self) -> bool:
         """Whether one of the documents has a text to embed."""
-        filled = [number for number, target in enumerate(self.rules.targets) if target.filled]
-        return any(document.texts[number] for document in self.documents for number in filled)
+        filled = [target.filled for target in self.rules.targets]
+        return any(any(compress(document.texts, filled)) for document in self.documents)
 
     def documents_as_json(self) -> Iterator[dict[str, Any]]:
         """The fields of the records that are objects."""
@@ -93,10 +87,8 @@ class FirstRecords:
 
     def field_names(self) -> list[str]:
         """Names of the fields that the first documents have, in their order."""
-        found: dict[str, None] = {}
-        for _, fields in zip(range(_NAMED_DOCUMENTS), self.documents_as_json(), strict=False):
-            found |= dict.fromkeys(document_field_names(fields))
-        return list(found)
+        documents = islice(self.documents_as_json(), _NAMED_DOCUMENTS)
+        return list(dict.fromkeys(name for fields in documents for name in document_field_names(fields)))
 
 
 def is_bulk_action(fields: Mapping[str, Any]) -> bool:
@@ -151,10 +143,8 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
     problem = f"{source}: none of the first {len(first.records):,} records can be loaded"
     objects = list(first.documents_as_json())
     if not objects:
-        return _diagnose_lines(first, source, name) or (
-            f"{problem}: {_frequent_reasons(first)}",
-            "Check that the file holds what its name or --format says.",
-        )
+        remedy = "Check that the file holds what its name or --format says."
+        return _diagnose_lines(first, source, name) or (f"{problem}: {_frequent_reasons(first)}", remedy)
     names, texts = first.field_names(), first.rules.text_fields
     have = fields_hint([], names, _HAVE)
     taken = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
@@ -200,10 +190,9 @@ def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, s
             f"{source} holds a JSON object over several lines, not one object a line",
             f"Write one document a line: jq -c '{picked}' {name}",
         )
-    delimiter = _delimiter(lines)
-    if delimiter is None:
+    kind = _table_format(lines)
+    if kind is None:
         return None
-    kind = "csv" if delimiter == b"," else "tsv"
     first_line = lines[0][:200].decode(errors="replace")
     return (
         f"{source} looks like {kind.upper()}, not like JSON Lines: its first line is {first_line!r}",
@@ -216,13 +205,13 @@ def _is_json(reject: RejectedRecord) -> bool:
     return reject.reason.startswith(("malformed JSON", "the line is a JSON"))
 
 
-def _delimiter(lines: Sequence[bytes]) -> bytes | None:
-    """The delimiter of the columns if the lines look like a table, else None."""
-    for delimiter in (b"\t", b","):
+def _table_format(lines: Sequence[bytes]) -> str | None:
+    """`tsv` or `csv` if the lines look like a table, else None."""
+    for delimiter, kind in ((b"\t", "tsv"), (b",", "csv")):
         # Quoted values may hold more of them.
         head, *rows = [line.count(delimiter) for line in lines[:5]]
         if head and rows and min(rows) >= head:
-            return delimiter
+            return kind
     return None
 
 
@@ -308,11 +297,10 @@ def planned_document_rules(plan: LoadPlan) -> DocumentRules:
     """How records become documents, as known before a model is loaded."""
     state, settings = plan.state, plan.settings
     own = tuple(EmbeddingTarget(field.field, field.template, _provisional_meta(field)) for field in plan.fields)
-    kept: EmbeddingTargets = ()
-    if state is not None:
-        kept = kept_targets(vector_fields(state.mappings, state.name), [target.field for target in own])
-    routing = None if state is None else state.alias_routing(settings.index)
-    return DocumentRules(own + kept, settings.id_field, routing)
+    if state is None:
+        return DocumentRules(own, settings.id_field)
+    kept = kept_targets(vector_fields(state.mappings, state.name), [target.field for target in own])
+    return DocumentRules(own + kept, settings.id_field, state.alias_routing(settings.index))
 
 
 def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
@@ -365,8 +353,7 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
 
 def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bool:
     """Whether the index holds documents that have lost their text: a load removes their vectors."""
-    texts = {name for target in first.rules.targets if target.filled for name in target.template.fields}
-    if plan.state is None or not first.documents or set(first.missing) == texts:
+    if plan.state is None or not first.documents or first.missing == list(first.rules.text_fields):
         return False
     ids = [document.id for document in first.documents]
     return bool(engine.mget_sources(plan.state.name, ids, source_includes=[]))

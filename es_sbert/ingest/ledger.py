@@ -42,10 +42,8 @@ class ErrorLimit:
             return cls()
         match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?) ?%", text.strip(), re.ASCII)
         if match is None or (match[2] is not None and float(match[2]) > 100):
-            raise UsageError(
-                f"--max-errors {text!r} is neither a number nor a percentage",
-                "Write a number of documents (100), a part of those read (5%), or off.",
-            )
+            remedy = "Write a number of documents (100), a part of those read (5%), or off."
+            raise UsageError(f"--max-errors {text!r} is neither a number nor a percentage", remedy)
         return cls(count=int(match[1])) if match[1] is not None else cls(share=float(match[2]) / 100)
 
     def is_exceeded(self, read: int, failed: int) -> bool:
@@ -315,10 +313,6 @@ class OutcomeRecorder:
         """The index holds these documents as the source has them."""
         if self._checkpoint is not None and document_ids:
             self._checkpoint.record_acknowledged(document_ids)
-
-    def record_dropped_vectors(self, fields: Iterable[str]) -> None:
-        """A document is written without these vectors."""
-        self.dropped.update(fields)
 
     def record_dead_letter(self, letter: RejectedRecord) -> None:
         """Record a document that could not be loaded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from es_sbert.index.mapping import ChunkRules, vector_fields
 from es_sbert.index.privileges import CHANGE_LOAD_SETTINGS, require_privileges
 from es_sbert.index.vector_field import FieldOutcome, VectorField, ensure_vector_field
 from es_sbert.ingest.backfill import IndexReader, IndexWatcher, embed_in_place
-from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity
+from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import (
     DeadLetters,
     dead_letter_keys,
@@ -105,37 +106,44 @@ def run_load(
         EngineError: the engine failed before the first document was sent.
         OutputError: the dead letters or the checkpoint cannot be written.
     """
-    report = _Load(engine, runner, plan, control).run(meter, confirm, observer or LoadObserver())
+    report = _Load(engine, runner, plan, control, meter, confirm, observer or LoadObserver()).run()
     record_end(report, shown=show_summary)
     return report
 
 
+@dataclass
 class _Load:
     """One load, from its plan to its report."""
 
-    def __init__(self, engine: Engine, runner: LoadRunner, plan: LoadPlan, control: LoadControl) -> None:
-        self._engine = engine
-        self._runner = runner
-        self._plan = plan
-        self._settings = plan.settings
-        self._control = control
-        self._wait = partial(wait_for_engine, seconds=plan.settings.retry_seconds, stop_retrying=control.stop_retrying)
-        self._notes: list[str] = []
-        self._pruned = 0
-        self._missing = 0
-        # Of the index, as they were before this load changed them.
-        self._previous_settings: Mapping[str, str | None] | None = None
+    _engine: Engine
+    _runner: LoadRunner
+    _plan: LoadPlan
+    _control: LoadControl
+    _meter: ProgressMeter
+    _confirm: ConfirmPrune
+    _observer: LoadObserver
+    _notes: list[str] = field(default_factory=list)
+    _pruned: int = 0
+    _missing: int = 0
+    # Of the index, as they were before this load changed them.
+    _previous_settings: Mapping[str, str | None] | None = None
 
-    def run(self, meter: ProgressMeter, confirm: ConfirmPrune, observer: LoadObserver) -> LoadReport:
+    def __post_init__(self) -> None:
+        self._settings = self._plan.settings
+        self._wait = partial(
+            wait_for_engine, seconds=self._settings.retry_seconds, stop_retrying=self._control.stop_retrying
+        )
+
+    def run(self) -> LoadReport:
         with ExitStack() as stack:
             stream = check_first_records(self._engine, self._plan, self._control)
             if stream is not None:
                 stack.enter_context(closing(stream))
             fields = self._wait(self._ensure_fields)
             self._started = time.monotonic()
-            stack.enter_context(closing(meter))
+            stack.enter_context(closing(self._meter))
             created = any(field.outcome is FieldOutcome.CREATED for field in fields)
-            context = self._open(fields, created, stream, meter, observer, stack)
+            context = self._open(fields, created, stream, stack)
             mode = self._settings.load_settings
             change_settings = mode is BulkLoadSettings.FAST or (mode is BulkLoadSettings.AUTO and created)
             restore_settings = change_settings or unrestored_settings(context.index) is not None
@@ -144,7 +152,7 @@ class _Load:
             try:
                 if change_settings:
                     self._apply_settings(context)
-                info = self._load_documents(context, confirm)
+                info = self._load_documents(context)
                 if restore_settings:
                     self._restore_settings(context)
                 if created:
@@ -175,13 +183,7 @@ class _Load:
         ]
 
     def _open(
-        self,
-        fields: list[VectorField],
-        created: bool,
-        stream: RecordStream | None,
-        meter: ProgressMeter,
-        observer: LoadObserver,
-        stack: ExitStack,
+        self, fields: list[VectorField], created: bool, stream: RecordStream | None, stack: ExitStack
     ) -> LoadContext:
         """The context of the load, with its checkpoint and its dead-letter file; both are closed by the stack."""
         plan, settings = self._plan, self._settings
@@ -200,19 +202,11 @@ class _Load:
         clock = Clock()
         dead_letters = stack.enter_context(closing(_open_dead_letters(plan, checkpoint, clock)))
         errors = ErrorMonitor(settings.error_limit, self._control.truncate, str(plan.dead_letters))
+        outcomes = OutcomeRecorder(dead_letters, checkpoint, errors)
+        throttle, control = Throttle(settings.bulk_bytes, WRITERS), self._control
+        meter, observer = self._meter, self._observer
         return LoadContext(
-            self._engine,
-            plan,
-            index,
-            targets,
-            self._control,
-            OutcomeRecorder(dead_letters, checkpoint, errors),
-            Throttle(settings.bulk_bytes, WRITERS),
-            checkpoint,
-            clock,
-            meter,
-            observer,
-            stream,
+            self._engine, plan, index, targets, control, outcomes, throttle, checkpoint, clock, meter, observer, stream
         )
 
     def _require_index(self) -> IndexState:
@@ -245,10 +239,9 @@ class _Load:
 
     def _restore_settings(self, context: LoadContext) -> None:
         """Restore the settings that this load, or one that was killed, has changed."""
+        before, name = self._previous_settings, self._settings.index
         try:
-            settings = context.retrying(
-                restore_load_settings, self._engine, self._settings.index, self._previous_settings
-            )
+            settings = context.retrying(restore_load_settings, self._engine, name, before)
         except EngineError as error:
             self._notes.append(self._unrestored_note(f" ({error.message})"))
             return
@@ -263,7 +256,7 @@ class _Load:
             f"back, or `es-sbert index repair {name}`"
         )
 
-    def _load_documents(self, context: LoadContext, confirm: ConfirmPrune) -> EncoderInfo:
+    def _load_documents(self, context: LoadContext) -> EncoderInfo:
         """Load the documents, then compare the index with what was acknowledged."""
         started = context.clock.now()
         terms = read_primary_terms(context)
@@ -277,8 +270,8 @@ class _Load:
             self._missing, notes = report_concurrent_changes(context, index, started, terms)
             self._notes += notes
             if self._settings.prune and not self._missing and not self._control.stop.is_set():
-                context.meter.close()
-                self._pruned, notes = prune_index(context, confirm)
+                self._meter.close()
+                self._pruned, notes = prune_index(context, self._confirm)
                 self._notes += notes
         return info
 
@@ -333,9 +326,7 @@ class _Load:
         reason = reason or ("interrupted" if self._interrupted() else None)
         if reason is None:
             return None
-        where = ", skipping documents that have a vector"
-        if checkpoint is not None:
-            where = f" where it stopped ({checkpoint.path})"
+        where = f" where it stopped ({checkpoint.path})" if checkpoint else ", skipping documents that have a vector"
         return f"{reason}; the same command resumes{where}"
 
 
@@ -353,10 +344,8 @@ def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) 
 def _load_identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets) -> LoadIdentity:
     """What must be the same for a load to resume another one."""
     own = targets_to_fill(targets)
-    fields = tuple(
-        (target.field, target.template.template, None if target.meta.passages is None else str(target.meta.passages))
-        for target in own
-    )
+    passages = [None if target.meta.passages is None else str(target.meta.passages) for target in own]
+    fields = tuple((target.field, target.template.template, rules) for target, rules in zip(own, passages, strict=True))
     return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, plan.settings.id_field)
 
 
@@ -412,7 +401,7 @@ class LocalRunner:
         self._encoder.splitter(rules.tokens, rules.overlap, "document")
 
     def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
-        return CheckpointFile(path, identity)
+        return LoadCheckpoint(path, identity)
 
     def load(self, context: LoadContext) -> EncoderInfo:
         record_start(context, self._encoder.info)
@@ -431,8 +420,8 @@ class LocalRunner:
         # By the name of the index: an alias may have a filter.
         empty = context.retrying(context.engine.count, context.index.name) == 0
         stream = context.stream or RecordStream(plan.sources, plan.reading, context.control)
-        sizes = [source.size for source in plan.sources]
-        total = None if None in sizes else sum(size or 0 for size in sizes)
+        sizes = [source.size for source in plan.sources if source.size is not None]
+        total = sum(sizes) if len(sizes) == len(plan.sources) else None
         tick = progress_callback(context, lambda: stream.counter.bytes / total if total else None)
         load_sources(context, self._encoder, stream, tick, empty_index=empty)
 

@@ -64,9 +64,8 @@ class LoadContext:
             self.control.set_backoff(error.message)
             self.outcomes.ledger.add_retries(1)
 
-        result = with_retries(
-            lambda: call(*args, **kwargs), self.retry_policy, self.control.stop_retrying, record_retry
-        )
+        stop = self.control.stop_retrying
+        result = with_retries(lambda: call(*args, **kwargs), self.retry_policy, stop, record_retry)
         self.control.clear_backoff()
         return result
 
@@ -76,9 +75,8 @@ class LoadContext:
             self.retrying(self.engine.refresh, self.plan.settings.index)
         except EngineError as error:
             # All documents are written: a load of hours does not fail because of this.
-            self.control.truncate(
-                f"the last refresh failed, so searches see the documents a little later: {error.message}"
-            )
+            late = "the last refresh failed, so searches see the documents a little later"
+            self.control.truncate(f"{late}: {error.message}")
 
     def check_index_unchanged(self) -> IndexState:
         """Check that the index is the one that the load started with.

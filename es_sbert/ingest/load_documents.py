@@ -46,11 +46,11 @@ class IterableSource(DocumentSource):
         """Check nothing: the load reads the first documents itself."""
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        iterator = iter(self.documents)
+        iterator = enumerate(self.documents, 1)
         number = 0
         while not context.stop.is_set():
             try:
-                document = next(iterator)
+                number, document = next(iterator)
             except StopIteration:
                 return
             except OSError as error:
@@ -59,15 +59,13 @@ class IterableSource(DocumentSource):
                     f"the iterator of the documents failed after {number:,} of them: {error}",
                     "Fix the iterator and add the documents again: those that have an embedding are left alone.",
                 ) from error
-            number += 1
             origin = Origin(self.name, number)
             if isinstance(document, Mapping):
                 row = {str(name): value_to_json(value) for name, value in document.items()}
                 yield row_record(row, origin, context.settings.max_bytes)
             else:
-                raw = repr(document).encode()
                 reason = f"a document must be a dict, not {type(document).__name__}"
-                yield RejectedRecord.of_bytes(origin, reason, raw)
+                yield RejectedRecord.of_bytes(origin, reason, repr(document).encode())
 
 
 def load_documents(
@@ -91,19 +89,16 @@ def load_documents(
         OutputError: the dead-letter file cannot be written.
     """
     control = control or LoadControl()
+    run = partial(run_load, engine, LocalRunner(encoder), control=control, meter=SilentMeter())
     if documents is None:
-        plan = plan_load(engine, settings, [])
-        return run_load(engine, LocalRunner(encoder), plan, control, SilentMeter())
+        return run(plan_load(engine, settings, []))
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable):
-        raise UsageError(
-            f"the documents are {type(documents).__name__}, not an iterable of dicts",
-            "Give a list or an iterator of dicts; for a single document: [document].",
-        )
+        remedy = "Give a list or an iterator of dicts; for a single document: [document]."
+        raise UsageError(f"the documents are {type(documents).__name__}, not an iterable of dicts", remedy)
     with tempfile.TemporaryDirectory(prefix="es-sbert-load-") as folder:
         # The checkpoint detects repeated ids within the load. It is not kept: an iterator cannot be resumed.
         settings = settings.model_copy(update={"state": Path(folder) / "load-state"})
-        plan = plan_load(engine, settings, [IterableSource(documents)])
-        report = run_load(engine, LocalRunner(encoder), plan, control, SilentMeter())
+        report = run(plan_load(engine, settings, [IterableSource(documents)]))
     if report.stopped is None:
         return report
     reason = control.unreachable_reason or control.truncated_reason or "interrupted"

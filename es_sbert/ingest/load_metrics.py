@@ -134,10 +134,8 @@ def serve_metrics(metrics: LoadMetrics, address: str) -> Iterator[str]:
     try:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
-        raise UsageError(
-            f"metrics cannot be served at {host}:{port}: {error.strerror or error}",
-            "Give --metrics another port: every load needs a different one.",
-        ) from error
+        remedy = "Give --metrics another port: every load needs a different one."
+        raise UsageError(f"metrics cannot be served at {host}:{port}: {error.strerror or error}", remedy) from error
     shown = f"[{host}]" if ":" in host else host
     try:
         yield f"http://{shown}:{server.server_port}/metrics"

@@ -91,11 +91,8 @@ class _TokenizedWindow:
     texts: TokenizedTexts  # of all chunks, one after another
 
 
-@dataclass
-class _EmbeddedWindow:
-    window: _TokenizedWindow
-    vectors: Vectors  # (texts, dimensions)
-    embedded: NDArray[np.bool_]  # (texts,), False if the load was halted before the text was embedded
+# With the vectors of its texts, (texts, dimensions), and whether each was embedded: not after a halt, (texts,).
+_EmbeddedWindow = tuple[_TokenizedWindow, Vectors, NDArray[np.bool_]]
 
 
 class LoadPipeline:
@@ -199,24 +196,26 @@ class LoadPipeline:
                     self._control.halted,
                     lambda part, documents=documents: ledger.add_embedded(part * documents),  # type: ignore[misc]
                 )
-            yield _EmbeddedWindow(window, vectors, embedded)
+            yield window, vectors, embedded
 
     def _pack(self, windows: Iterable[_EmbeddedWindow]) -> Iterator[list[DocumentAction]]:
         for window in windows:
-            yield from bulk_bodies(self._actions(window), self._context.throttle.body_bytes)
+            yield from bulk_bodies(self._actions(*window), self._context.throttle.body_bytes)
 
     def _write(self, groups: Iterable[list[DocumentAction]]) -> None:
         for group in groups:
             self.writer.send(group)
 
-    def _actions(self, result: _EmbeddedWindow) -> Iterator[DocumentAction]:
+    def _actions(
+        self, window: _TokenizedWindow, all_vectors: Vectors, embedded: NDArray[np.bool_]
+    ) -> Iterator[DocumentAction]:
         """The bulk actions of a window, with its vectors."""
-        window, embedded_at = result.window, self._context.clock.now()
+        embedded_at = self._context.clock.now()
         yield from window.plan.actions
         next_row = 0
         for task, chunks in zip(window.plan.embed, window.chunks, strict=True):
             row, next_row = next_row, next_row + sum(len(chunk.texts) for chunk in chunks)
-            if not result.embedded[row:next_row].all():
+            if not embedded[row:next_row].all():
                 self._outcomes.add(DocumentOutcome.LEFT)
                 continue
             provenance = EmbeddingProvenance(task.document.document_hash, embedded_at)
@@ -225,7 +224,7 @@ class LoadPipeline:
                 rows = slice(row, row + len(chunk.texts))
                 row = rows.stop
                 tokens, limit = window.texts.tokens[rows].tolist(), window.texts.max_tokens  # (texts of the chunk,)
-                vectors = result.vectors[rows]  # (texts of the chunk, dimensions)
+                vectors = all_vectors[rows]  # (texts of the chunk, dimensions)
                 fields.append(build_field_value(self._context.engine.info, chunk, vectors, tokens, limit, provenance))
                 lost_tokens += sum(max(0, count - limit) for count in tokens)
             body = bulk_lines(task.document, fields, cleared_fields(task.document, self._context.targets))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine, IndexState
@@ -52,7 +52,7 @@ class BulkLoadSettings(StrEnum):
     KEEP = "keep"  # none
 
 
-class IngestSettings(BaseModel):
+class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     """A load, apart from the engine and the model.
 
     Attributes:
@@ -88,8 +88,6 @@ class IngestSettings(BaseModel):
             from.
         dry_run: Documents to show as they would be embedded, with nothing written; None for a load.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     index: str
     files: tuple[str, ...] = ()
@@ -318,10 +316,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
     if settings.prune and (settings.retry is not None or not sources):
         raise UsageError("--prune compares the index with a source", "Give all that the index is loaded from.")
     if settings.watch_seconds is not None and sources:
-        raise UsageError(
-            "--watch looks at documents that are written to the index",
-            "Leave FILE out, and load it with a separate command.",
-        )
+        remedy = "Leave FILE out, and load it with a separate command."
+        raise UsageError("--watch looks at documents that are written to the index", remedy)
     if settings.watch_seconds is not None and settings.load_settings is BulkLoadSettings.FAST:
         raise UsageError(
             "--watch never ends, so bulk load settings would never be restored", "Leave out --load-settings."
@@ -344,10 +340,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         # Of several fields, a document may get one and would lose the others.
         lost = fields_missing_from_source(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
         if lost is not None:
-            raise VectorIndexError(
-                f"the index {state.name} keeps no {lost}: documents that are embedded in place would lose it",
-                "Load the documents from files.",
-            )
+            reason = f"the index {state.name} keeps no {lost}: documents that are embedded in place would lose it"
+            raise VectorIndexError(reason, "Load the documents from files.")
     elif state is not None:
         check_can_load_files(state, settings.index, [document_meta_field(field.field) for field in fields])
     _require_privileges(engine, settings, state)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.engines.engine import Engine, Json
@@ -21,7 +21,7 @@ from es_sbert.messages import escape_unprintable, log_event, pluralize
 _ENCODER_FIELDS = ("model", "fingerprint", "variant", "precision", "provider", "device", "threads", "warnings")
 
 
-class SkippedCounts(BaseModel):
+class SkippedCounts(BaseModel, frozen=True):
     """Documents left out on purpose.
 
     Attributes:
@@ -31,15 +31,13 @@ class SkippedCounts(BaseModel):
         deleted: Removed from the index while they were being embedded.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     empty: int
     duplicate: int
     superseded: int
     deleted: int
 
 
-class LoadReport(BaseModel):
+class LoadReport(BaseModel, frozen=True):
     """A load's result; `read` is the sum of indexed, updated, unchanged, skipped, dead and left.
 
     Attributes:
@@ -71,8 +69,6 @@ class LoadReport(BaseModel):
         missing: Documents that the engine acknowledged and that the index does not hold at the end as they were
             written: it lost writes, or other writers deleted or replaced them.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     index: str
     engine: str

@@ -27,7 +27,6 @@ class LoadControl:
         halted: Set: nothing more is compared, tokenized or embedded; vectors that exist are sent, and the rest is left
             for the next run. (The user interrupted the load, or any of the following.)
         stop_retrying: Set: failed requests are not retried. (Ctrl-C, or a thread failed.)
-        aborted: Set: every thread ends at once, because one of them failed.
         interrupted: Whether the user stopped the load.
         unreachable_reason: Why the engine takes no more documents; None while it does.
         truncated_reason: Why the source was not read to its end; the documents read until then are loaded.
@@ -40,7 +39,6 @@ class LoadControl:
         self.stop = threading.Event()
         self.halted = threading.Event()
         self.stop_retrying = threading.Event()
-        self.aborted = threading.Event()
         self.interrupted = False
         self.exit_warning = ""
         self.unreachable_reason: str | None = None
@@ -91,9 +89,7 @@ class LoadControl:
     def interrupt(self) -> None:
         """Stop on behalf of the user: send the vectors that exist, and leave the rest for the next run."""
         self.interrupted = True
-        self.stop_retrying.set()
-        self.halted.set()
-        self.stop.set()
+        self.abort()
 
     def check(self) -> None:
         """Check that the load goes on.
@@ -105,8 +101,7 @@ class LoadControl:
             raise LoadHalted
 
     def abort(self) -> None:
-        """End all threads."""
-        self.aborted.set()
+        """Stop without retries: what is not sent yet is left for the next run."""
         self.stop_retrying.set()
         self.halted.set()
         self.stop.set()

@@ -28,7 +28,7 @@ from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.ingest.backfill import IndexReader, embed_in_place
-from es_sbert.ingest.checkpoint import CheckpointFile, LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus
+from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus
 from es_sbert.ingest.ledger import Ledger, OutcomeRecorder
 from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
@@ -64,7 +64,7 @@ class LoadCoordinator:
     """Owns the checkpoint file of all workers, tells them to stop, and collects the progress of each partition."""
 
     def __init__(self) -> None:
-        self._checkpoint: CheckpointFile | None = None
+        self._checkpoint: LoadCheckpoint | None = None
         self._stopped = False
         self._progress: dict[int, PartitionProgress] = {}
 
@@ -72,9 +72,9 @@ class LoadCoordinator:
         """Open the checkpoint.
 
         Raises:
-            UsageError, OutputError: see `CheckpointFile`.
+            UsageError, OutputError: see `LoadCheckpoint`.
         """
-        self._checkpoint = CheckpointFile(path.absolute(), identity, rereads=True)
+        self._checkpoint = LoadCheckpoint(path.absolute(), identity, rereads=True)
         return path, self._checkpoint.run, self._checkpoint.resumed, self._checkpoint.note
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -365,7 +365,5 @@ def _check_file_present(partition: Partition) -> None:
     """
     path = None if partition.source is None else partition.source.path
     if path is not None and not path.exists():
-        raise SourceError(
-            f"{path} is not on the machine {platform.node()} of the cluster",
-            "Put the files where all machines find them under the same path, or give a URL (s3://…).",
-        )
+        remedy = "Put the files where all machines find them under the same path, or give a URL (s3://…)."
+        raise SourceError(f"{path} is not on the machine {platform.node()} of the cluster", remedy)

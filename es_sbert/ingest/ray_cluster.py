@@ -196,8 +196,7 @@ def _check_count(requested: int | None, fitting: int, what: str) -> int:
         )
     if requested is not None and requested > fitting:
         raise ClusterError(
-            f"the Ray cluster can run {fitting} workers of {what}, not {requested}",
-            "Lower --ray-workers or --threads.",
+            f"the Ray cluster can run {fitting} workers of {what}, not {requested}", "Lower --ray-workers or --threads."
         )
     return requested or fitting
 

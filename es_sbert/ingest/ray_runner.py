@@ -158,10 +158,8 @@ class RayRunner:
                     self._coordinator.request_stop.remote()  # the other workers
                     raise report.error
         if info is None:
-            raise ClusterError(
-                "the load was stopped before a worker of the Ray cluster began",
-                "Run the same command again: it resumes.",
-            )
+            remedy = "Run the same command again: it resumes."
+            raise ClusterError("the load was stopped before a worker of the Ray cluster began", remedy)
         return info
 
     @contextmanager
@@ -195,10 +193,8 @@ class RayRunner:
             own = find_own_error(error)
             if own is not None:
                 raise own from error
-            raise ClusterError(
-                f"the load on the Ray cluster failed: {remote_error_summary(error)}",
-                "Check `ray status` and the logs of the cluster, then run the same command again: it resumes.",
-            ) from error
+            remedy = "Check `ray status` and the logs of the cluster, then run the same command again: it resumes."
+            raise ClusterError(f"the load on the Ray cluster failed: {remote_error_summary(error)}", remedy) from error
 
 
 def _merge_report(context: LoadContext, report: PartitionReport) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import IndexState, Json
+from es_sbert.engines.engine import Json
 from es_sbert.engines.multi_get import multi_get
 from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
 from es_sbert.index.document_vectors import (
@@ -217,7 +217,8 @@ class ReadBackCheck:
         if not context.plan.sources and self._first_checked:
             # Other documents of the index may be altered too; there is no record of them.
             again = "embed the documents into another --vector-field"
-        pipelines = {} if index is None else _pipelines(index)
+        settings = {} if index is None else index.settings
+        pipelines = {name: settings[name] for name in PIPELINE_SETTINGS if settings.get(name, "_none") != "_none"}
         if pipelines:
             named = " and ".join(f"{setting} is {pipeline!r}" for setting, pipeline in pipelines.items())
             unset = orjson.dumps(dict.fromkeys(pipelines, "_none")).decode()
@@ -246,12 +247,6 @@ class ReadBackCheck:
                 self._context.engine.bulk(self._context.index.name, b"\n".join([*lines, b""]))
         except EngineError as error:
             log_event("vectors_left", f"the vectors of {len(lines) // 2} documents remain: {error.message}")
-
-
-def _pipelines(index: IndexState) -> dict[str, str]:
-    """Setting → name of the ingest pipeline that every written document goes through."""
-    names = ((setting, index.settings.get(setting, "_none")) for setting in PIPELINE_SETTINGS)
-    return {setting: name for setting, name in names if name != "_none"}
 
 
 def _differences(sent: SentDocument, found: Json, targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> list[str]:

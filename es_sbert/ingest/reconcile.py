@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import orjson
 
-from es_sbert.engines.engine import DocumentKey, Engine, IndexState, Json, document_key
+from es_sbert.engines.engine import Engine, IndexState, Json, document_key
 from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, with_retries
-from es_sbert.errors import EngineError, RequestFailed
+from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, make_retrier
+from es_sbert.errors import RequestFailed
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
+    action_metadata,
+    if_unchanged,
     read_document_meta,
     target_texts,
     targets_to_fill,
@@ -108,7 +110,11 @@ def _count_missing_documents(context: LoadContext, began: str, terms: PrimaryTer
     uncounted = embedded - context.retrying(_count_embedded_since, context, began)
     suspicious = uncounted > 0 or _may_have_lost_writes(context, terms)
     if context.checkpoint is None:
-        return max(uncounted, _count_lacking_vectors(context) if suspicious else 0, 0)
+        if not suspicious:
+            return 0
+        # Documents that lack a current vector, without those that this load could not embed.
+        stale, unreadable = IndexReader(context).count_stale()
+        return max(uncounted, stale - (context.outcomes.ledger.dead - unreadable), 0)
     acknowledged = context.checkpoint.count_acknowledged()
     if not suspicious:
         suspicious = context.retrying(context.engine.count, context.index.name) < acknowledged
@@ -167,12 +173,6 @@ def _matching_document(hit: Json, targets: EmbeddingTargets, began: str) -> tupl
     contents = {meta.document_hash for meta in written}
     content = contents.pop()
     return None if contents or content is None else (hit["_id"], content)
-
-
-def _count_lacking_vectors(context: LoadContext) -> int:
-    """Documents of the index that lack a current vector, without those that this load could not embed."""
-    stale, unreadable = IndexReader(context).count_stale()
-    return stale - (context.outcomes.ledger.dead - unreadable)
 
 
 def _missing_documents_note(context: LoadContext, missing: int) -> str:
@@ -292,15 +292,12 @@ def delete_hits(
         EngineError: the engine failed, or refused to delete a document.
     """
 
-    def count_retry(error: EngineError) -> None:
-        on_retry(len(hits))
-
-    removed = 0
-    backoff = Backoff(policy, stop_retrying)
+    removed, backoff = 0, Backoff(policy, stop_retrying)
+    retrying = make_retrier(policy, lambda reason: on_retry(len(hits)), stop_retrying)
     while hits:
-        body = b"".join(_delete_action(hit) for hit in hits)
-        send = partial(engine.bulk, index, body, timeout=backoff.seconds_left)
-        results = with_retries(send, policy, stop_retrying, count_retry)
+        actions = [action_metadata(hit) | (if_unchanged(hit) if "_seq_no" in hit else {}) for hit in hits]
+        body = b"".join(orjson.dumps({"delete": action}) + b"\n" for action in actions)
+        results = retrying(partial(engine.bulk, index, body, timeout=backoff.seconds_left))
         again, conflicts = [], []
         for hit, result in zip(hits, results, strict=True):
             if result.ok or (result.status == _NOT_FOUND and not result.reason):
@@ -319,8 +316,8 @@ def delete_hits(
                 )
         if conflicts:
             # If a response was lost, the retry finds documents that are already deleted.
-            find = partial(_existing_documents, engine, index, conflicts)
-            existing = with_retries(find, policy, stop_retrying, count_retry)
+            retrying(partial(engine.refresh, index))
+            existing = retrying(partial(multi_get, engine, index, [hit["_id"] for hit in conflicts]))
             removed += sum(document_key(hit) not in existing for hit in conflicts)
         if again and not backoff.wait():
             raise RequestFailed(
@@ -331,14 +328,3 @@ def delete_hits(
         on_retry(len(again))
         hits = again
     return removed
-
-
-def _existing_documents(engine: Engine, index: str, hits: list[Json]) -> Collection[DocumentKey]:
-    engine.refresh(index)
-    return multi_get(engine, index, [hit["_id"] for hit in hits]).keys()
-
-
-def _delete_action(hit: Json) -> bytes:
-    names = {"_id": "_id", "_seq_no": "if_seq_no", "_primary_term": "if_primary_term", "_routing": "routing"}
-    head = {parameter: hit[name] for name, parameter in names.items() if name in hit}
-    return orjson.dumps({"delete": head}, option=orjson.OPT_APPEND_NEWLINE)

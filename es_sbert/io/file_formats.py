@@ -29,21 +29,15 @@ class FileFormat(StrEnum):
 
 FORMAT_HINT = "Add --format jsonl, csv, tsv, lines, parquet or arrow."
 
-_FORMATS_BY_SUFFIX = {
-    ".jsonl": FileFormat.JSONL,
-    ".ndjson": FileFormat.JSONL,
-    ".json": FileFormat.JSONL,
-    ".csv": FileFormat.CSV,
-    ".tsv": FileFormat.TSV,
-    ".tab": FileFormat.TSV,
-    ".txt": FileFormat.LINES,
-    ".parquet": FileFormat.PARQUET,
-    ".pq": FileFormat.PARQUET,
-    ".arrow": FileFormat.ARROW,
-    ".arrows": FileFormat.ARROW,
-    ".feather": FileFormat.ARROW,
-    ".ipc": FileFormat.ARROW,
+_SUFFIXES = {
+    FileFormat.JSONL: (".jsonl", ".ndjson", ".json"),
+    FileFormat.CSV: (".csv",),
+    FileFormat.TSV: (".tsv", ".tab"),
+    FileFormat.LINES: (".txt",),
+    FileFormat.PARQUET: (".parquet", ".pq"),
+    FileFormat.ARROW: (".arrow", ".arrows", ".feather", ".ipc"),
 }
+_FORMATS_BY_SUFFIX = {suffix: form for form, suffixes in _SUFFIXES.items() for suffix in suffixes}
 
 
 def guess_format(name: str) -> tuple[FileFormat | None, Compression | None]:

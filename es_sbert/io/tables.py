@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -167,9 +168,8 @@ class Table:
         found = self.problems() if problems is None else problems
         numbers = np.array([_to_float(value) for value in self.columns[column]], dtype=np.float64)  # (rows,)
         for row in np.flatnonzero(~np.isfinite(numbers)):
-            found.add(
-                int(self.lines[row]), f"{column} is not a finite number: {_abbreviate(self.columns[column][row])}"
-            )
+            value = _abbreviate(self.columns[column][row])
+            found.add(int(self.lines[row]), f"{column} is not a finite number: {value}")
         if problems is None:
             found.check("Write the number in digits, with a decimal point, or leave the row out.")
         return numbers
@@ -253,8 +253,7 @@ def _file_rows(path: Path, form: FileFormat) -> Iterator[ParsedRow]:
 
 def _file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
+        yield from iter(partial(file.read, _CHUNK), b"")
 
 
 def read_parquet_table(path: Path, columns: Sequence[str], limit: int | None) -> Table:
@@ -295,10 +294,8 @@ def read_datasets_folder(path: Path, columns: Sequence[str], limit: int | None) 
     if splits.is_file():
         raise SourceError(f"{path} holds several splits", f"Name one of them: {_split_names(path, splits)}.")
     if not (path / "dataset_info.json").is_file() or not (path / "state.json").is_file():
-        raise SourceError(
-            f"{path} is a folder, but none that datasets' save_to_disk wrote",
-            "Name a file in it, or write it with dataset.save_to_disk(folder).",
-        )
+        remedy = "Name a file in it, or write it with dataset.save_to_disk(folder)."
+        raise SourceError(f"{path} is a folder, but none that datasets' save_to_disk wrote", remedy)
     require_extra("train", "datasets")
     from datasets import load_from_disk
 

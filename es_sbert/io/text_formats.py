@@ -63,10 +63,8 @@ def split_lines(chunks: Iterable[bytes], max_bytes: int, first: int = 1) -> Iter
 
 
 def _make_line(number: int, pieces: list[bytes], size: int, max_bytes: int) -> Line:
-    data = b"".join(pieces)
-    if size > max_bytes:
-        return Line(number, data[:SAMPLE_BYTES], size, is_too_long=True)
-    return Line(number, data, size)
+    data, is_too_long = b"".join(pieces), size > max_bytes
+    return Line(number, data[:SAMPLE_BYTES] if is_too_long else data, size, is_too_long)
 
 
 def line_too_long_reason(line: Line) -> str:
@@ -154,10 +152,8 @@ def utf8_problem(data: bytes) -> str | None:
 
 def json_type_name(value: object) -> str:
     """JSON's name of a parsed value's type."""
-    if value is None:
-        return "null"
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return names[type(value)]
+    return "null" if value is None else names[type(value)]
 
 
 class ParsedRow(NamedTuple):
@@ -299,7 +295,7 @@ def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
         if names is None:
             names = parse_header(values)
             continue
-        problem = values if isinstance(values, str) else _invalid_utf8(values)
+        problem = _row_problem(values)
         if problem is None and len(values) != len(names):
             problem = f"the row has {len(values)} columns, the header {len(names)}"
         yield ParsedRow(number, raw, problem or dict(zip(names, values, strict=True)))
@@ -314,7 +310,7 @@ def parse_header(values: list[str] | str) -> list[str]:
     Raises:
         CorruptStream: the row cannot be read, or a name is empty or duplicated.
     """
-    problem = values if isinstance(values, str) else _invalid_utf8(values)
+    problem = _row_problem(values)
     if isinstance(values, str) or problem is not None:
         raise CorruptStream(f"the header cannot be read: {problem}")
     if "" in values:
@@ -325,7 +321,10 @@ def parse_header(values: list[str] | str) -> list[str]:
     return values
 
 
-def _invalid_utf8(values: list[str]) -> str | None:
+def _row_problem(values: list[str] | str) -> str | None:
+    """Why a row cannot be used, or None."""
+    if isinstance(values, str):
+        return values
     for column, value in enumerate(values, 1):
         try:
             value.encode()

@@ -68,10 +68,8 @@ def wait_until_replicated(context: MigrationContext) -> None:
         engine.flush(source)
     while not _is_replicated(engine.sequence_numbers(source)):
         if time.monotonic() > deadline:
-            raise RequestFailed(
-                f"writes to {context.source} have not reached its replicas",
-                "Look at `GET _cluster/health`, and run the same command again.",
-            )
+            remedy = "Look at `GET _cluster/health`, and run the same command again."
+            raise RequestFailed(f"writes to {context.source} have not reached its replicas", remedy)
         time.sleep(_POLL_SECONDS)
 
 
@@ -246,10 +244,8 @@ def roll_back(engine: Engine, alias: str) -> str | None:
     """
     source, state = find_migration(engine, alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
-        raise IndexMismatch(
-            f"{alias} points to the new index {source.name} already",
-            "Run the migration's own command once more to finish it; to go back, migrate to the old model.",
-        )
+        remedy = "Run the migration's own command once more to finish it; to go back, migrate to the old model."
+        raise IndexMismatch(f"{alias} points to the new index {source.name} already", remedy)
     name = read_target_pointer(source)
     if name is None:
         return None
@@ -284,10 +280,8 @@ def drop_old_index(engine: Engine, alias: str, confirm: Callable[[str, int], boo
     """
     target, state = find_migration(engine, alias)
     if state is None:
-        raise IndexMismatch(
-            f"{alias} points to {target.name}, which no migration has created, or whose old index is gone",
-            "There is nothing to drop.",
-        )
+        reason = f"{alias} points to {target.name}, which no migration has created, or whose old index is gone"
+        raise IndexMismatch(reason, "There is nothing to drop.")
     if state.phase is not MigrationPhase.DONE:
         raise IndexMismatch(
             f"the migration to {target.name} is not finished", "Run the migration's own command once more."

@@ -12,8 +12,9 @@ until only a few documents are left. This takes a few requests per hundred chang
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.rest import KEEP_ALIVE
-from es_sbert.engines.retry import RetryPolicy, with_retries
+from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import action_metadata, if_unchanged, read_stored_vectors, row_cosines
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
@@ -141,12 +142,8 @@ class MigrationContext:
 
     def retrying(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a call; transient failures are retried until the user stops the migration."""
-        result = with_retries(
-            lambda: call(*args, **kwargs),
-            self.policy,
-            self.control.stop_retrying,
-            lambda error: self.control.set_backoff(error.message),
-        )
+        retrying = make_retrier(self.policy, self.control.set_backoff, self.control.stop_retrying)
+        result = retrying(lambda: call(*args, **kwargs))
         self.control.clear_backoff()
         return result
 
@@ -185,12 +182,14 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
     # First the numbers, then the refresh: every write up to these numbers is visible then.
     numbers = context.retrying(context.engine.sequence_numbers, context.source)
     context.refresh(*((context.target, context.source) if late else (context.source,)))
+    read_all = partial(context.engine.read_changes, query={"match_all": {}}, source_includes=["*"], vectors=True)
+    read = partial(read_all, context.source, page=_COPY_PAGE)
     copied, deletions = list(store.state.copied), False
     count, saved, reported = 0, time.monotonic(), time.monotonic()
     for shard, number in enumerate(numbers):
         begin, seen = copied[shard], 0
         while copied[shard] < number.global_checkpoint:
-            page = _read_page(context, shard, copied[shard], number.global_checkpoint)
+            page = context.retrying(read, shard, copied[shard], number.global_checkpoint)
             if not page:
                 break
             _write_page(context, page, late=late)
@@ -216,20 +215,6 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
     if (tuple(copied), deletions) != (store.state.copied, store.state.deletions):
         store.write(copied=tuple(copied), deletions=deletions)
     return count
-
-
-def _read_page(context: MigrationContext, shard: int, after: int, up_to: int) -> list[Json]:
-    return context.retrying(
-        context.engine.read_changes,
-        context.source,
-        shard,
-        after,
-        up_to,
-        query={"match_all": {}},
-        source_includes=["*"],
-        page=_COPY_PAGE,
-        vectors=True,
-    )
 
 
 def _write_page(context: MigrationContext, page: list[Json], *, late: bool) -> None:
@@ -305,12 +290,15 @@ class DeletionTracker:
 
     Args:
         context: The migration.
+
+    Attributes:
+        copied: Documents that rounds have copied since the last call.
     """
 
     def __init__(self, context: MigrationContext) -> None:
         self._context = context
         self._points_in_time: list[_PointInTime] = []
-        self._copied: set[DocumentKey] = set()
+        self.copied: set[DocumentKey] = set()
 
     def begin(self) -> None:
         """Remember the current state of the old index; `remove_deleted` must follow.
@@ -320,10 +308,6 @@ class DeletionTracker:
         """
         self.close()
         self._points_in_time = self._open()
-
-    def add_copied(self, keys: Iterable[DocumentKey]) -> None:
-        """Add documents that a round has copied since."""
-        self._copied.update(keys)
 
     def remove(self) -> int:
         """Remove from the new index what was deleted from the old one since `begin`, or since the last call.
@@ -335,7 +319,7 @@ class DeletionTracker:
             EngineError: the engine failed.
         """
         # Opened first: what is deleted during the comparison is found the next time.
-        points_in_time, copied = self._open(), self._copied
+        points_in_time, copied = self._open(), self.copied
         try:
             if not self._points_in_time:
                 raise PointInTimeLost
@@ -356,7 +340,7 @@ class DeletionTracker:
     def _replace(self, points_in_time: list[_PointInTime]) -> None:
         for one in self._points_in_time:
             self._context.engine.close_point_in_time(one.id)
-        self._points_in_time, self._copied = points_in_time, set()
+        self._points_in_time, self.copied = points_in_time, set()
 
     def _open(self) -> list[_PointInTime]:
         """A point in time of each shard; none if there are too many."""
@@ -369,9 +353,8 @@ class DeletionTracker:
             return opened
         try:
             for shard, number in enumerate(numbers):
-                opened.append(
-                    _PointInTime(shard, engine.open_point_in_time(source, shard=shard), number.global_checkpoint)
-                )
+                point_in_time = engine.open_point_in_time(source, shard=shard)
+                opened.append(_PointInTime(shard, point_in_time, number.global_checkpoint))
         except EngineError:
             # Engines limit their number. Without them all ids are compared.
             for one in opened:
@@ -385,10 +368,11 @@ class DeletionTracker:
         Raises:
             PointInTimeLost: it has expired.
         """
+        engine, source, preference = self._context.engine, self._context.source, f"_shards:{before.shard}"
         ranges = changed_ranges(
             before.max_seq_no,
             lambda ranges: _parse_counts(self._search_point_in_time(before, _count_body(ranges))),
-            lambda ranges: _parse_counts(self._search_shard(before.shard, _count_body(ranges))),
+            lambda ranges: _parse_counts(engine.search(source, _count_body(ranges), preference=preference)),
         )
         # Documents above `max_seq_no` may become visible later, so their counts say nothing: look up all of them.
         newer: Json = {"range": {"_seq_no": {"gt": before.max_seq_no}}}
@@ -408,9 +392,6 @@ class DeletionTracker:
         if response is None or response.get("timed_out") or response["_shards"].get("failed"):
             raise PointInTimeLost
         return response
-
-    def _search_shard(self, shard: int, body: Json) -> Json:
-        return self._context.engine.search(self._context.source, body, preference=f"_shards:{shard}")
 
 
 def changed_ranges(max_seq_no: int, before: CountSeqNoRanges, now: CountSeqNoRanges) -> list[SeqNoRange]:
@@ -475,14 +456,10 @@ def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, V
     copied = context.state_store.state.copied
     since = sum(number.max_seq_no - done for number, done in zip(numbers, copied, strict=True))
     if abs(old - new) > since:
-        raise _mismatch_error(
-            context, f"it holds {new:,} documents, {context.source} {old:,} ({since:,} writes are to come)"
-        )
-    body: Json = {
-        "query": random_order_query(None, seed=0),
-        "size": SAMPLE_SIZE,
-        "_source": context.engine.info.source_with_vectors(),
-    }
+        how = f"it holds {new:,} documents, {context.source} {old:,} ({since:,} writes are to come)"
+        raise _mismatch_error(context, how)
+    source = context.engine.info.source_with_vectors()
+    body: Json = {"query": random_order_query(None, seed=0), "size": SAMPLE_SIZE, "_source": source}
     sample: list[Json] = context.engine.search(context.target, body)["hits"]["hits"]
     _verify_documents(context, sample)
     return sum(_verify_vectors(context, encoder, sample, name, meta) for name, meta in fields.items())
@@ -522,11 +499,9 @@ def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:
     originals = context.find(context.source, [hit["_id"] for hit in sample], context.engine.info.source_with_vectors())
     for hit in sample:
         original = originals.get(document_key(hit))
-        if original is None:
-            continue  # deleted since; the counts show if many are
-        if original["_seq_no"] <= copied[shard_number(original)] and _without_fields(
-            hit["_source"], dropped
-        ) != _without_fields(original["_source"], dropped):
+        if original is None or original["_seq_no"] > copied[shard_number(original)]:
+            continue  # deleted since (the counts show if many are), or written since
+        if _without_fields(hit["_source"], dropped) != _without_fields(original["_source"], dropped):
             raise _mismatch_error(context, f"the document {hit['_id']!r} differs from that in {context.source}")
 
 
@@ -552,11 +527,9 @@ def _verify_vectors(
     expected = encoder.encode(texts, "document")  # (vectors, dimensions)
     for document_id, cosine in zip(ids, row_cosines(np.stack(vectors), expected), strict=True):
         if cosine < _MIN_COSINE:
-            raise _mismatch_error(
-                context,
-                f"the vector of the document {document_id!r} in {name} is not the one that {encoder.info.model} gives "
-                f"(cosine {cosine:.4f})",
-            )
+            which = f"the vector of the document {document_id!r} in {name}"
+            how = f"{which} is not the one that {encoder.info.model} gives (cosine {cosine:.4f})"
+            raise _mismatch_error(context, how)
     return len(ids)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing
@@ -116,10 +117,8 @@ class MigrationResult(BaseModel):
         if self.writes_refused_seconds:
             lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s")
         if not self.finished:
-            return [
-                *lines,
-                f"Not finished ({self.stopped}): run the same command to resume, or add --rollback to give up",
-            ]
+            resume = "run the same command to resume, or add --rollback to give up"
+            return [*lines, f"Not finished ({self.stopped}): {resume}"]
         lines.append(f"{self.documents:,} documents in {self.target}, {self.seconds:,.1f} s")
         if not self.dropped:
             lines.append(
@@ -165,22 +164,15 @@ def migrate(
     with migration_lock(engine.info.url, request.alias):
         begin = time.monotonic()
         prepared = prepare_migration(engine, request, encoder)
-        context = MigrationContext(
-            engine,
-            prepared.state_store.state.source,
-            prepared.target.name,
-            prepared.state_store,
-            policy,
-            control,
-            VersionedUpdates(engine, prepared.target, policy, control.set_backoff, control.stop_retrying),
-            report,
-        )
+        store, target, info = prepared.state_store, prepared.target.name, encoder.info
+        updates = VersionedUpdates(engine, prepared.target, policy, control.set_backoff, control.stop_retrying)
+        context = MigrationContext(engine, store.state.source, target, store, policy, control, updates, report)
         result = MigrationResult(
             alias=request.alias,
             source=context.source,
-            target=context.target,
-            model=encoder.info.model,
-            fingerprint=encoder.info.fingerprint,
+            target=target,
+            model=info.model,
+            fingerprint=info.fingerprint,
             resumed=prepared.resumed,
         )
         with closing(DeletionTracker(context)) as tracker:
@@ -220,16 +212,15 @@ class _MigrationRun:
 
     def _catch_up(self) -> bool:
         """Copy and embed in rounds until few changes are left, then verify the copy."""
-        previous = None
-        for number in range(1, MAX_ROUNDS + 1):
-            first = number == 1
-            self.context.report(f"Copying {self.context.source} to {self.context.target}" if first else "Catching up")
+        previous = math.inf
+        for number in range(MAX_ROUNDS):
+            self.context.report("Catching up" if number else f"Copying {self.context.source} to {self.context.target}")
             count = self._copy_round()
             if self._is_stopped or not self._embed():
                 return False
-            if not first and (count <= SMALL_ROUND_DOCUMENTS or (previous is not None and count >= previous)):
+            if number and (count <= SMALL_ROUND_DOCUMENTS or count >= previous):
                 break
-            previous = None if first else count
+            previous = count if number else math.inf
         # A load has done so already, but there is none if no field has a text.
         restore_load_settings(self.context.engine, self.context.target)
         self.tracker.begin()
@@ -309,12 +300,11 @@ class _MigrationRun:
                 self._swap(block)
         finally:
             self.result.writes_refused_seconds = 0.0 if block is None else round(block.seconds, 3)
-        self._finish()
-        return True
+        return self._finish()
 
     def _shorten_rounds(self) -> bool:
         """Short rounds, deletions included, so that little is left to do while writes are blocked."""
-        previous = None
+        previous = math.inf
         for _ in range(MAX_ROUNDS):
             before = self.result.copied
             if not self._short_round():
@@ -322,7 +312,7 @@ class _MigrationRun:
             if self.context.state_store.state.deletions:
                 self.result.removed += self.tracker.remove()
             count = self.result.copied - before
-            if count <= SMALL_ROUND_DOCUMENTS or (previous is not None and count >= previous):
+            if count <= SMALL_ROUND_DOCUMENTS or count >= previous:
                 break
             previous = count
         # The block flushes the index, which takes longer the more is to be written.
@@ -333,7 +323,7 @@ class _MigrationRun:
         """Copy and embed what has changed; False if stopped."""
         keys: set[DocumentKey] = set()
         self._copy_round(keys)
-        self.tracker.add_copied(keys)
+        self.tracker.copied |= keys
         return not self._is_stopped and self._embed({document_id for document_id, _ in keys})
 
     def _make_equal(self) -> None:
@@ -375,8 +365,7 @@ class _MigrationRun:
                 self.result.removed += remove_deleted(self.context)
             if not self._embed():
                 return False
-        self._finish()
-        return True
+        return self._finish()
 
     def _copy_late_changes(self) -> bool:
         """Rounds until nothing is left, up to `MAX_ROUNDS`; False if stopped."""
@@ -392,11 +381,13 @@ class _MigrationRun:
         )
         return True
 
-    def _finish(self) -> None:
+    def _finish(self) -> bool:
+        """Write that the migration is done."""
         source = self._read_source()
         as_before = None if source is None else source.settings.get(_GC_DELETES)
         self.context.engine.put_settings(self.context.target, {_GC_DELETES: as_before})
         self.context.state_store.write(phase=MigrationPhase.DONE)
+        return True
 
     @property
     def _is_stopped(self) -> bool:

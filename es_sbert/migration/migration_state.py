@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from es_sbert.bundle.bundle import cache_folder
 from es_sbert.engines.engine import Engine, IndexState, Json
@@ -42,7 +42,7 @@ class MigrationPhase(StrEnum):
     DONE = "done"  # it points to the new index, which has everything; the old one may be dropped
 
 
-class MigrationState(BaseModel):
+class MigrationState(BaseModel, frozen=True):
     """`_meta.es_sbert.migration` of the new index.
 
     Attributes:
@@ -57,8 +57,6 @@ class MigrationState(BaseModel):
         permit: The alias that the swap has to remove while writes are blocked.
         boundary: Of each shard of the new index: the highest sequence number that is ours, before other writers came.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     alias: str
     source: str
@@ -131,10 +129,8 @@ def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -
 
 def taken_over(target: str) -> IndexMismatch:
     """The error for a migration that another process works on now."""
-    return IndexMismatch(
-        f"another process has taken over the migration to {target}, or removed it",
-        "Let it finish: one migration of an index at a time.",
-    )
+    remedy = "Let it finish: one migration of an index at a time."
+    return IndexMismatch(f"another process has taken over the migration to {target}, or removed it", remedy)
 
 
 class MigrationStateStore:
@@ -197,9 +193,7 @@ def migration_lock(url: str, alias: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     except OSError as error:
-        raise OutputError(
-            f"the lock file {path} cannot be written: {error.strerror}",
-            "Let ES_SBERT_CACHE name a folder that this user may write to.",
-        ) from error
+        remedy = "Let ES_SBERT_CACHE name a folder that this user may write to."
+        raise OutputError(f"the lock file {path} cannot be written: {error.strerror}", remedy) from error
     with file_lock(path, refuse):
         yield

@@ -196,9 +196,7 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
     model = encoder.info
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
-        fields = _migrated_fields(index, state)
-        text = None if wanted.text is None else wanted.text.template
-        _check_same_migration(index.name, fields, wanted, model, text=text)
+        _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
         return _resume_migration(engine, index, state, engine.get_index(state.source))
     _check_not_data_stream(index, model)
     stored = read_vector_field(engine, index.name, wanted.vector_field).meta
@@ -206,7 +204,7 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
     if found is not None and found[1].phase is not MigrationPhase.DONE:
         begun, state = found
         text = stored.text if wanted.text is None else wanted.text.template
-        _check_same_migration(begun.name, _migrated_fields(begun, state), wanted, model, text=text)
+        _check_same_migration(begun, state, wanted, model, text)
         _check_source_index(engine, index, wanted, model)
         return _resume_migration(engine, begun, state, index)
     _check_change_requested(index, stored, wanted, model)
@@ -214,10 +212,8 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
     name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
     there = engine.get_index(name)
     if there is not None:
-        raise IndexMismatch(
-            f"the index {there.name}, which the migration would create, is there already",
-            "Give another name by --name, or delete that index if it is not needed.",
-        )
+        remedy = "Give another name by --name, or delete that index if it is not needed."
+        raise IndexMismatch(f"the index {there.name}, which the migration would create, is there already", remedy)
     _check_migration_privileges(engine, index.name, wanted.alias, name)
     if wanted.text is not None:
         check_template_fields(engine, index, wanted.text)
@@ -232,26 +228,21 @@ def _check_migration_privileges(engine: Engine, source: str, alias: str, target:
 
 
 def _check_same_migration(
-    begun: str,
-    fields: dict[str, VectorFieldMeta],
-    wanted: MigrationRequest,
-    model: EncoderInfo,
-    *,
-    text: str | None,
+    begun: IndexState, state: MigrationState, wanted: MigrationRequest, model: EncoderInfo, text: str | None
 ) -> None:
     """Refuse to go on with a migration that was begun with other options.
 
     Args:
         begun: The new index.
-        fields: Its vector fields that the migration fills.
         text: Template of the text that the vector field is to have; None accepts any.
 
     Raises:
         IndexMismatch: name, model, index type or text differ.
     """
+    fields = _migrated_fields(begun, state)
     meta = fields.get(wanted.vector_field)
     is_model = all(field.fingerprint == model.fingerprint for field in fields.values())
-    if meta is None or not is_model or wanted.name not in (None, begun):
+    if meta is None or not is_model or wanted.name not in (None, begun.name):
         options = "with another name or model"
     elif wanted.index_type not in (None, meta.index_type):
         options = f"with --index-type {meta.index_type}"
@@ -260,7 +251,7 @@ def _check_same_migration(
     else:
         return
     raise IndexMismatch(
-        f"{wanted.alias} is being migrated to {begun} already, {options}",
+        f"{wanted.alias} is being migrated to {begun.name} already, {options}",
         f"Finish that with the same command, or, as long as it has not been swapped, remove it: `es-sbert index "
         f"migrate {wanted.alias} --rollback`.",
     )
@@ -331,19 +322,14 @@ def _check_change_requested(
 
 
 def _check_source_index(engine: Engine, source: IndexState, wanted: MigrationRequest, model: EncoderInfo) -> None:
-    lost = fields_missing_from_source(
-        source.mappings, vector_field_names(_new_vector_fields(engine, source, wanted, model))
-    )
+    own = vector_field_names(_new_vector_fields(engine, source, wanted, model))
+    lost = fields_missing_from_source(source.mappings, own)
     if lost is not None:
-        raise IndexMismatch(
-            f"the index {source.name} keeps no {lost}, so its documents cannot be copied",
-            "Load the documents from files into a new index.",
-        )
+        remedy = "Load the documents from files into a new index."
+        raise IndexMismatch(f"the index {source.name} keeps no {lost}, so its documents cannot be copied", remedy)
     if unrestored_settings(source) is not None:
-        raise IndexMismatch(
-            f"a load is under way in {source.name}, or was killed in it",
-            f"Let it finish, or end it: `es-sbert index repair {source.name}`.",
-        )
+        remedy = f"Let it finish, or end it: `es-sbert index repair {source.name}`."
+        raise IndexMismatch(f"a load is under way in {source.name}, or was killed in it", remedy)
     if source.name == wanted.alias and not wanted.replace_index:
         aliases = sorted(engine.get_aliases(source.name).get(source.name, {}))
         raise UsageError(
@@ -374,8 +360,8 @@ def _new_vector_fields(
                 "model": model.model,
                 "dimensions": model.dimensions,
                 "index_type": parse_index_type(wanted.index_type or meta.index_type, engine.info, model.dimensions),
+                "text": wanted.text.template if wanted.text and name == wanted.vector_field else meta.text,
             }
-            | ({"text": wanted.text.template} if wanted.text is not None and name == wanted.vector_field else {})
         )
         for name, meta in stored.items()
         if (name == wanted.vector_field if same else meta.fingerprint == old.fingerprint)

@@ -109,10 +109,8 @@ class RequiredColumns:
             if fields and not any(_has_column(columns, field, nested) for field in fields):
                 near = [meant for field in fields if (meant := closest_name(field, columns)) is not None]
                 suggestion = f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
-                raise SourceError(
-                    f"{name} has no column {' or '.join(fields)}",
-                    f"{suggestion}Name one with {option}; its columns are: {', '.join(columns)}.",
-                )
+                remedy = f"{suggestion}Name one with {option}; its columns are: {', '.join(columns)}."
+                raise SourceError(f"{name} has no column {' or '.join(fields)}", remedy)
 
 
 def _has_column(columns: Sequence[str], field: str, nested: bool) -> bool:
@@ -238,13 +236,8 @@ class FileSource(DocumentSource):
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         if not self.input.is_rereadable:
-            raise UsageError(
-                f"{self.name} can be read only once and only by this process, so a cluster cannot load it",
-                "Write it to a file that all machines can read, or load it without --ray.",
-            )
-        return self._partitions(partition_bytes)
-
-    def _partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+            reason = f"{self.name} can be read only once and only by this process, so a cluster cannot load it"
+            raise UsageError(reason, "Write it to a file that all machines can read, or load it without --ray.")
         return [self]
 
     def _check_compression(self, declared: Compression | None, max_bytes: int) -> bytes:
@@ -255,10 +248,8 @@ class FileSource(DocumentSource):
         """
         magic, _ = read_head(self.input.chunks(preview_context(max_bytes)), MAGIC_BYTES)
         if magic and declared is not None and detect_compression(magic) is not declared:
-            raise SourceError(
-                f"{self.name} is named as {declared} but does not hold {declared} data",
-                "Rename it, or compress it again.",
-            )
+            remedy = "Rename it, or compress it again."
+            raise SourceError(f"{self.name} is named as {declared} but does not hold {declared} data", remedy)
         return magic
 
 

@@ -85,11 +85,9 @@ class TextSource(FileSource):
                 raise
             # A truncated archive may still hold documents: the load reads them and reports the rest.
             return
-        if self._is_jsonl and first.lstrip().startswith(b"["):
-            raise SourceError(
-                f"{self.name} holds a JSON array, not one object per line",
-                f"Convert it to JSON Lines: jq -c '.[]' {self.name}",
-            )
+        if self.format is FileFormat.JSONL and first.lstrip().startswith(b"["):
+            remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
+            raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
 
     def _check_header(self, lines: Iterator[Line], max_bytes: int, required: RequiredColumns) -> None:
         first = next(islice(self._rows(lines, max_bytes), 1), None)
@@ -97,16 +95,15 @@ class TextSource(FileSource):
             return
         columns = parse_header(first[2])
         if columns[0].lstrip().startswith("{"):
-            raise SourceError(
-                f"{self.name} looks like JSON Lines, not like {self.format.upper()}",
-                "Add --format jsonl, or name the file .jsonl.",
-            )
+            remedy = "Add --format jsonl, or name the file .jsonl."
+            raise SourceError(f"{self.name} looks like JSON Lines, not like {self.format.upper()}", remedy)
         required.check(self.name, columns)
 
-    def _partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+    def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+        whole = super().partitions(partition_bytes)
         # In other formats a line depends on those before it: CSV has a header, and line feeds in quotes.
         if self.format not in (FileFormat.JSONL, FileFormat.LINES):
-            return [self]
+            return whole
         return [replace(self, input=part) for part in self.input.split_at_lines(partition_bytes)]
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
@@ -123,23 +120,20 @@ class TextSource(FileSource):
         Raises:
             CorruptStream: the first line should be a header but is not.
         """
+        is_jsonl = self.format is FileFormat.JSONL
         for row in self._parsed_rows(lines, settings):
             origin = Origin(self.name, row.number)
             if isinstance(row.fields, str):
                 yield RejectedRecord(origin, row.fields, row.raw[:SAMPLE_BYTES], row.size or len(row.raw))
             else:
-                yield Record(origin, row.fields, row.raw if self._is_jsonl else orjson.dumps(row.fields))
+                yield Record(origin, row.fields, row.raw if is_jsonl else orjson.dumps(row.fields))
 
     def _parsed_rows(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[ParsedRow]:
-        if self._is_jsonl:
+        if self.format is FileFormat.JSONL:
             return jsonl_rows(lines)
         if self.format is FileFormat.LINES:
             return plain_rows(lines, settings.plain_text_field)
         return dict_rows(self._rows(lines, settings.max_bytes))
-
-    @property
-    def _is_jsonl(self) -> bool:
-        return self.format is FileFormat.JSONL
 
     def _rows(self, lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
         return csv_rows(lines, max_bytes) if self.format is FileFormat.CSV else tsv_rows(lines)
@@ -173,7 +167,8 @@ class ParquetSource(FileSource):
         with self._opened(preview_context(max_bytes)) as file:
             check_table_columns(self.name, file.schema_arrow.names, required)
 
-    def _partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+    def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
+        whole = super().partitions(partition_bytes)
         partitions: list[DocumentSource] = []
         with self._opened(preview_context()) as file:
             first, held = 0, 0
@@ -182,7 +177,7 @@ class ParquetSource(FileSource):
                 if held >= partition_bytes or group == file.num_row_groups - 1:
                     partitions.append(replace(self, row_groups=(first, group + 1)))
                     first, held = group + 1, 0
-        return partitions or [self]
+        return partitions or whole
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
         with self._opened(context) as file:

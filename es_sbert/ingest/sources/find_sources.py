@@ -167,10 +167,8 @@ def _sources_for_argument(argument: str, given: FileFormat | None) -> list[Docum
         return [_file_source(StandardInput(), STDIN, given)]
     if is_url(argument) and not os.path.lexists(argument):
         remote, local = find_remote(argument)
-        return [
-            *(_file_source(file, name, given) for file, name in remote),
-            *(_local_source(name, given) for name in local),
-        ]
+        sources = [_file_source(file, name, given) for file, name in remote]
+        return sources + [_local_source(name, given) for name in local]
     return [_local_source(name, given) for name in _expand_pattern(argument)]
 
 

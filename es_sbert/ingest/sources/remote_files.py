@@ -297,10 +297,8 @@ def _open_filesystem(address: str, shown: str) -> tuple[Any, str]:
             "For s3 and http(s), install: pip install 'es-sbert[remote]'; for others, the package named.",
         ) from error
     except ValueError as error:
-        raise UsageError(
-            f"{shown} cannot be read: {redact_secrets(error_summary(error))}",
-            "Write an address that fsspec knows, such as s3://bucket/docs/*.jsonl.gz, or a path.",
-        ) from None
+        remedy = "Write an address that fsspec knows, such as s3://bucket/docs/*.jsonl.gz, or a path."
+        raise UsageError(f"{shown} cannot be read: {redact_secrets(error_summary(error))}", remedy) from None
 
 
 def _filesystem_options(protocol: str) -> dict[str, Any]:

@@ -57,19 +57,15 @@ class SqlSource(DocumentSource):
         try:
             connection = engine.connect()
         except SQLAlchemyError as error:
-            raise SourceError(
-                f"the database cannot be reached: {self._reason(error)}",
-                "Check the address in --database and what signs in there.",
-            ) from None
+            remedy = "Check the address in --database and what signs in there."
+            raise SourceError(f"the database cannot be reached: {self._reason(error)}", remedy) from None
         with connection:
             try:
                 with self._executed(connection) as result:
                     columns = list(result.keys())
             except SQLAlchemyError as error:
-                raise SourceError(
-                    f"the database refuses the query: {self._reason(error)}",
-                    "Correct the query in --sql; test it in a SQL client first.",
-                ) from None
+                remedy = "Correct the query in --sql; test it in a SQL client first."
+                raise SourceError(f"the database refuses the query: {self._reason(error)}", remedy) from None
         check_table_columns("the query", columns, required)
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:

@@ -32,7 +32,6 @@ from uuid import UUID
 import orjson
 
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.io.text_formats import SAMPLE_BYTES
 
 _INTEGER_RANGE = (-(2**63), 2**64 - 1)
 _TEXT_TYPES = (UUID, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
@@ -100,13 +99,13 @@ def value_to_json(value: object) -> Any:
         case None | bool() | str():
             return value
         case int():
-            return integer_to_json(value)
+            return value if _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1] else str(value)
         case float():
             return float_to_json(value)
         case Decimal():
             return decimal_to_json(value)
-        case datetime():
-            return datetime_to_json(value)
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
         case date() | time():
             return value.isoformat()
         case timedelta():
@@ -120,13 +119,8 @@ def value_to_json(value: object) -> Any:
         case _ if isinstance(value, _TEXT_TYPES):
             return str(value)
         case _:
-            return UnserializableValue(
-                f"a {type(value).__name__} cannot be written as JSON: turn it into text in the query"
-            )
-
-
-def integer_to_json(value: int) -> int | str:
-    return value if _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1] else str(value)
+            kind = type(value).__name__
+            return UnserializableValue(f"a {kind} cannot be written as JSON: turn it into text in the query")
 
 
 def float_to_json(value: float) -> float | UnserializableValue | None:
@@ -144,12 +138,6 @@ def decimal_to_json(value: Decimal) -> Any:
     if value == value.to_integral_value() and not _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1]:
         return format(value, "f")
     return orjson.Fragment(format(value, "f").encode())
-
-
-def datetime_to_json(value: datetime) -> str:
-    if value.tzinfo is None:
-        return value.isoformat()
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
@@ -178,11 +166,7 @@ def duration_to_json(count: int, unit: int) -> str:
     day = f"{days}D" if days else ""
     fraction = _format_fraction(f"{rest * 1_000_000_000 // unit:09}")
     inside = "".join(
-        (
-            f"{hour}H" if hour else "",
-            f"{minute}M" if minute else "",
-            f"{second}{fraction}S" if second or rest else "",
-        )
+        (f"{hour}H" if hour else "", f"{minute}M" if minute else "", f"{second}{fraction}S" if second or rest else "")
     )
     return f"{'-' if count < 0 else ''}P{day}{'T' + inside if inside else ''}" if day or inside else "PT0S"
 
@@ -221,7 +205,8 @@ def column_to_json(array: Any) -> list[Any]:
         return _structs_to_json(array)
     if types.is_map(kind):
         return _maps_to_json(array)
-    if _is_list(kind):
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    if any(test(kind) for test in tests):
         return _lists_to_json(array)
     return _scalars_to_json(array)
 
@@ -246,17 +231,14 @@ def _scalars_to_json(array: Any) -> list[Any]:
         unit = _UNITS_PER_SECOND[kind.unit]
         return _convert_each(lambda count: duration_to_json(count, unit), array.cast(pa.int64()))
     if types.is_interval(kind):
-        return _convert_each(_interval_to_json, array)
+        names = ("months", "days", "nanoseconds")
+        return _convert_each(lambda interval: {name: getattr(interval, name) for name in names}, array)
     # Decimals and binary, and unions, which no Parquet file holds.
     return [value_to_json(value) for value in array.to_pylist()]
 
 
 def _convert_each(convert: Callable[[Any], Any], array: Any) -> list[Any]:
     return [None if value is None else convert(value) for value in array.to_pylist()]
-
-
-def _interval_to_json(value: Any) -> dict[str, int]:
-    return {"months": value.months, "days": value.days, "nanoseconds": value.nanoseconds}
 
 
 def _strings_to_json(array: Any) -> list[Any]:
@@ -299,10 +281,8 @@ def _maps_to_json(array: Any) -> list[Any]:
 
     kind = array.type
     entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
-    return [
-        None if entries is None else _entries_to_object(entries)
-        for entries in _lists_to_json(array.cast(pa.list_(entry)))
-    ]
+    maps = _lists_to_json(array.cast(pa.list_(entry)))
+    return [None if entries is None else _entries_to_object(entries) for entries in maps]
 
 
 def _entries_to_object(entries: list[Any]) -> dict[str, Any] | UnserializableValue:
@@ -317,13 +297,6 @@ def _entries_to_object(entries: list[Any]) -> dict[str, Any] | UnserializableVal
     return result
 
 
-def _is_list(kind: Any) -> bool:
-    from pyarrow import types
-
-    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(test(kind) for test in tests)
-
-
 def row_record(row: dict[str, Any], origin: Origin, max_bytes: int) -> Record | RejectedRecord:
     """A row whose values are converted as a record.
 
@@ -333,9 +306,8 @@ def row_record(row: dict[str, Any], origin: Origin, max_bytes: int) -> Record | 
     try:
         data = row_to_json(row)
     except SerializationError as bad:
-        raw = preview_row(row)
-        return RejectedRecord(origin, str(bad), raw[:SAMPLE_BYTES], len(raw))
+        return RejectedRecord.of_bytes(origin, str(bad), preview_row(row))
     if len(data) > max_bytes:
         reason = f"the row has {len(data):,} bytes as JSON, more than --max-document-bytes allows"
-        return RejectedRecord(origin, reason, data[:SAMPLE_BYTES], len(data))
+        return RejectedRecord.of_bytes(origin, reason, data)
     return Record(origin, orjson.loads(data), data)

@@ -150,25 +150,6 @@ def test_identical_points_are_centered() -> None:
     np.testing.assert_allclose(shown, 0.5, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("parts", "words"),
-    [
-        ({"ids": ["0"]}, "1 ids, 2 texts"),
-        ({"points": np.zeros((2, 3), np.float32)}, "shape"),
-        ({"points": np.full((2, 2), np.nan, np.float32)}, "not finite"),
-        ({"groups": [ReportGroup("x", (0, 2), (1, 1))]}, "member that is no text"),
-        ({"groups": [ReportGroup("x", (-1, 0), (1, 1))]}, "member that is no text"),
-        ({"groups": [ReportGroup("x", (0, 1), (1,))]}, "2 members and 1 cosines"),
-        ({"groups": [ReportGroup("x", (), ())]}, "0 members"),
-        ({"groups": [ReportGroup("x", (0,), (1,), kept=1)]}, "keeps a text that is no member"),
-        ({"groups": [ReportGroup("x", (0,), (1,))], "kind": ReportKind.PAIRS}, "the pair 'x' has 1 members"),
-    ],
-)
-def test_mismatched_parts_are_rejected(parts: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        report(**{"texts": ["a", "b"], "groups": TWO} | parts)
-
-
 # What is on the page.
 
 

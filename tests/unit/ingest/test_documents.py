@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.index.document_vectors import document_hash
-from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity
+from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError, OutcomeRecorder
 from es_sbert.ingest.read_documents import Document, DocumentRules, document_windows, read_documents
@@ -40,9 +40,9 @@ def load(outcomes: OutcomeRecorder, *objects: dict[str, Any], rules: DocumentRul
         return list(read_documents(records(*objects), rules, state, outcomes))
 
 
-def fresh_state(folder: Path) -> CheckpointFile:
+def fresh_state(folder: Path) -> LoadCheckpoint:
     identity = LoadIdentity("uuid", "model", (("embedding", "{text}", None),), "id")
-    return CheckpointFile(folder / f"{uuid.uuid4()}.state", identity)
+    return LoadCheckpoint(folder / f"{uuid.uuid4()}.state", identity)
 
 
 def letters(outcomes: OutcomeRecorder) -> list[dict[str, Any]]:

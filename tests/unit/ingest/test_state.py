@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import es_sbert.ingest.checkpoint as state_module
 from es_sbert.errors import OutputError, UsageError
-from es_sbert.ingest.checkpoint import CheckpointFile, LoadIdentity, SeenRecord, SeenStatus, default_checkpoint_path
+from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus, default_checkpoint_path
 from es_sbert.ingest.records import Origin
 from es_sbert.ingest.sources.file_sources import TextSource
 from es_sbert.ingest.sources.find_sources import LocalFile, StandardInput
@@ -30,20 +30,20 @@ A, B = "aa" * 16, "bb" * 16
 
 
 @contextmanager
-def opened(path: Path, identity: LoadIdentity = IDENTITY) -> Iterator[CheckpointFile]:
-    state = CheckpointFile(path, identity)
+def opened(path: Path, identity: LoadIdentity = IDENTITY) -> Iterator[LoadCheckpoint]:
+    state = LoadCheckpoint(path, identity)
     try:
         yield state
     finally:
         state.close()
 
 
-def meet_at(state: CheckpointFile, document_id: str, content: str, origin: Origin) -> tuple[SeenStatus, Origin]:
+def meet_at(state: LoadCheckpoint, document_id: str, content: str, origin: Origin) -> tuple[SeenStatus, Origin]:
     [met] = state.record_seen([SeenRecord(document_id, content, origin)])
     return met
 
 
-def record_seen(state: CheckpointFile, document_id: str, content: str = A, line: int = 1) -> SeenStatus:
+def record_seen(state: LoadCheckpoint, document_id: str, content: str = A, line: int = 1) -> SeenStatus:
     return meet_at(state, document_id, content, Origin("f", line))[0]
 
 
@@ -102,7 +102,7 @@ def test_resumed_load_checks_all_documents_again(tmp_path: Path) -> None:
 
 
 def test_reread_records_are_recognized_as_acknowledged(tmp_path: Path) -> None:
-    state = CheckpointFile(tmp_path / "state", IDENTITY, rereads=True)
+    state = LoadCheckpoint(tmp_path / "state", IDENTITY, rereads=True)
     for line, document in enumerate(("in", "unsent"), 1):
         assert record_seen(state, document, line=line) is SeenStatus.NEW
     state.record_acknowledged(["in"])
@@ -142,8 +142,8 @@ def test_sigkill_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from tests.unit.ingest.test_state import IDENTITY, record_seen\n"
-        "from es_sbert.ingest.checkpoint import CheckpointFile\n"
-        "state = CheckpointFile(Path(sys.argv[1]), IDENTITY)\n"
+        "from es_sbert.ingest.checkpoint import LoadCheckpoint\n"
+        "state = LoadCheckpoint(Path(sys.argv[1]), IDENTITY)\n"
         "state.record_dead_letters([b'a' * 16])\n"
         "for number in range(300):\n"
         "    record_seen(state, str(number))\n"
@@ -169,7 +169,7 @@ def test_record_is_new_once_per_run(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
 ) -> None:
     path = tmp_path_factory.mktemp("state") / "state"
-    state = CheckpointFile(path, IDENTITY)
+    state = LoadCheckpoint(path, IDENTITY)
     met: dict[str, str] = {}
     for document, content, what in steps:
         if what == "record_seen":
@@ -183,7 +183,7 @@ def test_record_is_new_once_per_run(
             state.record_acknowledged([document])
         elif what == "again":
             state.close()
-            state, met = CheckpointFile(path, IDENTITY), {}
+            state, met = LoadCheckpoint(path, IDENTITY), {}
         assert state.seen_ids("abcd") == set(met)
     state.close()
 
@@ -271,7 +271,7 @@ def test_a_database_of_another_program_is_a_load_that_never_began(tmp_path: Path
 def test_concurrent_loads_cannot_share_a_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path / "state"):
         with pytest.raises(UsageError, match="another load is running") as caught:
-            CheckpointFile(tmp_path / "state", IDENTITY)
+            LoadCheckpoint(tmp_path / "state", IDENTITY)
         assert "--state" in caught.value.remedy
     with opened(tmp_path / "state") as state:
         assert state.resumed
@@ -292,7 +292,7 @@ def test_checkpoint_removed_before_locking_is_reopened(tmp_path: Path, monkeypat
     with opened(path):
         assert len(opened_so_far) == 3
         with pytest.raises(UsageError, match="another load is running"):
-            CheckpointFile(path, IDENTITY)
+            LoadCheckpoint(path, IDENTITY)
 
 
 def test_finish_removes_the_checkpoint_before_unlocking(tmp_path: Path) -> None:
@@ -314,13 +314,13 @@ def test_finish_removes_the_checkpoint_before_unlocking(tmp_path: Path) -> None:
 
 def test_missing_folder_raises_output_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written") as caught:
-        CheckpointFile(tmp_path / "missing" / "state", IDENTITY)
+        LoadCheckpoint(tmp_path / "missing" / "state", IDENTITY)
     assert "--state" in caught.value.remedy
 
 
 def test_a_folder_in_the_place_of_the_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=f"{tmp_path} cannot be written"):
-        CheckpointFile(tmp_path, IDENTITY)
+        LoadCheckpoint(tmp_path, IDENTITY)
 
 
 def test_dead_letters_are_remembered(tmp_path: Path) -> None:

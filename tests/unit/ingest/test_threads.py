@@ -71,7 +71,7 @@ def test_first_error_stops_all_stages_and_is_raised(failing: str) -> None:
     threads.start("last", last)
     with pytest.raises(ValueError, match=f"{failing} failed"):
         threads.wait()
-    assert control.aborted.is_set()
+    assert control.stop_retrying.is_set()
     assert control.stop.is_set()
 
 
@@ -79,7 +79,7 @@ def test_stage_added_after_a_failure_stops() -> None:
     control = LoadControl()
     threads = StageThreads(control)
     numbers = threads.add_stage("fail", map(int, ["failed"]), 1)
-    assert control.aborted.wait(60)
+    assert control.stop_retrying.wait(60)
     later = threads.add_stage("later", numbers, 1)
     threads.start("last", lambda: list(later) and None)
     with pytest.raises(ValueError, match="failed"):
@@ -121,7 +121,7 @@ def test_first_unreachable_reason_is_kept() -> None:
     control.mark_unreachable("second")
     assert control.unreachable_reason == "first"
     assert control.stop.is_set()
-    assert not control.aborted.is_set()
+    assert not control.stop_retrying.is_set()
 
 
 def test_last_tick_runs_even_if_threads_already_ended() -> None:
