@@ -3,15 +3,15 @@
     python -m benchmarks.host_throughput --data DATA [--sentences 100000] [--page docs/gpu.md]
 
 DATA holds `nli/nli-train.tsv.gz` (columns sentence1, sentence2). The encoder is the real one, as it runs on CUDA:
-windows of 32,768 texts, tokenised ahead, packed without padding, two workers. Only its sessions are stand-ins that give
+windows of 32,768 texts, tokenized ahead, packed without padding, two workers. Only its sessions are stand-ins that give
 vectors of zeros, so that no card is needed.
 
 CPU time of a stage is that of the whole process while the stage runs alone; so the figures hardly depend on what else
-the machine does. The part that may hold Python's lock is the CPU time of the calling thread: tokenising happens in
+the machine does. The part that may hold Python's lock is the CPU time of the calling thread: tokenizing happens in
 threads of the tokenizers library, which do without the lock, while the calling thread waits. It is an upper bound,
 since numpy lets the lock go now and then. What holds the lock runs on one core at a time, the rest on all: N cores give
 at most 1 / max(lock, CPU / N) sentences a second, and 1 / (lock + (CPU - lock) / N) where nothing overlaps. Both are
-computed: they take for granted that tokenising scales with cores, and that handing over the lock costs nothing.
+computed: they take for granted that tokenizing scales with cores, and that handing over the lock costs nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.export_bundle import export_bundle
 
 CORES, WANTED = 16, 150_000
-_STAGES = ("tokenise", "token ids to numpy", "find identical texts, plan batches", "pack", "bind and gather")
+_STAGES = ("tokenize", "token ids to numpy", "find identical texts, plan batches", "pack", "bind and gather")
 
 
 class InstantSession:
@@ -157,10 +157,10 @@ class Stages:
 
     def calls(self) -> dict[str, Callable[[], Any]]:
         """Stage → what it does with all the texts."""
-        works = (self._tokenise, self._to_numpy, self._plan, self._pack, self._bind)
+        works = (self._tokenize, self._to_numpy, self._plan, self._pack, self._bind)
         return dict(zip(_STAGES, works, strict=True))
 
-    def _tokenise(self) -> Any:
+    def _tokenize(self) -> Any:
         return self._raw.encode_batch_fast(self._texts)
 
     def _to_numpy(self) -> Any:
@@ -237,7 +237,7 @@ def section(result: dict[str, Any]) -> str:
         f"{spread(result['whole']['busy_cores'], 2)} cores busy, at {spread(result['whole']['cpu_us'], 1)} µs of CPU "
         f"a sentence. Other programs kept {result['load_of_other_programs']:.1f} threads busy at the time: compare "
         f"CPU times, not seconds.\n\n{shown}\n\n"
-        f"Computed from this, not measured, for {CORES} such cores, if tokenising scales with them and handing over "
+        f"Computed from this, not measured, for {CORES} such cores, if tokenizing scales with them and handing over "
         f"the lock costs nothing: between {bounds['at_least']:,.0f} sentences a second, where no "
         f"stage overlaps another, and {bounds['at_most']:,.0f}, where all do. The lock alone allows "
         f"{bounds['lock_alone']:,.0f}. Enough for {WANTED:,}: {met}.\n\n"

@@ -8,7 +8,7 @@ count. The cross-encoder has the encoder's layers and a head with random weights
 pairs, from which the time for all pairs follows.
 
 The sizes are runs of `most_similar_pairs` alone, in a process each. Their vectors are sums of the vectors of two
-sentences at random, normalised: all different, and distributed as those of sentences are. Random numbers would be the
+sentences at random, normalized: all different, and distributed as those of sentences are. Random numbers would be the
 worst case, because bounds leave out no pair of theirs.
 """
 

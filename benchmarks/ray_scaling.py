@@ -4,7 +4,7 @@
 
 DATA holds `ingest/short-docs.jsonl.gz`. First the default model, each worker with one core, and the same load in one
 process. Then simulated workers: each waits as an accelerator of `--rate` texts a second would make it wait and gives
-made-up vectors, so that what is left to measure is the pipeline itself: reading, hashing, tokenising, the
+made-up vectors, so that what is left to measure is the pipeline itself: reading, hashing, tokenizing, the
 coordinator, bulk requests, and the engine, all of them on this machine's cores. Index type flat; rates are of the
 time after the first document was in, starting Ray and its workers left out.
 """
@@ -59,7 +59,7 @@ class Accelerator:
     def __init__(self, encoder: Encoder, rate: float) -> None:
         self.info = encoder.info
         self.tokenize = encoder.tokenize
-        self.splitter = encoder.splitter
+        self.make_chunker = encoder.make_chunker
         self._rate = rate
 
     def embed_until(self, texts: TokenizedTexts, stop: threading.Event) -> tuple[Vectors, NDArray[np.bool_]]:

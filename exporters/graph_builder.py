@@ -38,7 +38,7 @@ class GraphBuilder:
         self._domains: set[str] = set()
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add an initialiser; a second one of the same name must be equal and is shared."""
+        """Add an initializer; a second one of the same name must be equal and is shared."""
         known = self._constants.setdefault(name, value)
         if known is not value and not (known.dtype == value.dtype and np.array_equal(known, value)):
             raise ValueError(f"two different constants are called {name}")

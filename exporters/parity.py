@@ -107,10 +107,10 @@ class ParityThresholds:
 
 # fp32 differs from its reference by rounding only.
 #
-# Quantised vectors may move, but not past each other: search and STS see ranks. Gold scores hardly notice lost
+# Quantized vectors may move, but not past each other: search and STS see ranks. Gold scores hardly notice lost
 # bits, agreement with the reference's own ranks does, so the bar is on that: both models of benchmarks/parity.py
 # stay well above it, coarser weights (5 bits, or one scale a matrix) fell below. A single cosine says less: its bar
-# catches a sentence that went astray.
+# catches a single wrong vector.
 #
 # fp16 rounds activations to 11 bits; its thresholds allow for CUDA kernels that sum in fp16.
 PARITY_THRESHOLDS = {
@@ -390,7 +390,7 @@ class ParityCheck:
             inputs = InputBuilder(session)
         for batch in batches:
             output = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
-            # As in the encoder: short texts have an attention kernel of their own.
+            # As in the encoder: short texts have a separate attention kernel.
             is_short = inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS
             with pool.session(short=is_short) as session:
                 run_session(session, inputs([rows[number] for number in batch]), output)

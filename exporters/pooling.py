@@ -59,7 +59,7 @@ def packed_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
 
 
 def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> str:
-    """Pool token vectors, apply the Dense modules, normalise.
+    """Pool token vectors, apply the Dense modules, normalize.
 
     Returns:
         Value of shape (B, dimensions), float32.

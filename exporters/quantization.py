@@ -28,7 +28,7 @@ _MIN_MAGNITUDE = 1e-12
 
 
 def quantize_columns(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Quantise a weight matrix, each output column by its own largest value.
+    """Quantize a weight matrix, each output column by its own largest value.
 
     Args:
         weight: *Shape:* ``(in_features, out_features)``.
@@ -46,12 +46,12 @@ def add_quantized_product(graph: GraphBuilder, x: str, name: str, weight: Floats
 
     Args:
         graph: Where nodes go.
-        x: The activations, float32; quantised here by the largest magnitude of each token.
+        x: The activations, float32; quantized here by the largest magnitude of each token.
         name: Of the weight.
         weight: *Shape:* ``(in_features, out_features)``.
         lower: What no value of x is below, where that is known; saves looking for the least.
     """
-    quantised, scale = quantize_columns(weight)
+    quantized, scale = quantize_columns(weight)
     last = graph.integers(1)
     magnitude = graph.add("ReduceMax", x, last, keepdims=0)  # (T,)
     if lower is None:
@@ -60,13 +60,13 @@ def add_quantized_product(graph: GraphBuilder, x: str, name: str, weight: Floats
     else:
         magnitude = graph.add("Max", magnitude, graph.scalar(-lower))
     step = graph.add("Mul", magnitude, graph.scalar(1 / _MAX_INT8))  # (T,)
-    # Rows are quantised with their own step in one pass, then multiplied as if the step were 1 and scaled afterwards.
+    # Rows are quantized with their own step in one pass, then multiplied as if the step were 1 and scaled afterwards.
     centre = graph.add("Expand", graph.constant("centre", np.array([_ZERO_POINT], np.uint8)), graph.add("Shape", step))
     levels = graph.add("QuantizeLinear", x, step, centre, axis=0)  # (T, in_features) uint8, 1 … 255
     product = graph.add(
         "MatMulIntegerToFloat",
         levels,
-        graph.constant(f"{name}.weight", quantised),
+        graph.constant(f"{name}.weight", quantized),
         graph.scalar(1.0),
         graph.constant(f"{name}.scale", scale),
         graph.constant("zero_point", np.array(_ZERO_POINT, dtype=np.uint8)),
@@ -95,11 +95,11 @@ def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
 
     Args:
         traced: Graph of `graph_builder.OPSET`.
-        int8: Quantise every MatMul with a weight, and every Einsum that is one (XLNet). What runs once a text, the
+        int8: Quantize every MatMul with a weight, and every Einsum that is one (XLNet). What runs once a text, the
             Gemm of a classification head, stays float32.
 
     Raises:
-        UnsupportedArchitecture: int8 is asked for and nothing can be quantised.
+        UnsupportedArchitecture: int8 is asked for and nothing can be quantized.
     """
     constants = {tensor.name: tensor for tensor in traced.graph.initializer}
     graph = GraphBuilder()
@@ -115,7 +115,7 @@ def graph_from_trace(traced: onnx.ModelProto, *, int8: bool) -> GraphBuilder:
             replaced.add(node.input[1])
     if int8 and not replaced:
         raise UnsupportedArchitecture(
-            f"{traced.graph.name}: no product with a weight was found that could be quantised",
+            f"{traced.graph.name}: no product with a weight was found that could be quantized",
             "Export another precision: --precision fp32.",
         )
     for name, tensor in constants.items():

@@ -84,7 +84,7 @@ class LayerWriter:
     Attributes:
         graph: Where nodes go.
         dtype: Of activations and floating-point weights.
-        int8: Whether products with weights are quantised.
+        int8: Whether products with weights are quantized.
         fused: Whether operators that onnxruntime has for CUDA join several steps (bias, residual and norm).
     """
 
@@ -109,11 +109,11 @@ class LayerWriter:
         return self.graph.add("MatMul", x, self.weight(f"{name}.weight", linear.weight))
 
     def norm_weights(self, name: str, norm: NormWeights) -> tuple[str, str]:
-        """Weight and bias of a layer normalisation."""
+        """Weight and bias of a layer normalization."""
         return self.weight(f"{name}.weight", norm.weight), self.weight(f"{name}.bias", norm.bias)
 
     def norm(self, x: str, name: str, norm: NormWeights) -> str:
-        """Layer normalisation; onnxruntime computes mean and variance in float32 for every type of x."""
+        """Layer normalization; onnxruntime computes mean and variance in float32 for every type of x."""
         weights = self.norm_weights(name, norm)
         return self.graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.epsilon)
 
@@ -173,7 +173,7 @@ _LOWER_BOUNDS = {
 def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenActivation) -> str:
     """The activation of x + bias, elementwise."""
     graph = writer.graph
-    # Where products are quantised, the tanh approximation of Gelu differs by less than they do,
+    # Where products are quantized, the tanh approximation of Gelu differs by less than they do,
     # and one operator adds the bias as well.
     if activation is HiddenActivation.GELU_TANH or (activation is HiddenActivation.GELU and writer.int8):
         return graph.add("FastGelu", x, bias, domain=CONTRIB)

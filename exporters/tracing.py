@@ -121,7 +121,7 @@ class TracedSentenceModel:
 
         Raises:
             UnsupportedArchitecture: transformers cannot open the model without running code that comes with it,
-                torch cannot trace it, or nothing in it can be quantised.
+                torch cannot trace it, or nothing in it can be quantized.
         """
         model = self._model
         graph = graph_from_trace(self._token_vectors, int8=precision is Precision.INT8)
@@ -206,7 +206,7 @@ class TracedCrossEncoder:
         """A graph with this model's inputs and `score`, float32 (batch, labels), before the activation.
 
         Raises:
-            UnsupportedArchitecture: torch cannot trace the model, or nothing in it can be quantised or halved.
+            UnsupportedArchitecture: torch cannot trace the model, or nothing in it can be quantized or halved.
         """
         graph = graph_from_trace(self._logits, int8=precision is Precision.INT8)
         graph.rename(_LOGITS_OUTPUT, _SCORE_OUTPUT)

@@ -48,7 +48,7 @@ class LinearWeights:
 
 @dataclass(frozen=True)
 class NormWeights:
-    """Layer normalisation over the last axis.
+    """Layer normalization over the last axis.
 
     Attributes:
         weight, bias: *Shape:* ``(hidden,)``.
@@ -68,7 +68,7 @@ class EmbeddingWeights:
         words: *Shape:* ``(vocabulary, hidden)``.
         positions: *Shape:* ``(positions, hidden)``.
         token_type: *Shape:* ``(hidden,)``, the row of type 0, or None. Sentence encoders read one segment.
-        norm: Normalisation of the sum.
+        norm: Normalization of the sum.
         padding_id: None where positions count from 0. Otherwise the padding token's id, and the position of a
             token is `padding_id` plus its rank (from 1) among the tokens that are not padding, as in RoBERTa.
     """
@@ -185,7 +185,7 @@ class ModuleWeights:
         if entry["dtype"] not in _DTYPES:
             raise BundleInvalid(
                 f"the tensor {full} in {self.folder} is of type {entry['dtype']}, not floating-point",
-                "Give the model as it was before it was quantised; es-sbert quantises it itself.",
+                "Give the model as it was before it was quantized; es-sbert quantizes it itself.",
             )
         actual = tuple(entry["shape"])
         if shape is not None and actual != shape:
@@ -213,7 +213,7 @@ class ModuleWeights:
         return LinearWeights(weight, offset)
 
     def norm(self, name: str, size: int, epsilon: float) -> NormWeights:
-        """`name.weight` and `name.bias` of a layer normalisation, or `gamma` and `beta` in old checkpoints."""
+        """`name.weight` and `name.bias` of a layer normalization, or `gamma` and `beta` in old checkpoints."""
         # Checkpoints converted from BERT's first, TensorFlow, release have other names.
         old = f"{self._prefix}{name}.gamma" in self._places
         weight, bias = ("gamma", "beta") if old else ("weight", "bias")

@@ -1,4 +1,4 @@
-"""Averaged word vectors: tokenise, read and write tables of vectors (GloVe, word2vec, fastText), train them with
+"""Averaged word vectors: tokenize, read and write tables of vectors (GloVe, word2vec, fastText), train them with
 gensim.
 """
 

@@ -134,7 +134,7 @@ def measured_tflops(runs: int = 20) -> float | None:
 
 
 def timed(call: Callable[[], Any], synchronize: Callable[[], Any], runs: int, *, warm_up: int = 1) -> list[float]:
-    """Seconds of each of some calls, from one synchronisation to the next."""
+    """Seconds of each of some calls, from one synchronization to the next."""
     for _ in range(warm_up):
         call()
     synchronize()

@@ -58,7 +58,7 @@ def _cases(context: Context) -> Iterator[tuple[str, dict[str, Any] | Path]]:
     for architecture in ("bert", "mpnet"):
         for pooling in Pooling:
             settings = {"architecture": architecture, "pooling": str(pooling), "normalize": False, **_SIZES["head 32"]}
-            yield f"{architecture}, {pooling}, not normalised", settings
+            yield f"{architecture}, {pooling}, not normalized", settings
     for activation in ("gelu_new", "relu", "silu"):
         yield f"bert, {activation}", {"architecture": "bert", "hidden_act": activation, **_SIZES["head 32"]}
     for architecture in TRACED_ARCHITECTURES:

@@ -33,7 +33,7 @@ _WORD = re.compile(r"([▁Ġ]?)([a-z]{2,})")
 def write_model(
     folder: Path, shape: Shape, *, vocabulary: int = _VOCABULARY, pooling: str = "mean", seed: int = 0
 ) -> Path:
-    """Write a sentence-transformers folder with normalised vectors; what is there is kept.
+    """Write a sentence-transformers folder with normalized vectors; what is there is kept.
 
     Args:
         pooling: `mean` or `max`.

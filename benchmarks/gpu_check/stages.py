@@ -20,7 +20,7 @@ from benchmarks.gpu_check.results import JSON, goal
 _TEXTS = {15: 131_072, 64: 32_768, 256: 8_192}
 _KERNELS_SHOWN = 40
 # Stages whose work in the calling thread holds the interpreter's lock; onnxruntime lets it go.
-_WITH_LOCK = ("tokenise", "plan", "pack", "gather")
+_WITH_LOCK = ("tokenize", "plan", "pack", "gather")
 
 
 def stages(context: Context) -> JSON:
@@ -69,7 +69,7 @@ def _measure(context: Context, folder: Path, tokens: int, count: int) -> JSON:
 def _one_after_another(bundle: Any, warm: list[str], texts: list[str]) -> JSON:
     """Seconds of each stage without any overlap, and CPU seconds of the process and of the calling thread.
 
-    The calling thread's are the upper bound of what holds the interpreter's lock: tokenising happens in other threads.
+    The calling thread's are the upper bound of what holds the interpreter's lock: tokenizing happens in other threads.
     """
     from es_sbert.encoder.batching import InputBuilder, batch_limits, plan_batches, unique_rows
     from es_sbert.encoder.device import Device
@@ -94,7 +94,7 @@ def _one_after_another(bundle: Any, warm: list[str], texts: list[str]) -> JSON:
     for given in (warm, texts):
         for times in (spent, process, thread):
             times.clear()
-        with stage("tokenise"):
+        with stage("tokenize"):
             rows = tokenizer(given).ids
         with stage("plan"):
             firsts, where = unique_rows(rows)

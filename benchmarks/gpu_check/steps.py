@@ -60,7 +60,7 @@ STEPS = (
     Step("attention", "attention", "the two attention kernels at 15 to 512 tokens a text, and where they cross"),
     Step("speed", "speed", "texts and tokens a second at 15, 64 and 256 tokens, and of sentence-transformers fp16",
          uses=_SENTENCE_TRANSFORMERS),
-    Step("stages", "stages", "shares of time: tokenise, plan, pack, copy, run, gather; the interpreter's lock"),
+    Step("stages", "stages", "shares of time: tokenize, plan, pack, copy, run, gather; the interpreter's lock"),
     Step("sweep", "speed", "workers × token budgets × windows on 200,000 short texts"),
     Step("profile", "stages", "kernels by time on the card; operators that compute on the CPU", uses=("torch",)),
     Step("pairs", "speed", "10,000 sentences to their most similar pair, in seconds"),

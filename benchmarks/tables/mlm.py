@@ -53,8 +53,8 @@ def train_masked_language_model(data: Path, folder: Path, device: str) -> None:
     network = transformers.BertForMaskedLM(config)
     _start_from_word_vectors(network, tokenizer, texts)
     network.to(device).train()
-    optimiser = torch.optim.AdamW(network.parameters(), lr=RATE, fused=True)
-    schedule = transformers.get_linear_schedule_with_warmup(optimiser, STEPS // 10, STEPS)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, fused=True)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, STEPS // 10, STEPS)
     mask_id = tokenizer.token_to_id("[MASK]")
     running = 0.0
     for step in range(1, STEPS + 1):
@@ -70,9 +70,9 @@ def train_masked_language_model(data: Path, folder: Path, device: str) -> None:
         loss = torch.nn.functional.cross_entropy(logits.float(), wanted[wanted >= 0])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         running += loss.item()
         if step % 500 == 0:
             print(f"masked language model: step {step} of {STEPS}, loss {running / 500:.3f}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Clusters of texts by embedding (k-means, agglomerative, HDBSCAN and communities), and names for them.
 
-All methods use the cosine: vectors are normalised first. A text with several vectors (chunks) counts once, by the
-normalised mean of its normalised vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the
+All methods use the cosine: vectors are normalized first. A text with several vectors (chunks) counts once, by the
+normalized mean of its normalized vectors. k-means of up to `KMEANS_TEXTS` texts computes in float64, so that the
 result does not depend on the number of threads.
 
 A cluster is named by its most distinctive words, by class-based TF-IDF (Grootendorst 2022, arXiv 2203.05794). A word
@@ -138,7 +138,7 @@ def cluster_texts(
     The result is the same for the same arguments. Mini-batches may find fewer than k clusters.
 
     Args:
-        vectors: Embeddings, normalised or not. *Shape:* ``(vectors, dimensions)``.
+        vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         method: A `ClusterMethod` or its name; see the table.
         k: Number of clusters, for `kmeans` and `agglomerative`. `auto`, also where it is not given: the one of
             `AUTO_CANDIDATES` with the greatest mean silhouette by cosine, of several the smallest. `kmeans` tries them
@@ -533,7 +533,7 @@ def display_names(names: Iterable[Sequence[str]]) -> list[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, normalised: letters and digits of any script with the marks that they carry."""
+    """The words of a text, normalized: letters and digits of any script with the marks that they carry."""
     # A single character is a word in scripts without upper and lower case, such as Chinese.
     words = [word for word in _word_pattern().findall(_lower_case(text)) if len(word) > 1 or word == word.upper()]
     return [word for word in words if any(map(str.isalpha, word))]

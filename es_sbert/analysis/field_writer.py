@@ -1,6 +1,6 @@
-"""Writes results of an analysis into a field of the analysed documents, by partial updates.
+"""Writes results of an analysis into a field of the analyzed documents, by partial updates.
 
-A document is updated only if it is still the analysed version. If another writer has changed it, it is read again,
+A document is updated only if it is still the analyzed version. If another writer has changed it, it is read again,
 and skipped if its text changed. Every update ends in exactly one outcome.
 """
 
@@ -43,8 +43,8 @@ class FieldUpdate:
     Attributes:
         field: Name of the field.
         id: Of the document.
-        text: What was analysed; a document whose text has changed is skipped.
-        version: The version that was analysed.
+        text: What was analyzed; a document whose text has changed is skipped.
+        version: The version that was analyzed.
         value: What the field gets; None removes it.
     """
 
@@ -78,7 +78,7 @@ class FieldUpdateCounts:
     Attributes:
         written: Documents that got a value.
         removed: Documents whose old value was removed.
-        changed: Ids of documents whose text another writer has changed since it was analysed.
+        changed: Ids of documents whose text another writer has changed since it was analyzed.
         deleted: Ids of documents that were deleted since.
         refused: Id and routing → why the document was not updated.
     """
@@ -132,7 +132,7 @@ class FieldWriter:
     Args:
         engine: Where.
         index: Index or alias.
-        vector_field: Field whose vectors were analysed.
+        vector_field: Field whose vectors were analyzed.
         name: The field to write, of type keyword.
         policy: How long transient failures are retried.
         on_wait: Called with the reason when a request is retried.
@@ -205,7 +205,7 @@ class FieldWriter:
 
         Args:
             assigned: The documents that keep it, by id and routing.
-            filter: Query of the documents that were analysed; others are skipped.
+            filter: Query of the documents that were analyzed; others are skipped.
 
         Raises:
             EngineError: the engine failed.

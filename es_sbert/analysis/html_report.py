@@ -49,7 +49,7 @@ def map_points(vectors: Vectors, starts: NDArray[np.int64] | None = None, *, see
     The same vectors and seed give the same map.
 
     Args:
-        vectors: Embeddings, normalised or not. *Shape:* ``(vectors, dimensions)``.
+        vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         starts: For texts with several vectors: the row of each text's first vector, ascending from 0. None: one vector
             a text. *Shape:* ``(texts,)``.
         seed: Of the method's random choices.

@@ -83,7 +83,7 @@ def most_similar_pairs(
     equal cosines are ordered by their first, then by their second position.
 
     Args:
-        vectors: Embeddings, normalised or not. *Shape:* ``(vectors, dimensions)``.
+        vectors: Embeddings, normalized or not. *Shape:* ``(vectors, dimensions)``.
         k: Pairs to find; all of them where there are fewer.
         min_cosine: Drop pairs whose cosine is below this value, -1 to 1.
         starts: For texts with several vectors (chunks): the row of each text's first vector, ascending from 0. The

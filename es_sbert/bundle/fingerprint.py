@@ -88,7 +88,7 @@ def compute_fingerprint(weights: str, tokenizer: dict[str, Any], settings: dict[
     Args:
         weights: Hash of the transformer's and the Dense modules' tensors.
         tokenizer: Parsed tokenizer.json.
-        settings: Transformer configuration that changes the result, pooling, Dense modules, normalisation,
+        settings: Transformer configuration that changes the result, pooling, Dense modules, normalization,
             maximum tokens, prompts.
     """
     stable = {key: value for key, value in tokenizer.items() if key not in _TOKENIZER_RUN_SETTINGS}

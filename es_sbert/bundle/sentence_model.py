@@ -95,7 +95,7 @@ class SentenceModel(BaseModel, frozen=True):
         prompts: Prompt name → text put in front of an input.
         default_prompt: Name of the prompt of inputs that are neither query nor document.
         lowercase: Whether the tokenizer lower-cases texts before all else, prompts included (`do_lower_case`).
-        fingerprint: Hash of weights, tokenizer, pooling, dense, normalisation, maximum tokens and prompts:
+        fingerprint: Hash of weights, tokenizer, pooling, dense, normalization, maximum tokens and prompts:
             models with equal fingerprints produce the same vectors.
     """
 
@@ -191,12 +191,12 @@ def read_sentence_model(folder: Path, name: str | None = None) -> SentenceModel:
     settings = model.model_dump(
         mode="json", include={"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt", "lowercase"}
     )
-    settings |= _legacy_settings(model)
+    settings |= _fingerprint_revisions(model)
     settings["config"] = fingerprint_settings(config, files)
     return model.model_copy(update={"fingerprint": compute_fingerprint("".join(weights), tokenizer, settings)})
 
 
-def _legacy_settings(model: SentenceModel) -> dict[str, Any]:
+def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:
     """Settings whose meaning changed between releases, so that old fingerprints no longer match."""
     changed: dict[str, Any] = {}
     a_prompt_for_each_kind = all(model.prompts.keys() & set(names) for names in PROMPT_NAMES.values())
@@ -291,8 +291,9 @@ def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any]
     return min(limits)
 
 
-# Keys of pooling configurations written before sentence-transformers 5.2, in that library's order.
-OLD_POOLING_KEYS = {
+# Flags of a pooling configuration, in sentence-transformers' order. Its versions before 5.2 read and write only these,
+# so saved models have them too: a new mode needs one.
+POOLING_MODE_FLAGS = {
     "pooling_mode_cls_token": Pooling.CLS,
     "pooling_mode_max_tokens": Pooling.MAX,
     "pooling_mode_mean_tokens": Pooling.MEAN,
@@ -333,7 +334,7 @@ def _read_pooling(folder: Path) -> tuple[tuple[Pooling, ...], int]:
     config = read_json(folder / "config.json")
     modes: Any = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for key, mode in OLD_POOLING_KEYS.items() if config.get(key)]
+        modes = [mode for key, mode in POOLING_MODE_FLAGS.items() if config.get(key)]
     elif isinstance(modes, str):
         modes = [modes]
     unknown = [mode for mode in modes if mode not in set(Pooling)] if isinstance(modes, list) else []

@@ -165,7 +165,7 @@ def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
         yield None
         return
     if index is None:
-        raise UsageError("--write-field is given without --index", "Name the index whose documents are analysed.")
+        raise UsageError("--write-field is given without --index", "Name the index whose documents are analyzed.")
     if options["distinct"]:
         raise UsageError(
             "--distinct leaves out documents that --write-field would have to write", "Leave --distinct out."
@@ -184,11 +184,11 @@ def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
 def write_field_values(
     writer: FieldWriter, texts: TextCollection, values: Mapping[int, str], filter: Json | None, *, dry_run: bool
 ) -> int:
-    """Write the field, remove it from all other documents that were analysed, and tell how it went.
+    """Write the field, remove it from all other documents that were analyzed, and tell how it went.
 
     Args:
         values: Position in `texts` → value.
-        filter: Query of the documents that were analysed.
+        filter: Query of the documents that were analyzed.
 
     Returns:
         Exit code: 1 where a document did not get its value.

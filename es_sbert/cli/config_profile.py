@@ -127,7 +127,7 @@ def _remedy(key: str, kind: Literal["extra_forbidden"] | str) -> str:
     if kind != "extra_forbidden":
         return "Correct it."
     if key in ("password", "api_key", "token"):
-        return f'Keep secrets in files of their own: {key}_file = "FILE".'
+        return f'Keep secrets in separate files: {key}_file = "FILE".'
     if near := get_close_matches(key, Profile.model_fields, 1):
         return f"Did you mean {near[0]}?"
     return f"Settings are: {', '.join(Profile.model_fields)}."

@@ -33,7 +33,7 @@ def doctor(index: str | None, as_json: bool, **options: Any) -> int:
     """Check everything that a load or a search needs, and say what to fix.
 
     Checks the model (can it be opened, and does it run on the given device?), the GPU and its libraries, and the
-    engine (version, health, licence, disk space). With --index it also checks the user's privileges and the
+    engine (version, health, license, disk space). With --index it also checks the user's privileges and the
     index: its model, documents without a vector, blocks, and settings that a killed load did not restore.
 
     Exit codes: 0 everything works, 1 something does not.

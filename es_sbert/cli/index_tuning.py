@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         "oversamples",
         type=float,
         multiple=True,
-        help="Value to measure, for quantised index types.  [default: 1, 1.5, 2, 3, 5]",
+        help="Value to measure, for quantized index types.  [default: 1, 1.5, 2, 3, 5]",
     ),
     click.option(
         "--target",
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field: str, **options: Any) -> None:
     """Measure how much of exact search the approximate search of the index NAME finds.
 
-    Every query is searched for with each num_candidates (and, in quantised types, oversample), one search at a
+    Every query is searched for with each num_candidates (and, in quantized types, oversample), one search at a
     time, and compared with exact search, which is done here by reading all vectors once. The least effort
     whose recall lies above --target with 95 % confidence is recommended. The index should be at rest.
 

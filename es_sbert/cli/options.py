@@ -101,7 +101,7 @@ def reject_password_in_url(context: click.Context, parameter: click.Parameter, v
     name = parameter.name or "url"
     is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     if is_typed and "@" in value.partition("://")[2].partition("/")[0]:
-        # Kibana's credentials have names of their own.
+        # Kibana's credentials have other names.
         option, variable = ("--kibana-", "ES_SBERT_KIBANA_") if name == "kibana_url" else ("--", "ES_SBERT_")
         raise UsageError(
             f"the {parameter.opts[0]} holds a user name or a password, and a command line is public",

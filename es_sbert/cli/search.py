@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     click.option(
         "--oversample",
         type=float,
-        help="On a quantised index type: so many times k are rescored with float32 vectors.  [default: by the type]",
+        help="On a quantized index type: so many times k are rescored with float32 vectors.  [default: by the type]",
     ),
     click.option("--exact", is_flag=True, help="Compare with every vector instead of searching the graph."),
 )

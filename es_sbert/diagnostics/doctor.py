@@ -42,7 +42,7 @@ class Finding:
 
     Attributes:
         level: How bad.
-        about: What was looked at: `model`, `device`, `cuda`, `engine`, `licence`, `permissions`, `disk`, `index`, ….
+        about: What was looked at: `model`, `device`, `cuda`, `engine`, `license`, `permissions`, `disk`, `index`, ….
         message: What was found.
         remedy: What to do; empty where there is nothing to do.
     """
@@ -251,13 +251,13 @@ class NodeDisk:
 
 
 def check_engine(engine: Engine, index: str | None) -> Iterator[Finding]:
-    """Version, health, licence and disks, and what the user may do with the index.
+    """Version, health, license and disks, and what the user may do with the index.
 
     Args:
         index: None leaves permissions out.
     """
     yield ok("engine", f"{engine.info.label} at {engine.info.url}")
-    checks = {"health": _check_health(engine), "licence": _check_licence(engine), "disk": _check_disks(engine)}
+    checks = {"health": _check_health(engine), "license": _check_license(engine), "disk": _check_disks(engine)}
     if index is not None:
         checks["permissions"] = _check_permissions(engine, index)
     for about, findings in checks.items():
@@ -283,17 +283,17 @@ def _check_health(engine: Engine) -> Iterator[Finding]:
         yield ok("health", f"{status}{replicas}; {answer.get('number_of_nodes')} nodes")
 
 
-def _check_licence(engine: Engine) -> Iterator[Finding]:
+def _check_license(engine: Engine) -> Iterator[Finding]:
     if engine.info.engine_type is EngineType.OPENSEARCH:
-        yield ok("licence", "Apache 2.0: nothing is paid")
+        yield ok("license", "Apache 2.0: nothing is paid")
         return
     answer = engine.request_api("/_license")
-    licence = answer.get("license", {}) if answer else {}
-    if licence.get("status", "active") != "active":
-        message = f"the licence {licence.get('type')} is {licence.get('status')}"
-        yield failure("licence", message, "`POST _license/start_basic`.")
+    license = answer.get("license", {}) if answer else {}
+    if license.get("status", "active") != "active":
+        message = f"the license {license.get('type')} is {license.get('status')}"
+        yield failure("license", message, "`POST _license/start_basic`.")
     else:
-        yield ok("licence", f"{licence.get('type', 'unknown')}; the free one is enough for all that es-sbert does")
+        yield ok("license", f"{license.get('type', 'unknown')}; the free one is enough for all that es-sbert does")
 
 
 def _check_disks(engine: Engine) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ Bytes per vector of D dimensions, in the files of Lucene and of Elasticsearch's 
 
 Elasticsearch's guide "Tune approximate kNN search" counts the same, with 4·m bytes for the graph: its heap while it is
 built. For fast searches the file system cache must hold what a search reads: the graph and the vectors it compares.
-The float32 vectors of a quantised type are read only for rescoring.
+The float32 vectors of a quantized type are read only for rescoring.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT_M = 16  # neighbours of a node, the engines' default
 GRAPH_BYTES = 48
 # Characters of a number of a vector as JSON text, comma included.
 _CHARACTERS_PER_NUMBER = 11.5
-_OPTIMISED_FORMAT_SINCE = (9, 4, 0)
+_OPTIMIZED_FORMAT_SINCE = (9, 4, 0)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class VectorIndexSize:
     Attributes:
         index_type: Of the field.
         vectors: float32 vectors, on disk.
-        quantised: Their copy in fewer bits, on disk; 0 where there is none.
+        quantized: Their copy in fewer bits, on disk; 0 where there is none.
         graph: The graph, on disk; 0 where there is none.
         source: The vector's second copy inside `_source`, on disk.
         memory: What should fit into the file system's cache, outside the heap.
@@ -57,7 +57,7 @@ class VectorIndexSize:
 
     index_type: IndexType
     vectors: int
-    quantised: int
+    quantized: int
     graph: int
     source: int
     memory: int
@@ -65,7 +65,7 @@ class VectorIndexSize:
     @property
     def index(self) -> int:
         """Bytes on disk of the vector index, without `_source`."""
-        return self.vectors + self.quantised + self.graph
+        return self.vectors + self.quantized + self.graph
 
     @property
     def disk(self) -> int:
@@ -89,16 +89,16 @@ def estimate_size(
         m: Neighbours of a node in the graph.
     """
     vectors = count * 4 * dimensions
-    quantised = count * _quantised_bytes(info, index_type, dimensions)
+    quantized = count * _quantized_bytes(info, index_type, dimensions)
     graph = round(count * GRAPH_BYTES * m / DEFAULT_M) if index_type.endswith("hnsw") else 0
     source = round(count * _source_bytes(info, index_type, dimensions))
-    return VectorIndexSize(index_type, vectors, quantised, graph, source, memory=graph + (quantised or vectors))
+    return VectorIndexSize(index_type, vectors, quantized, graph, source, memory=graph + (quantized or vectors))
 
 
-def _quantised_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> int:
-    """Bytes of one quantised vector."""
-    is_optimised = info.engine_type is EngineType.ELASTICSEARCH and info.version >= _OPTIMISED_FORMAT_SINCE
-    correction = 16 if is_optimised else 4
+def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> int:
+    """Bytes of one quantized vector."""
+    is_optimized = info.engine_type is EngineType.ELASTICSEARCH and info.version >= _OPTIMIZED_FORMAT_SINCE
+    correction = 16 if is_optimized else 4
     sizes = {
         "int8": dimensions + correction,
         "int4": math.ceil(dimensions / 2) + correction,
@@ -233,10 +233,10 @@ def size_lines(report: SizeReport) -> list[str]:
     times = f", {report.copies} copies" if report.copies > 1 else ""
     lines = [
         f"{report.engine}: {report.documents:,} vectors of {report.dimensions} dimensions{times}",
-        f"{'index type':12}{'memory':>11}{'disk':>11}   of which vectors, quantised, graph, _source",
+        f"{'index type':12}{'memory':>11}{'disk':>11}   of which vectors, quantized, graph, _source",
     ]
     for size in report.sizes:
-        parts = (size.vectors, size.quantised, size.graph, size.source)
+        parts = (size.vectors, size.quantized, size.graph, size.source)
         shown = ", ".join(size_text(report.copies * part) if part else "–" for part in parts)
         memory, disk = size_text(report.copies * size.memory), size_text(report.copies * size.disk)
         lines.append(f"{size.index_type:12}{memory:>11}{disk:>11}   {shown}")

@@ -67,7 +67,7 @@ def mean_confidence_interval(shares: Sequence[float], size: int) -> ConfidenceIn
 
 Doubles = NDArray[np.float64]
 
-# Cosines that differ by less are ties: engines keep vectors normalised in float32.
+# Cosines that differ by less are ties: engines keep vectors normalized in float32.
 TIE_TOLERANCE = 1e-6
 
 
@@ -179,7 +179,7 @@ class SearchSetting:
 
     Attributes:
         num_candidates: Vectors that each shard looks at.
-        oversample: Multiple of k that is compared again by float32 vectors; None where nothing is quantised.
+        oversample: Multiple of k that is compared again by float32 vectors; None where nothing is quantized.
     """
 
     num_candidates: int
@@ -239,7 +239,7 @@ def recall_settings(
     """What to measure, least effort first; empty sequences mean the default values.
 
     Raises:
-        UsageError: oversample for a type that is not quantised, or a value out of range.
+        UsageError: oversample for a type that is not quantized, or a value out of range.
     """
     if index_type not in OVERSAMPLE and oversamples:
         raise UsageError(
@@ -286,7 +286,7 @@ def sample_queries(engine: Engine, field: VectorField, count: int, seed: int) ->
         EngineError: the engine failed.
     """
     random = random_order_query(has_vector_query(field.name, field.meta), seed)
-    # The vectors come with the hits: a look-up by id alone misses documents with a routing of their own.
+    # The vectors come with the hits: a look-up by id alone misses documents with a routing value.
     source = engine.info.source_with_vectors(_vector_paths(field))
     hits = engine.search(field.index, {"query": random, "size": count, "_source": source})["hits"]["hits"]
     # Use the first chunk of a document.
@@ -389,16 +389,16 @@ def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[lis
 
 def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
     """A table of all settings and the recommendation, line by line."""
-    quantised = report.rows[0].setting.oversample is not None
+    quantized = report.rows[0].setting.oversample is not None
     name = "ef_search" if engine_type is EngineType.OPENSEARCH else "num_candidates"
-    head = f"{name:>14}" + (f"{'oversample':>12}" if quantised else "")
+    head = f"{name:>14}" + (f"{'oversample':>12}" if quantized else "")
     shown = [
         f"{report.index}.{report.field}: {report.index_type}, {report.documents:,} documents, "
         f"{report.queries:,} queries",
         f"{head}{f'recall@{report.k}':>12}{'95 % interval':>18}{'median ms':>11}{'p95 ms':>9}",
     ]
     for row in report.rows:
-        oversample = f"{row.setting.oversample:>12g}" if quantised else ""
+        oversample = f"{row.setting.oversample:>12g}" if quantized else ""
         interval = f"{row.recall.low:.4f}–{row.recall.high:.4f}"
         shown.append(
             f"{row.setting.num_candidates:>14}{oversample}{row.recall.mean:>12.4f}{interval:>18}"
@@ -411,7 +411,7 @@ def recall_lines(report: RecallReport, engine_type: EngineType) -> list[str]:
             "--sample for narrower intervals, higher values, or a finer index type."
         )
     else:
-        with_oversample = f" and oversample {report.recommended.oversample:g}" if quantised else ""
+        with_oversample = f" and oversample {report.recommended.oversample:g}" if quantized else ""
         shown.append(
             f"Recommended for {report.target:g}: num_candidates {report.recommended.num_candidates}{with_oversample}"
         )

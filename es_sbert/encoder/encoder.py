@@ -264,7 +264,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         """The model's prompt for texts of this kind; empty if it has none."""
         return self._model.prompt(kind)
 
-    def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
+    def make_chunker(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
         """A chunker for texts that are longer than the model reads.
 
         Args:
@@ -274,7 +274,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         Raises:
             UsageError: `tokens` exceeds the model's maximum or is too small for any text.
         """
-        return self._tokenizer.splitter(tokens, overlap, kind)
+        return self._tokenizer.make_chunker(tokens, overlap, kind)
 
     def embed(self, tokenized: TokenizedTexts) -> Vectors:
         """The second half of `encode`: run the model. Identical texts run once.

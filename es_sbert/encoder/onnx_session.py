@@ -111,7 +111,7 @@ class InferencePool:
     handed to the other, and small batches run much slower for stretches. Threads share the sessions of a model that is
     too large to be held several times.
 
-    On CUDA, batches of short texts have sessions of their own (see `open_session`).
+    On CUDA, batches of short texts have separate sessions (see `open_session`).
 
     Args:
         path: The ONNX file.

@@ -50,7 +50,7 @@ class TokenizedTexts:
         return self.tokens > self.max_tokens
 
 
-# A text of more characters is tokenised only as far as the model reads, and its tokens are estimated: all of them would
+# A text of more characters is tokenized only as far as the model reads, and its tokens are estimated: all of them would
 # take a second and a hundred megabytes of memory for each million characters.
 MAX_COUNTED_CHARACTERS = 100_000
 # Characters of the beginning of such a text: at least, and for each token that the model reads. Most texts need five.
@@ -88,7 +88,7 @@ class SentenceTokenizer:
             )
 
     def __call__(self, texts: Sequence[str], kind: PromptKind | None = None) -> TokenizedTexts:
-        """Tokenise.
+        """Tokenize.
 
         Of a text of more than `MAX_COUNTED_CHARACTERS` characters only the beginning is read, far enough that its
         ids are
@@ -111,7 +111,7 @@ class SentenceTokenizer:
             # encode_batch_fast leaves character offsets out, which are not needed.
             whole = self._tokenizer.encode_batch_fast([text for n, text in enumerate(inputs) if n not in prefixes])
         except (TypeError, UnicodeEncodeError) as error:
-            raise UsageError(f"a text cannot be tokenised: {error}", "Give valid Unicode strings.") from error
+            raise UsageError(f"a text cannot be tokenized: {error}", "Give valid Unicode strings.") from error
         ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in whole]  # each (tokens,)
         lengths = list(map(len, ids))
         rows = [truncate_ids(row, maximum, self._suffix) for row in ids]
@@ -143,7 +143,7 @@ class SentenceTokenizer:
     def _stable_prefix_length(self, words: Sequence[int | None]) -> int:
         """How many of the first tokens of a prefix are those of the whole text.
 
-        Words are tokenised one by one. Uncertain are the last word, which may continue after the cut, and tokens that
+        Words are tokenized one by one. Uncertain are the last word, which may continue after the cut, and tokens that
         may be part of one that was added to the vocabulary.
 
         Args:
@@ -152,7 +152,7 @@ class SentenceTokenizer:
         last = max((word for word in words if word is not None), default=None)
         return 0 if last is None else max(0, words.index(last) - self._uncertain_tokens)
 
-    def splitter(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
+    def make_chunker(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
         """A chunker for this model.
 
         Raises:
@@ -190,7 +190,7 @@ def load_tokenizer(path: Path, *, lowercase: bool = False) -> Tokenizer:
 
     Args:
         lowercase: Lower-case texts before all else. As in sentence-transformers this is a step of the tokenizer, so
-            that special tokens spelled out in a text ([SEP]) are still recognised.
+            that special tokens spelled out in a text ([SEP]) are still recognized.
 
     Raises:
         BundleInvalid: the file is none.
@@ -266,7 +266,7 @@ class PairTokenizer:
         )  # the longer text loses its end first, as in transformers
 
     def __call__(self, first: Sequence[str], second: Sequence[str]) -> TokenizedPairs:
-        """Tokenise pairs.
+        """Tokenize pairs.
 
         Raises:
             UsageError: a text is not valid Unicode (lone surrogates).
@@ -275,7 +275,7 @@ class PairTokenizer:
         try:
             encodings = self._tokenizer.encode_batch_fast(pairs)
         except (TypeError, UnicodeEncodeError) as error:
-            raise UsageError(f"a text cannot be tokenised: {error}", "Give valid Unicode strings.") from error
+            raise UsageError(f"a text cannot be tokenized: {error}", "Give valid Unicode strings.") from error
         return TokenizedPairs(
             [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
             [np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],

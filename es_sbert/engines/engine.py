@@ -233,7 +233,7 @@ class Engine(ABC):
 
     @abstractmethod
     def vector_size(self, name: str, field: str) -> int | None:
-        """Bytes on disk of a field's vectors, quantised copies and graph in the primary shards, without `_source`.
+        """Bytes on disk of a field's vectors, quantized copies and graph in the primary shards, without `_source`.
 
         None where the engine does not tell: OpenSearch where the index has several vector fields, or no graphs.
         """

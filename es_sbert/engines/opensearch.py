@@ -16,7 +16,7 @@ from es_sbert.errors import UnsupportedEngine
 
 # `_shard_doc`, the only sort key that is unique in a point in time, was added in this version.
 MIN_SCAN_VERSION = (3, 3, 0)
-# Lucene's files of vectors, quantised vectors and graphs, with their headers.
+# Lucene's files of vectors, quantized vectors and graphs, with their headers.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
 

@@ -111,7 +111,7 @@ def _table_cells(rows: Sequence[ReportRow]) -> list[list[str]]:
 
 
 def text_table(report: EvaluationReport) -> str:
-    """The report as lines for a terminal, numbers flush right; rows with other figures get a table of their own."""
+    """The report as lines for a terminal, numbers flush right. Rows with other figures get a separate table."""
     lines = [f"{report.task}: {report.model}"]
     for group in _group_by_metrics(report.rows):
         grid = _table_cells(group)

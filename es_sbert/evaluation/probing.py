@@ -272,7 +272,7 @@ def svr_scores(
 ) -> NDArray[np.float64]:
     """Scores by a support vector regression, *shape* ``(pairs,)``: the baseline of Misra et al. 2016.
 
-    Each fold is scored by a model that was trained on the others. Features are standardised on the rows trained on;
+    Each fold is scored by a model that was trained on the others. Features are standardized on the rows trained on;
     kernel and constants are scikit-learn's defaults.
 
     Args:

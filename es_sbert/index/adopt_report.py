@@ -87,7 +87,7 @@ class AdoptionReport:
         }
 
 
-# A median cosine that other texts or models do not reach: quantisation costs less than this.
+# A median cosine that other texts or models do not reach: quantization costs less than this.
 _CLOSE_MEDIAN_COSINE = 0.98
 
 
@@ -167,7 +167,7 @@ def _rejected_lines(report: AdoptionReport, name: str) -> Iterator[str]:
     else:
         yield (
             "Probable reasons: another model (or another version of it), or another text. Try other values of --model "
-            "and --text-template. If the vectors cannot be explained, embed the documents into a field of their own: "
+            "and --text-template. If the vectors cannot be explained, embed the documents into another field: "
             f"`es-sbert ingest --index {name} --vector-field OTHER --text-field FIELD`."
         )
 

@@ -204,7 +204,7 @@ def read_hit_vector(hit: Json, vector_field: str) -> Vectors:
         raise IndexMismatch(
             f"the document {hit['_id']!r} of {hit['_index']} has a vector in {vector_field} that `_source` does not "
             "hold, so that it cannot be compared",
-            f"Embed the documents into a field of their own: `es-sbert ingest --index {hit['_index']} --vector-field "
+            f"Embed the documents into another field: `es-sbert ingest --index {hit['_index']} --vector-field "
             "OTHER --text-field FIELD`.",
         )
     return read_vector(value)

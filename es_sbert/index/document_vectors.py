@@ -392,32 +392,32 @@ class EmbeddingProvenance:
 
 def build_field_value(
     info: EngineInfo,
-    piece: ChunkedText,
+    chunked: ChunkedText,
     vectors: Vectors,
     tokens: Sequence[int],
     max_tokens: int,
-    origins: EmbeddingProvenance,
+    provenance: EmbeddingProvenance,
 ) -> VectorFieldValue:
-    """The vector field of a piece.
+    """The vector field of a text, whole or in chunks.
 
     Args:
         info: The engine, for the form of a vector.
-        vectors: *Shape:* ``(texts of the piece, dimensions)`` float32.
-        tokens: Of each text of the piece, special tokens included, before any cut.
-        max_tokens: What the model reads of a text.
+        vectors: *Shape:* ``(chunks, dimensions)`` float32.
+        tokens: Of each chunk, special tokens included, before truncation.
+        max_tokens: Tokens that the model reads of a chunk.
     """
     meta = DocumentMeta(
-        fingerprint=piece.target.meta.fingerprint,
-        text_hash=text_hash(piece.text),
-        document_hash=origins.document_hash,
+        fingerprint=chunked.target.meta.fingerprint,
+        text_hash=text_hash(chunked.text),
+        document_hash=provenance.document_hash,
         tokens=sum(tokens),
         truncated=any(count > max_tokens for count in tokens),
-        embedded_at=origins.embedded_at,
-        passages=None if piece.spans is None else len(piece.spans),
+        embedded_at=provenance.embedded_at,
+        passages=None if chunked.spans is None else len(chunked.spans),
     )
-    spans = piece.spans
+    spans = chunked.spans
     value = bulk_vector_value(info, vectors[0]) if spans is None else chunk_values(info, spans, vectors)
-    return VectorFieldValue(piece.target.field, value, meta)
+    return VectorFieldValue(chunked.target.field, value, meta)
 
 
 def vector_members(fields: Sequence[VectorFieldValue], cleared: Sequence[str] = ()) -> Json:

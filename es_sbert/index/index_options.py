@@ -68,8 +68,8 @@ def request_vector_field(
     rules = None if tokens is None else ChunkRules.of(tokens, overlap)
     if rules is not None:
         # Rejects passages that are longer than the model reads.
-        splitter = SentenceTokenizer(loaded).splitter if model is None or isinstance(model, str) else model.splitter
-        splitter(rules.tokens, rules.overlap, "document")
+        tokenizer = SentenceTokenizer(loaded) if model is None or isinstance(model, str) else model
+        tokenizer.make_chunker(rules.tokens, rules.overlap, "document")
     return FieldRequest(
         vector_field,
         *identity,

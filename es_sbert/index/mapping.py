@@ -97,7 +97,7 @@ class IndexType(StrEnum):
     BBQ_FLAT = "bbq_flat"
 
 
-# Elasticsearch can raise hnsw to a quantised type in place, but not the other way round, so the type that
+# Elasticsearch can raise hnsw to a quantized type in place, but not the other way round, so the type that
 # loses nothing is the one to begin with.
 DEFAULT_INDEX_TYPE = IndexType.HNSW
 
@@ -126,8 +126,8 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
     """
     if text == "bbq_disk":
         raise UsageError(
-            "the index type bbq_disk needs a paid Elasticsearch licence",
-            "Use bbq_hnsw, which every licence includes, or int8_hnsw.",
+            "the index type bbq_disk needs a paid Elasticsearch license",
+            "Use bbq_hnsw, which every license includes, or int8_hnsw.",
         )
     try:
         index_type = IndexType(text)

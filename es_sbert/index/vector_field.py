@@ -382,7 +382,7 @@ def index_not_found(index: str, engine: Engine) -> IndexMissing:
 
 _HNSW = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.INT4_HNSW, IndexType.BBQ_HNSW)
 # What Elasticsearch 8.19 and 9 allow (tests/engine/test_change_type.py tries them all). A graph never goes again, and
-# a graph over quantised vectors only becomes coarser; without a graph, a quantised field may still get any but from
+# a graph over quantized vectors only becomes coarser; without a graph, a quantized field may still get any but from
 # bbq_flat.
 ALLOWED_CHANGES: dict[IndexType, tuple[IndexType, ...]] = {
     IndexType.FLAT: (*_HNSW, IndexType.INT8_FLAT, IndexType.INT4_FLAT, IndexType.BBQ_FLAT),

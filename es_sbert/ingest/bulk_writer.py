@@ -121,13 +121,14 @@ class BulkWriter:
     def _send_group(self, group: list[DocumentAction], backoff: Backoff) -> Sequence[list[DocumentAction]]:
         """Send one request; the groups that are to be sent next, in order."""
         throttle = self._context.throttle
-        if self._left(group):
+        if self._leave_if_halted(group):
             return ()
         if len(group) > 1 and sum(len(action.body) for action in group) > throttle.body_bytes:
             # The group was packed before the limit fell.
             return split_in_half(group)
         with throttle.slot(), self.read_back.exclusive_first_request():
-            if self._left(group):  # the engine may have become unreachable while the group waited for its slot
+            # The engine may have become unreachable while the group waited for its slot.
+            if self._leave_if_halted(group):
                 return ()
             attempt = self._attempt(group, backoff.seconds_left)
         if attempt.overloaded:
@@ -143,7 +144,7 @@ class BulkWriter:
         self._control.clear_backoff()
         return attempt.halves
 
-    def _left(self, group: Sequence[DocumentAction]) -> bool:
+    def _leave_if_halted(self, group: Sequence[DocumentAction]) -> bool:
         """Whether nothing is sent any more; the group is then left for the next run."""
         if self._control.unreachable_reason is None and not self._given_up.is_set():
             return False

@@ -368,7 +368,7 @@ def _last_lines(path: Path) -> dict[bytes, int]:
 
 
 def id_digest(document_id: str) -> bytes:
-    """16 bytes that stand for an id: tables of many ids stay small, and 128 bits do not collide by chance."""
+    """A 16-byte digest of an id. Tables of many ids stay small, and 128 bits do not collide by chance."""
     return _digest(document_id.encode())
 
 

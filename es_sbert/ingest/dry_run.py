@@ -203,7 +203,7 @@ def _mapping(engine: Engine, encoder: Encoder, plan: LoadPlan) -> tuple[Embeddin
     requests = plan.field_requests(ModelIdentity(info.model, info.fingerprint, info.dimensions))
     for field, request in zip(plan.fields, requests, strict=True):
         if field.passages is not None:
-            encoder.splitter(field.passages.tokens, field.passages.overlap, "document")
+            encoder.make_chunker(field.passages.tokens, field.passages.overlap, "document")
         if state is None:
             meta = request.new_meta(engine)
             created = index_body(engine.info.engine_type, field.field, meta)

@@ -398,7 +398,7 @@ class LocalRunner:
         return ModelIdentity(info.model, info.fingerprint, info.dimensions)
 
     def check_passages(self, rules: ChunkRules) -> None:
-        self._encoder.splitter(rules.tokens, rules.overlap, "document")
+        self._encoder.make_chunker(rules.tokens, rules.overlap, "document")
 
     def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
         return LoadCheckpoint(path, identity)

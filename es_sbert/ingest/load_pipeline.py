@@ -1,7 +1,7 @@
-"""The pipeline of a load: read → detect changes → tokenize → embed → pack → write, all at the same time.
+"""The pipeline of a load: read → detect changes, chunk and tokenize → embed → pack bulk bodies → send them.
 
-The stages are connected by bounded queues: the slowest stage sets the pace, and memory does not grow with the corpus.
-Tokenizing, inference and network calls release the GIL, so the stages overlap.
+Each stage has its own thread, sending has several. Bounded queues connect them: the slowest stage sets the pace, and
+memory does not grow with the corpus. Tokenizing, inference and network calls release the GIL, so the stages overlap.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class LoadPipeline:
         threads = StageThreads(self._control)
         # The source itself checks `stop`: it knows which records have been counted as read.
         read = threads.add_stage("read", windows, capacity=2)
-        tokenized = threads.add_stage("tokenise", self._tokenize(read), capacity=1)
+        tokenized = threads.add_stage("tokenize", self._tokenize(read), capacity=1)
         embedded = threads.add_stage("embed", self._embed(tokenized), capacity=1)
         packed = threads.add_stage("pack", self._pack(embedded), capacity=WRITERS)
         for number in range(WRITERS):
@@ -241,22 +241,22 @@ class DocumentChunker:
 
     def __init__(self, encoder: Encoder, targets: EmbeddingTargets) -> None:
         self._targets = targets
-        self._splitters: list[Chunker | None] = []
+        self._chunkers: list[Chunker | None] = []
         for target in targets:
             rules = target.meta.passages if target.filled else None
-            splitter = None if rules is None else encoder.splitter(rules.tokens, rules.overlap, "document")
-            self._splitters.append(splitter)
+            chunker = None if rules is None else encoder.make_chunker(rules.tokens, rules.overlap, "document")
+            self._chunkers.append(chunker)
 
     def chunk(self, tasks: Sequence[EmbeddingTask]) -> list[list[ChunkedText]]:
         """The chunks of each document: one `ChunkedText` per target that gets a vector."""
         chunked: dict[tuple[int, int], ChunkedText] = {}
-        for number, splitter in enumerate(self._splitters):
+        for number, chunker in enumerate(self._chunkers):
             rows = [row for row, task in enumerate(tasks) if number in task.to_embed]
             target, texts = self._targets[number], [tasks[row].document.texts[number] for row in rows]
             chunks = [ChunkedText(target, text) for text in texts]
-            if splitter is not None and rows:
+            if chunker is not None and rows:
                 # All at once: the library spreads them over the CPU cores.
-                cuts = zip(texts, splitter(texts), strict=True)
+                cuts = zip(texts, chunker(texts), strict=True)
                 chunks = [ChunkedText.cut(target, text, spans) for text, spans in cuts]
             chunked |= {(row, number): chunk for row, chunk in zip(rows, chunks, strict=True)}
         return [[chunked[row, number] for number in task.to_embed] for row, task in enumerate(tasks)]

@@ -122,7 +122,7 @@ class RayRunner:
         return ModelIdentity(self.sentence_model.name, self.sentence_model.fingerprint, self.sentence_model.dimensions)
 
     def check_passages(self, rules: ChunkRules) -> None:
-        SentenceTokenizer(self.sentence_model).splitter(rules.tokens, rules.overlap, "document")
+        SentenceTokenizer(self.sentence_model).make_chunker(rules.tokens, rules.overlap, "document")
 
     def open_checkpoint(self, path: Path, identity: LoadIdentity) -> LoadCheckpoint:
         return remote_checkpoint(self._coordinator, get_result(self._coordinator.open.remote(path, identity)))

@@ -40,7 +40,7 @@ from es_sbert.migration.document_copy import (
     verify_copy,
     verify_counts,
 )
-from es_sbert.migration.migration_state import MigrationPhase, migration_lock, taken_over
+from es_sbert.migration.migration_state import MigrationPhase, migration_lock, taken_over_error
 from es_sbert.migration.prepare_migration import MigrationRequest, PreparedMigration, prepare_migration
 
 
@@ -348,7 +348,7 @@ class _MigrationRun:
             self.context.engine.update_aliases(actions)
         except EngineError as error:
             if block is not None and isinstance(error, RequestFailed) and block.permit in error.message:
-                raise taken_over(target) from error
+                raise taken_over_error(target) from error
             # The answer may have been lost, not the request.
             if not is_transient(error) or not self.context.retrying(self._is_swapped):
                 raise

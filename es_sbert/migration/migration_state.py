@@ -127,7 +127,7 @@ def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -
     )
 
 
-def taken_over(target: str) -> IndexMismatch:
+def taken_over_error(target: str) -> IndexMismatch:
     """The error for a migration that another process works on now."""
     remedy = "Let it finish: one migration of an index at a time."
     return IndexMismatch(f"another process has taken over the migration to {target}, or removed it", remedy)
@@ -171,7 +171,7 @@ class MigrationStateStore:
             target = self._engine.get_index(self._target)
             stored = None if target is None else read_migration_state(target)
             if target is None or stored is None or stored.run != self.state.run:
-                raise taken_over(self._target)
+                raise taken_over_error(self._target)
             put_migration_state(self._engine, target, changed_state)
         self.state = changed_state
 

@@ -264,7 +264,7 @@ def _begin_migration(
     for meta in fields.values():
         if meta.passages is not None:
             # Rules that do not go with the new model are refused before an index is made for them.
-            encoder.splitter(meta.passages.tokens, meta.passages.overlap, "document")
+            encoder.make_chunker(meta.passages.tokens, meta.passages.overlap, "document")
     state = MigrationState(
         alias=wanted.alias,
         source=source.name,

@@ -63,7 +63,7 @@ def similar_class_index(classes: Sequence[str]) -> int:
 # transformers' own name for the one label of a regression.
 REGRESSION_LABELS = ("LABEL_0",)
 
-# Pairs tokenised at a time: what is held of a large set is scores, not tokens.
+# Pairs tokenized at a time: what is held of a large set is scores, not tokens.
 _TOKENIZE_WINDOW = 16_384
 
 
@@ -73,7 +73,7 @@ class CrossEncoder(nn.Module):
     It is a `PairScorer` for evaluation.
 
     Args:
-        model: Its settings; pairs are tokenised by its folder's tokenizer.json, as the ONNX reranker does it.
+        model: Its settings; pairs are tokenized by its folder's tokenizer.json, as the ONNX reranker does it.
         pairs: How the network takes pairs.
         transformer: A transformers network for sequence classification.
     """

@@ -26,7 +26,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, write_json
 from es_sbert.bundle.sentence_model import (
     ACTIVATION_CLASSES,
-    OLD_POOLING_KEYS,
+    POOLING_MODE_FLAGS,
     Dense,
     Pooling,
     PromptKind,
@@ -144,7 +144,7 @@ class SiameseEncoder(nn.Module):
     It is a `SentenceEmbedder` for evaluation.
 
     Args:
-        model: Its settings; texts are tokenised by its folder's tokenizer.json, as the ONNX encoder does it.
+        model: Its settings; texts are tokenized by its folder's tokenizer.json, as the ONNX encoder does it.
         transformer: A transformers encoder whose output has `last_hidden_state`.
         dense: One layer for each of `model.dense`.
         token_types: For a transformer that wants them; others take type 0 by themselves.
@@ -374,7 +374,7 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
     # In the form that every version of sentence-transformers reads.
-    pooling = {key: mode in model.pooling for key, mode in OLD_POOLING_KEYS.items()}
+    pooling = {key: mode in model.pooling for key, mode in POOLING_MODE_FLAGS.items()}
     if len(model.pooling) > 1:
         # The flags lose the order of several modes; the newer key keeps it.
         pooling = {"pooling_mode": [str(mode) for mode in model.pooling]}  # type: ignore[dict-item]

@@ -8,7 +8,7 @@
 
 BM25 has no upper bound and depends on the collection and on the length of the query, and Elasticsearch's is 2.2 times
 OpenSearch's. So the weights of `weighted` fit one collection on one engine. `rrf` needs no such tuning. None of them
-needs a paid licence.
+needs a paid license.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def read_hybrid_params(engine_type: EngineType, scope: SearchScope, search: Hybr
     if fusion is Fusion.NORMALIZED and engine_type is not EngineType.OPENSEARCH:
         raise UnsupportedEngine(
             "the fusion normalized is OpenSearch's own",
-            "Use rrf or weighted; Elasticsearch's own retrievers need a paid licence.",
+            "Use rrf or weighted; Elasticsearch's own retrievers need a paid license.",
         )
     weights, pipeline = options.get("weights"), options.get("pipeline")
     if pipeline is not None and (fusion is not Fusion.NORMALIZED or weights is not None):

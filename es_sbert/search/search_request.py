@@ -48,7 +48,7 @@ class SearchOptions(TypedDict, total=False):
         filter: Query in the engine's language that every hit must match; applied during the search.
         exact: Compare with every vector instead of searching the graph.
         num_candidates: Vectors each shard looks at; more is slower and misses less. Default: twice k, at least 100.
-        oversample: On a quantised index type: the nearest `oversample * k` are compared again by float32 vectors;
+        oversample: On a quantized index type: the nearest `oversample * k` are compared again by float32 vectors;
             the default suits the type (`es-sbert index recall` measures it).
         min_cosine: Drop hits whose cosine is below it.
         boosts: Vector field → factor of its score, if several are searched.
@@ -368,7 +368,7 @@ def read_document_vectors(
         raise UsageError(f"{index} is not searched here", f"Name one of {', '.join(scope.indices)}.")
     wanted = [path for name in scope.names for path in (name, vector_path(name, scope.field_meta(name)))]
     source = engine.info.source_with_vectors(list(dict.fromkeys(wanted)))
-    # By a search, since a look-up by id alone misses documents with a routing of their own.
+    # By a search, since a look-up by id alone misses documents with a routing value.
     query = {"query": {"ids": {"values": [id]}}, "_source": source}
     found = [(hit["_index"], hit.get("_source", {})) for hit in engine.search(names, query)["hits"]["hits"]]
     if not found:

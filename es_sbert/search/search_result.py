@@ -20,7 +20,7 @@ _COSINE_DIGITS = 6
 class Passage:
     """The part of a document that is nearest to the query.
 
-    On a quantised index type it is chosen by quantised vectors: of two passages that are nearly as near it may be
+    On a quantized index type it is chosen by quantized vectors: of two passages that are nearly as near it may be
     the other.
 
     Attributes:

@@ -40,10 +40,10 @@ def choose_method(engine_type: EngineType, meta: VectorFieldMeta, exact: bool) -
 
 
 def choose_oversample(meta: VectorFieldMeta, requested: float | None = None) -> float | None:
-    """How much to oversample: as requested, else as suits the index type; None where nothing is quantised.
+    """How much to oversample: as requested, else as suits the index type; None where nothing is quantized.
 
     Raises:
-        UsageError: requested for an index type that is not quantised.
+        UsageError: requested for an index type that is not quantized.
     """
     usual = OVERSAMPLE.get(IndexType(meta.index_type))
     if requested is not None and usual is None:
@@ -153,11 +153,11 @@ class SearchScope:
         """As `choose_oversample`, the most that one of the indices needs.
 
         Raises:
-            UsageError: requested where no index is quantised.
+            UsageError: requested where no index is quantized.
         """
         metas = [field.meta for field in self.fields if field.name == name]
-        quantised = [meta for meta in metas if meta.index_type in OVERSAMPLE] or metas[:1]
-        return max((choose_oversample(meta, requested) for meta in quantised), key=lambda factor: factor or 0.0)
+        quantized = [meta for meta in metas if meta.index_type in OVERSAMPLE] or metas[:1]
+        return max((choose_oversample(meta, requested) for meta in quantized), key=lambda factor: factor or 0.0)
 
 
 def read_search_scope(engine: Engine, indices: Sequence[str], vector_fields: Sequence[str]) -> SearchScope:

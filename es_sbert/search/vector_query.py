@@ -142,14 +142,14 @@ class VectorQuery:
         filter: Query in the engine's language that every hit must match, or None.
         num_candidates: Vectors that each shard looks at more closely; more is slower and misses less.
             None: twice k, at least 100.
-        oversample: Set for a quantised index: the nearest `oversample * k` by quantised numbers are compared
+        oversample: Set for a quantized index: the nearest `oversample * k` by quantized numbers are compared
             again by their float32 vectors, which makes the scores exact and the order better.
         passages: Whether the field holds one vector a passage; a document is then as near as its nearest passage.
-        min_cosine: Drop hits whose cosine is below it. Exact if the scores are: on a quantised index, with
+        min_cosine: Drop hits whose cosine is below it. Exact if the scores are: on a quantized index, with
             `oversample`.
         boost: What the score is multiplied by.
         inner_hits: With passages: the name of the inner hits that hold the nearest passage; None for no inner hits, as
-            aggregations need it. Clauses of one request need names of their own.
+            aggregations need it. Each clause of a request needs a different name.
     """
 
     field: str
@@ -232,7 +232,7 @@ def _knn_section(query: VectorQuery) -> Json:
         knn["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)
     if query.min_cosine is None:
         return {"knn": knn}
-    # Not by `similarity`, which inner hits are compared with again, by quantised vectors: a hit might have no passage.
+    # Not by `similarity`, which inner hits are compared with again, by quantized vectors: a hit might have no passage.
     minimum = score_from_cosine(query.min_cosine, EngineType.ELASTICSEARCH, SearchMethod.KNN)
     return {"knn": knn, "min_score": query.boost * minimum}
 

@@ -23,7 +23,7 @@ from es_sbert.training.training_examples import Examples
 # Token ids of a text, *shape* ``(tokens,)``.
 Tokens = NDArray[np.int64]
 
-# Texts tokenised at a time: the tokenizer's own objects are many times as large as their ids.
+# Texts tokenized at a time: the tokenizer's own objects are many times as large as their ids.
 _SLICE = 16_384
 
 
@@ -117,18 +117,18 @@ class TrainingTask(nn.Module, ABC):
         return longest
 
     def tokenized(self, examples: Examples) -> list[Any]:
-        """Columns of `tokenize_columns`, computed once: tokenising is most of the host's work for a batch."""
+        """Columns of `tokenize_columns`, computed once: tokenizing is most of the host's work for a batch."""
         if examples.name not in self._token_cache:
             self._token_cache[examples.name] = list(self.tokenize_columns(examples))
         return self._token_cache[examples.name]
 
     @abstractmethod
     def tokenize_columns(self, examples: Examples) -> Sequence[TokenColumn | PairColumn]:
-        """Tokenise the inputs of a data set: a column for each text column, or one for its pairs of texts."""
+        """Tokenize the inputs of a data set: a column for each text column, or one for its pairs of texts."""
 
     @abstractmethod
     def collate(self, examples: Examples, rows: Sequence[int]) -> Batch:
-        """Make a batch of rows of a data set: tokenised, padded to the longest of the batch, with labels.
+        """Make a batch of rows of a data set: tokenized, padded to the longest of the batch, with labels.
 
         Called in the main process or in workers of a DataLoader; tensors stay on the CPU. The batch holds what
         `forward` takes: tensors and numbers, in dictionaries and lists.

@@ -45,7 +45,7 @@ class StageSchedule(TrainerCallback):
 
     Args:
         stage: The stage.
-        steps_per_epoch: Optimiser steps of one epoch.
+        steps_per_epoch: Optimizer steps of one epoch.
     """
 
     def __init__(self, stage: StageSpec, steps_per_epoch: int) -> None:

@@ -80,7 +80,7 @@ class Objective(nn.Module, ABC):
 
         Args:
             vectors: One tensor for each text column, each ``(batch, dimensions)``, as the encoder returns them (of
-                unit length only if the model normalises).
+                unit length only if the model normalizes).
             labels: ``(batch,)`` float32 scores, ``(batch,)`` int64 classes, ``(batch, dimensions)`` float32
                 vectors, or None, depending on the label kind of `schema`.
 
@@ -122,7 +122,7 @@ class SoftmaxLoss(Objective):
 
     W_t ∈ ℝ^{k×fn} for k classes, f features and vectors of n values; the other choices of features are those of the
     paper's ablation (section 6). The formula has no bias, but the authors' code does, and so does this. The weights are
-    initialised as in `torch.nn.Linear` and discarded after training.
+    initialized as in `torch.nn.Linear` and discarded after training.
 
     Args:
         spec: Which features, in which order, and the classes.
@@ -273,7 +273,7 @@ class MatryoshkaLoss(Objective):
     """Σ_d c_d · L_d(first d values of each vector) (Kusupati et al. 2022, arXiv 2205.13147, equation 1).
 
     Each d has a separate objective, with a separate head if the objective has one. A teacher's vectors are cut like
-    the student's. Cut vectors are not normalised again: objectives over cosines do not depend on it. Roles and labels
+    the student's. Cut vectors are not normalized again: objectives over cosines do not depend on it. Roles and labels
     are those of the wrapped objective.
 
     Args:

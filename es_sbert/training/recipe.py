@@ -55,7 +55,7 @@ class DataSpec(RecipeSettings):
         prompts: Role → name of the model's prompt that is put in front of the texts of that column.
         skip: Skip this many examples at the start.
         limit: Use at most this many.
-        objective: Overrides the stage's. Data sets without one of their own share the stage's, heads included.
+        objective: Overrides the stage's. Data sets without an objective share the stage's, heads included.
         neighbours: Mine pairs of nearest neighbours for a `teacher` to score, instead of the pairs of the file.
     """
 
@@ -108,7 +108,7 @@ class StageSpec(RecipeSettings):
 
     Attributes:
         name: Also of the stage's folder and log in `OUTPUT/training`.
-        batch: Examples of one optimiser step's joint batch, over all processes, before accumulation.
+        batch: Examples of one optimizer step's joint batch, over all processes, before accumulation.
         mini_batch: Embed this many examples at a time and recompute them for the gradients, so that
             `batch` may exceed memory (gradient caching, Gao et al. 2021, arXiv 2101.06983).
         accumulation: Joint batches whose gradients are averaged before a step.
@@ -212,7 +212,7 @@ class Recipe(RecipeSettings):
         description: For the model card.
         model: The start model of a run.
         stages: In order.
-        precision: Number format of the transformer's products while training; weights and optimiser stay float32.
+        precision: Number format of the transformer's products while training; weights and optimizer stay float32.
             `auto`: bf16 on a card that has it, fp32 on a CPU.
         compile: Compile the transformer with torch.compile before its first step.
         seed: Random seed.

@@ -37,7 +37,7 @@ NumberFormat = Literal["fp32", "bf16", "fp16"]
 
 @dataclass(frozen=True)
 class TrainingPrecision:
-    """Number formats of a run; weights and optimiser stay float32.
+    """Number formats of a run; weights and optimizer stay float32.
 
     Attributes:
         products: Of the transformer's matrix products (autocast).

@@ -52,7 +52,7 @@ class LossCheck:
 
         Args:
             loss: A scalar.
-            step: Of the optimiser, from 1.
+            step: Of the optimizer, from 1.
             examples: The data set of the batch.
             rows: Its examples, *shape* ``(batch,)``.
 
@@ -83,7 +83,7 @@ class LossCheck:
         place, event, step, examples, rows = self._pending.popleft()
         if event is not None:
             event.synchronize()
-        # numpy reads host memory; torch could synchronise with the GPU.
+        # numpy reads host memory; torch could synchronize with the GPU.
         check_loss_finite(float(place.numpy()), step, examples, rows)
 
 

@@ -83,7 +83,7 @@ class Examples:
         return replace(self, texts=tuple(column[rows] for column in self.texts), labels=labels, lines=self.lines[rows])
 
 
-# Labels have a role of their own; vectors come from a teacher, never from a file.
+# Labels have a separate role; vectors come from a teacher, never from a file.
 _LABEL_ROLES = {LabelKind.SCORE: "score", LabelKind.CLASS: "class"}
 
 

@@ -50,7 +50,7 @@ class StageResult:
     Attributes:
         name: Name of the stage.
         examples: Examples of all data sets.
-        steps: Optimiser steps.
+        steps: Optimizer steps.
         dev_name: Name of the dev metric; None without a dev set.
         start_dev: Dev score of the start model; None without a dev set.
         best_dev, best_step: Best dev score and its step; None without a dev set.

@@ -1,4 +1,4 @@
-"""What the stand-ins for the CUDA libraries log: kernels, copies, synchronisations, products and other calls."""
+"""What the stand-ins for the CUDA libraries log: kernels, copies, synchronizations, products and other calls."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class Trace:
 
     @property
     def waits(self) -> list[Sync | Copy]:
-        """Everything that makes the host wait for the card: synchronisations, and copies that synchronise."""
+        """Everything that makes the host wait for the card: synchronizations, and copies that synchronize."""
         return [event for event in self.events if isinstance(event, Sync) or (isinstance(event, Copy) and event.waits)]
 
     @property

@@ -3,7 +3,7 @@
 The provider opens sessions, places nodes, picks kernels and runs graphs as it does on an H100. Memory of the host
 stands for memory of the card, so copies work; kernels and products compute nothing. What a test can hold is
 structure: where nodes are placed, which kernels are launched with which grids, shapes and precision of products,
-copies, synchronisations, and which errors come when a library is missing or a card has no memory. Values and times
+copies, synchronizations, and which errors come when a library is missing or a card has no memory. Values and times
 mean nothing: what a kernel would compute is zero, also where the host reads it back to size an output. onnxruntime
 looks for cards on the PCI bus too; its warning that no "plugin EP device" is found does not come where there is one.
 
@@ -89,7 +89,7 @@ class GraphRun:
     Attributes:
         process: The process that did it.
         providers: Providers of the session, the preferred one first.
-        nodes: All nodes of the optimised graph.
+        nodes: All nodes of the optimized graph.
         outputs: Shape and type of each output, by run.
         error: What onnxruntime raised, `TypeName: message`; None if nothing.
         opening: Events of opening the session.

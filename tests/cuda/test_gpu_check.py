@@ -80,7 +80,7 @@ def test_stage_shares_add_up_to_one(cuda_stand_ins: StandIns, tmp_path: Path, mo
     assert sorted(section["cases"]) == ["tiny/15", "tiny/256"]
     for case in section["cases"].values():
         assert sum(case["share"].values()) == pytest.approx(1)
-        assert set(case["seconds"]) == {"tokenise", "plan", "pack", "copy in", "run", "copy out", "gather"}
+        assert set(case["seconds"]) == {"tokenize", "plan", "pack", "copy in", "run", "copy out", "gather"}
         assert case["cpu_seconds_of_calling_thread"].keys() == case["seconds"].keys()
 
 

@@ -1,4 +1,4 @@
-"""Aggregations of a visualisation as the request that both products make of them (`AggConfigs.toDsl`)."""
+"""Aggregations of a visualization as the request that both products make of them (`AggConfigs.toDsl`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def search_source(saved: SavedObject) -> Json:
 
 
 def fields_of(saved: SavedObject) -> set[str]:
-    """Fields that the aggregations of a visualisation name."""
+    """Fields that the aggregations of a visualization name."""
     return {agg["params"]["field"] for agg in vis_state(saved)["aggs"] if "field" in agg["params"]}
 
 

@@ -368,7 +368,7 @@ def test_doctor_reports_privileges_of_restricted_user_on_es9(
     assert (done.code, done.err) == (0, "")
     assert "ok    permissions: this user or API key may search and show mine" in done.out
     assert "it may not load documents into mine: it lacks index and maintenance" in done.out
-    for about in ("engine", "health", "licence", "disk"):
+    for about in ("engine", "health", "license", "disk"):
         assert f"ok    {about}: " in done.out
     other = cli("doctor", "--index", "mine-too", *options, "--username", "anna")
     assert other.code == 1

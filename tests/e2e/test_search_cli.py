@@ -24,7 +24,7 @@ from tests.engine.vectors import load
 TEXTS = [
     ("en", "A man is playing a guitar on the stage."),
     ("en", "The stock market fell sharply after the bank raised interest rates."),
-    ("en", "Vaccines train the immune system to recognise a virus."),
+    ("en", "Vaccines train the immune system to recognize a virus."),
     ("en", "Heavy rain flooded the streets of the old town."),
     ("en", "She baked fresh bread for breakfast."),
     ("xx", "A musician performs a song with his band [live] in the park."),

@@ -88,14 +88,14 @@ def test_every_file_of_the_package_is_shipped(built: Built) -> None:
 
 def test_license_and_version_are_in_sdist_and_wheel(built: Built) -> None:
     name = f"es_sbert-{es_sbert.__version__}"
-    licence = (ROOT / "LICENSE").read_bytes()
+    license = (ROOT / "LICENSE").read_bytes()
     with zipfile.ZipFile(built.wheel) as wheel:
-        assert wheel.read(f"{name}.dist-info/licenses/LICENSE") == licence
+        assert wheel.read(f"{name}.dist-info/licenses/LICENSE") == license
         assert "License-Expression: Apache-2.0\n" in wheel.read(f"{name}.dist-info/METADATA").decode()
     with tarfile.open(built.sdist) as sdist:
         packed = sdist.extractfile(f"{name}/LICENSE")
         assert packed is not None
-        assert packed.read() == licence
+        assert packed.read() == license
 
 
 def test_pip_installs_sdist(python: Path, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Interposed:
 
     def __init__(self, encoder: Encoder, before: Callable[[int], None]) -> None:
         self._encoder, self._before, self._windows = encoder, before, 0
-        self.info, self.tokenize, self.splitter = encoder.info, encoder.tokenize, encoder.splitter
+        self.info, self.tokenize, self.make_chunker = encoder.info, encoder.tokenize, encoder.make_chunker
         self.window = encoder.window
 
     def embed_until(
@@ -154,7 +154,7 @@ def vector_of(source: dict[str, Any], field: str = "embedding") -> Vectors:
 
 
 def same_vectors(one: Vectors, two: Vectors) -> bool:
-    """Equal but for the last digit that an engine's normalisation may touch."""
+    """Equal but for the last digit that an engine's normalization may touch."""
     return bool(np.allclose(one, two, rtol=0, atol=1e-6))
 
 

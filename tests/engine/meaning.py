@@ -35,7 +35,7 @@ class Shelf:
 
     Attributes:
         one: Vectors of the texts in `v`, of the reversed texts in `w`; graphs.
-        two: As `one`, quantised; ids begin with `two-`.
+        two: As `one`, quantized; ids begin with `two-`.
         split: Two passages a document in `v`, the halves of its text; the rest of a document has none.
         foreign: Vectors of another model.
         v, w: *Shape:* ``(COUNT, dimensions)``.

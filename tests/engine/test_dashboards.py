@@ -25,7 +25,7 @@ from es_sbert.index.mapping import ChunkRules, VectorFieldMeta, index_body, mapp
 from es_sbert.mappings import read_body
 from tests.dashboards.checks import check_objects
 from tests.dashboards.import_api import ImportApi, serving
-from tests.dashboards.visualisations import fields_of, request, search_source
+from tests.dashboards.visualizations import fields_of, request, search_source
 from tests.e2e.cli_support import Cli, cli_in_process
 from tests.engine.ingest_support import open_engine
 

@@ -54,7 +54,7 @@ Expected = Callable[[str], tuple[list[tuple[int, int]], Vectors]]
 @pytest.fixture(scope="module")
 def expected(encoder: Encoder) -> Expected:
     """A function text → offsets of its passages, and the vectors of the texts that stand there."""
-    split = encoder.splitter(48, 12, "document")
+    split = encoder.make_chunker(48, 12, "document")
 
     @cache
     def passages_of(text: str) -> tuple[list[tuple[int, int]], Vectors]:
@@ -248,7 +248,7 @@ def test_too_many_passages_are_dead_lettered_before_embedding(
     with open_engine(engine_url) as engine:
         engine.create_index(index_name, {"settings": {limit: "4"}})
     text = "The cat sleeps on the mat. A man plays the guitar. " * 8
-    [spans] = tiny.splitter(16, 2, "document")([text])
+    [spans] = tiny.make_chunker(16, 2, "document")([text])
     texts = {"short": "The cat sleeps.", "long": text, "several": text[:60]}
     path = write_jsonl(tmp_path / "docs.jsonl", [{"id": key, "text": text} for key, text in texts.items()])
     tokenized: list[str] = []
@@ -264,7 +264,7 @@ def test_too_many_passages_are_dead_lettered_before_embedding(
         "raise the setting, or use larger passages"
     )
     assert len(spans) > 4
-    others = tiny.splitter(16, 2, "document")([texts["short"], texts["several"]])
+    others = tiny.make_chunker(16, 2, "document")([texts["short"], texts["several"]])
     assert len(tokenized) == sum(map(len, others))
     # Where the document stands in the index, it is the same.
     with open_engine(engine_url) as engine:

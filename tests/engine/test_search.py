@@ -187,22 +187,22 @@ def test_invalid_filter_raises_request_failed(flat: SemanticIndex, corpus: Corpu
 
 def test_k_out_of_range_raises(flat: SemanticIndex, corpus: Corpus) -> None:
     assert len(flat.search_vector(corpus.vectors[0], 10_000)) == COUNT
-    quantised = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
-    assert len(quantised.search_vector(corpus.vectors[0], 10_000)) == COUNT
+    quantized = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
+    assert len(quantized.search_vector(corpus.vectors[0], 10_000)) == COUNT
     for k in (0, 10_001):
         with pytest.raises(UsageError, match=f"k is {k}"):
             flat.search_vector(corpus.vectors[0], k)
 
 
 def test_oversampling_improves_recall_when_quantized(flat: SemanticIndex, corpus: Corpus) -> None:
-    quantised = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
+    quantized = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
 
     def found(oversample: float) -> int:
         """How many of the true neighbours come back."""
         hits = 0
         for vector in corpus.vectors[:QUERIES]:
             truth = {hit.id for hit in flat.search_vector(vector, 10)}
-            hits += len(truth & {hit.id for hit in quantised.search_vector(vector, 10, oversample=oversample)})
+            hits += len(truth & {hit.id for hit in quantized.search_vector(vector, 10, oversample=oversample)})
         return hits
 
     assert found(1.0) <= found(10.0)

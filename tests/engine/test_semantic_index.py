@@ -66,7 +66,7 @@ def test_min_cosine_with_filter(site: Shelf, one: SemanticIndex) -> None:
 
 
 def test_multiple_indices_are_searched_as_one(site: Shelf) -> None:
-    """One of them is quantised, the other is not."""
+    """One of them is quantized, the other is not."""
     values = cosines(site.query(TEXT), site.v)
     with open_at(site, [site.one, site.two]) as both:
         result = both.search(TEXT, 20, num_candidates=COUNT)

@@ -184,9 +184,9 @@ def test_min_cosine_of_body_is_exact(place: Place, kind: str) -> None:
 
 
 def test_min_cosine_hits_have_passages_when_quantized(place: Place) -> None:
-    """Elasticsearch chooses it by quantised vectors, of which all of a hit's may be below the minimum."""
+    """Elasticsearch chooses it by quantized vectors, of which all of a hit's may be below the minimum."""
     info = place.engine.info
-    index = f"{place.lacking}-quantised"
+    index = f"{place.lacking}-quantized"
     made = ensure_vector_field(
         place.engine,
         index,

@@ -18,7 +18,7 @@ ARTICLES = [
     ("en", "A man is playing a guitar on the stage."),
     ("en", "The stock market fell sharply after the bank raised interest rates."),
     ("xx", "A band performs its songs in the park."),
-    ("en", "Vaccines train the immune system to recognise a virus."),
+    ("en", "Vaccines train the immune system to recognize a virus."),
     ("xx", "Heavy rain flooded the streets of the old town."),
     ("xx", "She baked fresh bread for breakfast."),
 ]

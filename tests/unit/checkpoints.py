@@ -71,7 +71,7 @@ def write_checkpoint(
     tokenizer.save_pretrained(transformer_folder)
     settings = _settings(architecture, len(tokenizer), hidden_act, hidden, heads, layers, max_tokens)
     network = transformers.AutoModel.from_config(_CONFIGS[architecture](**settings, **(config or {})))
-    _randomise(network, seed)
+    _randomize(network, seed)
     network.save_pretrained(transformer_folder)
 
     modules: list[torch.nn.Module] = [Transformer(str(transformer_folder), max_seq_length=max_tokens)]
@@ -110,7 +110,7 @@ def write_cross_encoder(
     settings = _settings(architecture, len(tokenizer), "gelu", 48, 4, layers, max_tokens)
     made = _CONFIGS[architecture](**{**settings, "num_labels": labels, **(config or {})})
     network = transformers.AutoModelForSequenceClassification.from_config(made)
-    _randomise(network, seed)
+    _randomize(network, seed)
     network.save_pretrained(folder)
     return folder
 
@@ -178,7 +178,7 @@ def _settings(
     }
 
 
-def _randomise(network: torch.nn.Module, seed: int) -> None:
+def _randomize(network: torch.nn.Module, seed: int) -> None:
     """Weights large enough that attention is uneven, norms and biases that are not ones and zeros."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from benchmarks.gpu_check.arithmetic import Shape
 from benchmarks.gpu_check.random_models import write_model
 from es_sbert.encoder.batching import PackedBatch
 
-COSTS = {"tokenise": {"cpu_us": 20.0, "lock_us": 2.0}, "pack": {"cpu_us": 2.0, "lock_us": 2.0}}
+COSTS = {"tokenize": {"cpu_us": 20.0, "lock_us": 2.0}, "pack": {"cpu_us": 2.0, "lock_us": 2.0}}
 
 
 def test_throughput_is_limited_by_lock_or_cores() -> None:

@@ -1,4 +1,4 @@
-"""What is shipped, under which licence and version, and that nothing is pinned by address."""
+"""What is shipped, under which license and version, and that nothing is pinned by address."""
 
 import ast
 import os
@@ -25,7 +25,7 @@ _ELSEWHERE = {"haystack": {"haystack-ai"}}
 
 
 def _distribution(requirement: str) -> str:
-    """Its name without version, extras and conditions, as indices of packages normalise it."""
+    """Its name without version, extras and conditions, as indices of packages normalize it."""
     return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~; ]", requirement)[0]).lower()
 
 

@@ -64,5 +64,5 @@ function figuresOf(number) {
   return isPairs ? shown : `${counted(size, "text", "texts")}, ${shown}`;
 }
 
-/** A text to be recognised by: its beginning, or its id where it is not known. */
+/** A text to be recognized by: its beginning, or its id where it is not known. */
 const titleOf = (text, longest) => beginning(texts[text], longest) || label(ids[text]);

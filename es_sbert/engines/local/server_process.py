@@ -151,7 +151,7 @@ def _identity_from_ps(pid: int) -> str | None:
         said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     except FileNotFoundError:
         raise LocalEngineError(
-            "this system has neither /proc nor ps, so a server's process cannot be recognised",
+            "this system has neither /proc nor ps, so a server's process cannot be recognized",
             "Install ps (package procps).",
         ) from None
     state, _, started = said.stdout.strip().partition(" ")

@@ -122,8 +122,8 @@ class BatchingEmbedder:
         return join_results(entry for entry in cached if entry is not None)
 
     async def make_chunker(self, tokens: int, overlap: int, kind: PromptKind) -> Chunker:
-        """See `Encoder.splitter`."""
-        return await self.run_in_thread(self._encoder.splitter, tokens, overlap, kind)
+        """See `Encoder.make_chunker`."""
+        return await self.run_in_thread(self._encoder.make_chunker, tokens, overlap, kind)
 
     async def run_in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function in one of the threads for batches."""

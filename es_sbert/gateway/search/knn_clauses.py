@@ -242,7 +242,7 @@ _FLOAT32_TOLERANCE = 1e-6
 def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
     """Whether a query would match more than k documents.
 
-    A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantised field
+    A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantized field
     matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of
     each shard by definition.
     """

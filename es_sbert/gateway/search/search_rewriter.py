@@ -269,7 +269,7 @@ class SearchRewriter:
             return self._pass_unreadable(body, context.mode, denied).is_changed
         return await self._would_change(body, indices, context)
 
-    async def names_vectors(self, queries: Sequence[Json], context: RewriteContext) -> bool:
+    async def any_semantic(self, queries: Sequence[Json], context: RewriteContext) -> bool:
         """Whether any of the queries is semantic, whichever of the indices is searched.
 
         Raises:

@@ -88,7 +88,7 @@ class UnsupportedApiHandler:
             return
         # The names of the indices are in a language that is not parsed here, so any index may be searched.
         context = RewriteContext(route.index, {}, incoming.headers, RewriteMode.ON, size=len(plain))
-        if await self._rewriter.names_vectors(queries, context):
+        if await self._rewriter.any_semantic(queries, context):
             raise BadRequest(
                 "ES|QL, SQL, EQL and PPL do not support semantic queries, nor do their filters",
                 "Use _search for semantic search; X-Es-Sbert: off passes the request through unchanged.",

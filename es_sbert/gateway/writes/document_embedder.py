@@ -68,7 +68,7 @@ class DocumentEmbedder:
     def __init__(self, models: ModelRegistry, waiting_texts: int) -> None:
         self._models = models
         self._batch = max(1, int(waiting_texts * _QUEUE_SHARE))
-        self._splitters: weakref.WeakKeyDictionary[BatchingEmbedder, dict[ChunkRules, Chunker]] = (
+        self._chunkers: weakref.WeakKeyDictionary[BatchingEmbedder, dict[ChunkRules, Chunker]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -123,7 +123,7 @@ class DocumentEmbedder:
         return chunked
 
     async def _passages(self, embedder: BatchingEmbedder, rules: ChunkRules, texts: Sequence[str]) -> list[list[Span]]:
-        known = self._splitters.setdefault(embedder, {})
+        known = self._chunkers.setdefault(embedder, {})
         if rules not in known:
             known[rules] = await embedder.make_chunker(rules.tokens, rules.overlap, _PROMPT_KIND)
         passages: list[list[Span]] = []

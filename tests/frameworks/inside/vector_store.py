@@ -52,5 +52,5 @@ def _check_hits(hits: list[dict[str, object]], encoder: Encoder, first: list[str
     assert [hit["_id"] for hit in hits][: len(first)] == first
     query, *documents = [encoder.embed_query(QUESTION), *encoder.embed_documents(TEXTS)]
     cosines = [sum(a * b for a, b in zip(query, documents[int(str(hit["_id"]))], strict=True)) for hit in hits]
-    # The store leaves the type of index to the engine: quantised, and its scores estimates.
+    # The store leaves the type of index to the engine: quantized, and its scores estimates.
     assert [2 * float(str(hit["_score"])) - 1 for hit in hits] == pytest.approx(cosines, abs=0.08)

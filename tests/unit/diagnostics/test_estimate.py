@@ -17,7 +17,7 @@ OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://opensearch")
 
 
 @pytest.mark.parametrize(
-    ("info", "index_type", "quantised", "graph", "source", "memory"),
+    ("info", "index_type", "quantized", "graph", "source", "memory"),
     [
         (ES9, "hnsw", 0, 48, 0, 1536 + 48),
         (ES9, "int8_hnsw", 400, 48, 0, 448),
@@ -29,11 +29,11 @@ OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://opensearch")
     ],
 )
 def test_size_of_a_million_vectors_of_384_dimensions(
-    info: EngineInfo, index_type: str, quantised: int, graph: int, source: int, memory: int
+    info: EngineInfo, index_type: str, quantized: int, graph: int, source: int, memory: int
 ) -> None:
     size = estimate_size(info, IndexType(index_type), 1_000_000, 384)
-    parts = (size.vectors, size.quantised, size.graph, size.source, size.memory)
-    assert parts == tuple(1_000_000 * part for part in (1536, quantised, graph, source, memory))
+    parts = (size.vectors, size.quantized, size.graph, size.source, size.memory)
+    assert parts == tuple(1_000_000 * part for part in (1536, quantized, graph, source, memory))
     assert size.disk == sum(parts[:4])
 
 

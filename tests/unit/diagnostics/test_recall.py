@@ -29,11 +29,11 @@ def row(candidates: int, low: float, oversample: float | None = None) -> RecallM
 
 def test_settings_are_ordered_by_effort() -> None:
     assert [s.num_candidates for s in recall_settings(IndexType.HNSW, 30, (), ())] == [30, 50, 100, 200, 500, 1000]
-    quantised = recall_settings(IndexType.BBQ_HNSW, 100, (), ())
-    assert all(s.oversample is not None and s.num_candidates >= 100 * s.oversample for s in quantised)
-    efforts = [s.effort(100) for s in quantised]
+    quantized = recall_settings(IndexType.BBQ_HNSW, 100, (), ())
+    assert all(s.oversample is not None and s.num_candidates >= 100 * s.oversample for s in quantized)
+    efforts = [s.effort(100) for s in quantized]
     assert efforts == sorted(efforts)
-    assert len(set(quantised)) == len(quantised)
+    assert len(set(quantized)) == len(quantized)
     assert recall_settings(IndexType.INT8_HNSW, 10, (40,), (2.0, 1.0)) == [
         SearchSetting(40, 1.0),
         SearchSetting(40, 2.0),

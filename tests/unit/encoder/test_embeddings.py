@@ -72,9 +72,9 @@ def test_invalid_input_raises_usage_error(encoder: Encoder) -> None:
         encoder.embed_documents("a man")
     with pytest.raises(UsageError, match="the query is a list, not a string"):
         encoder.embed_query(["a man"])  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="cannot be tokenised"):
+    with pytest.raises(UsageError, match="cannot be tokenized"):
         encoder.embed_query("\ud800")
-    with pytest.raises(UsageError, match="cannot be tokenised"):
+    with pytest.raises(UsageError, match="cannot be tokenized"):
         encoder.embed_documents([None])  # type: ignore[list-item]
 
 

@@ -21,7 +21,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentenceTokenizer:
 
 
 def passages(tokenizer: SentenceTokenizer, text: str, tokens: int = 24, overlap: int = 0) -> list[str]:
-    [spans] = tokenizer.splitter(tokens, overlap)([text])
+    [spans] = tokenizer.make_chunker(tokens, overlap)([text])
     return [text[start:end] for start, end in spans]
 
 
@@ -47,7 +47,7 @@ def test_long_sentence_is_split_between_words(tokenizer: SentenceTokenizer) -> N
 
 def test_chunks_overlap_by_at_most_the_given_tokens(tokenizer: SentenceTokenizer) -> None:
     text = "The cat sleeps. A man plays. The cat plays. A man sleeps. The mat sleeps."
-    [spans] = tokenizer.splitter(14, 4)([text])
+    [spans] = tokenizer.make_chunker(14, 4)([text])
     shared = [text[second[0] : first[1]] for first, second in pairwise(spans)]
     assert all(len(tokenizer([piece]).ids[0]) - 2 <= 4 for piece in shared)
     assert any(shared)
@@ -55,7 +55,7 @@ def test_chunks_overlap_by_at_most_the_given_tokens(tokenizer: SentenceTokenizer
 
 def test_prompt_reduces_chunk_size(tokenizer: SentenceTokenizer) -> None:
     text = "cat " * 40
-    [spans] = tokenizer.splitter(10, 0, "document")([text])
+    [spans] = tokenizer.make_chunker(10, 0, "document")([text])
     read = tokenizer([text[start:end] for start, end in spans], "document")
     assert read.tokens.max() == 10
     assert len(spans) == 7  # six words each beside two special tokens and the two of the prompt
@@ -71,7 +71,7 @@ def test_chunks_cover_the_text_within_the_token_limit(
     tokenizer: SentenceTokenizer, words: list[str], tokens: int, overlap: int, between: str
 ) -> None:
     text = between.join(words)
-    [spans] = tokenizer.splitter(tokens, overlap)([text])
+    [spans] = tokenizer.make_chunker(tokens, overlap)([text])
     covered = {place for start, end in spans for place in range(start, end)}
     assert not "".join(character for place, character in enumerate(text) if place not in covered).strip()
     assert all(first[0] < second[0] and first[1] < second[1] for first, second in pairwise(spans))
@@ -87,4 +87,4 @@ def test_invalid_chunk_rules_are_rejected(
     tokenizer: SentenceTokenizer, tokens: int, overlap: int, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        tokenizer.splitter(tokens, overlap)
+        tokenizer.make_chunker(tokens, overlap)

@@ -199,7 +199,7 @@ def test_no_pairs_have_no_scores(bert: Path) -> None:
     [
         (["a"], [], "got 1 first texts and 0 second texts"),
         ("a", ["b"], "is one string"),
-        (["a"], ["\ud800"], "be tokenised"),
+        (["a"], ["\ud800"], "be tokenized"),
     ],
 )
 def test_mismatched_pairs_are_rejected(bert: Path, first: list[str], second: list[str], message: str) -> None:

@@ -52,7 +52,7 @@ def test_lowercase_applies_to_prompts_but_not_special_tokens(folder: Path) -> No
 
 
 def test_lone_surrogates_are_rejected(folder: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be tokenised"):
+    with pytest.raises(UsageError, match="cannot be tokenized"):
         SentenceTokenizer(read_sentence_model(folder))(["\ud800"])
 
 

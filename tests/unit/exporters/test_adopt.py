@@ -1,4 +1,4 @@
-"""Taking a traced graph over: what is quantised, what stays, and that the result is the same product."""
+"""Taking a traced graph over: what is quantized, what stays, and that the result is the same product."""
 
 from __future__ import annotations
 

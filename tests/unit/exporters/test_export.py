@@ -57,7 +57,7 @@ def encode(folder: Path, variant: str, texts: list[str]) -> Floats:
 
 
 def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """A quantisation that loses nearly everything: signs only."""
+    """A quantization that loses nearly everything: signs only."""
     return np.sign(weight).astype(np.int8), np.abs(weight).mean(axis=0)
 
 
@@ -115,7 +115,7 @@ def test_graphs_load_in_the_oldest_supported_onnxruntime(bundle: tuple[Path, Enc
         assert [value.name for value in graph.graph.output] == ["sentence_embedding"]
 
 
-def test_int8_quantises_products_with_weights_only(bundle: tuple[Path, EncoderManifest]) -> None:
+def test_int8_quantizes_products_with_weights_only(bundle: tuple[Path, EncoderManifest]) -> None:
     graph = onnx.load(str(bundle[0] / "onnx" / "model_int8.onnx")).graph
     operators = [node.op_type for node in graph.node]
     assert operators.count("MatMulIntegerToFloat") == 2 * 4  # QKV, attention output, two of the feed-forward block

@@ -21,7 +21,7 @@ from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
 from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
 
-# Random weights are large, so vectors that are not normalised have coordinates of about 1.
+# Random weights are large, so vectors that are not normalized have coordinates of about 1.
 LARGEST_DIFFERENCE = 2e-5
 
 
@@ -70,7 +70,7 @@ def test_int8_of_every_architecture_passes_parity(architecture: str, tmp_path: P
     report = export_bundle(model, tmp_path / "bundle", [Precision.INT8]).variants["int8"].parity
     assert report is not None
     assert report.passed
-    assert report.mean_cosine < 0.99999, "this graph is not quantised"
+    assert report.mean_cosine < 0.99999, "this graph is not quantized"
 
 
 @pytest.mark.parametrize("pooling", list(Pooling))

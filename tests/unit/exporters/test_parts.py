@@ -1,4 +1,4 @@
-"""The exporter's small parts: position buckets, quantisation, ranks, the gate, the sentences, gold pairs."""
+"""The exporter's small parts: position buckets, quantization, ranks, the gate, the sentences, gold pairs."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def test_erf_equals_scipy() -> None:
     )
 )
 def test_quantization_error_is_at_most_half_a_step(weight: np.ndarray) -> None:
-    quantised, scale = quantize_columns(weight)
-    assert quantised.dtype == np.int8
-    assert quantised.min() >= -127
-    steps = np.abs(quantised * scale.astype(np.float64) - weight)
+    quantized, scale = quantize_columns(weight)
+    assert quantized.dtype == np.int8
+    assert quantized.min() >= -127
+    steps = np.abs(quantized * scale.astype(np.float64) - weight)
     assert (steps <= 0.5001 * scale + 1e-30).all()
 
 
 def test_zero_column_stays_zero() -> None:
-    quantised, scale = quantize_columns(np.zeros((3, 2), dtype=np.float32))
-    assert not quantised.any()
+    quantized, scale = quantize_columns(np.zeros((3, 2), dtype=np.float32))
+    assert not quantized.any()
     assert (scale == 1).all()
 
 

@@ -52,7 +52,7 @@ def edit(path: Path, **settings: Any) -> None:
 
 
 def coarse(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """A quantisation that loses nearly everything: signs only."""
+    """A quantization that loses nearly everything: signs only."""
     return np.sign(weight).astype(np.int8), np.abs(weight).mean(axis=0)
 
 

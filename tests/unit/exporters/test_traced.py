@@ -66,7 +66,7 @@ def test_traced_graphs_pass_parity(bundle: tuple[Path, EncoderManifest]) -> None
     assert fp32.passed
     assert fp32.min_cosine >= 0.99999
     assert int8.passed
-    assert int8.mean_cosine < 0.99999, "this graph is not quantised"
+    assert int8.mean_cosine < 0.99999, "this graph is not quantized"
 
 
 def test_traced_vectors_equal_sentence_transformers(folder: Path, bundle: tuple[Path, EncoderManifest]) -> None:
@@ -113,7 +113,7 @@ def test_padding_length_changes_nothing(folder: Path, bundle: tuple[Path, Encode
     np.testing.assert_allclose(padded[0], alone[0], atol=1e-5)
 
 
-def test_int8_quantises_every_product_with_a_weight(bundle: tuple[Path, EncoderManifest]) -> None:
+def test_int8_quantizes_every_product_with_a_weight(bundle: tuple[Path, EncoderManifest]) -> None:
     def operators(name: str) -> list[str]:
         return [node.op_type for node in onnx.load(str(bundle[0] / f"onnx/model_{name}.onnx")).graph.node]
 

@@ -28,7 +28,7 @@ def test_opensearch_supports_three_index_types(name: IndexType) -> None:
     ("name", "dimensions", "message"),
     [
         ("ivf", 384, "no index type 'ivf'"),
-        ("bbq_disk", 384, "paid Elasticsearch licence"),
+        ("bbq_disk", 384, "paid Elasticsearch license"),
         ("int4_hnsw", 383, "odd"),
         ("int4_flat", 383, "odd"),
         ("bbq_hnsw", 63, "at least 64"),

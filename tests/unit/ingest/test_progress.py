@@ -73,7 +73,7 @@ def estimates(fractions: Iterable[float], seconds: float = 0.2) -> list[float | 
 
 @given(st.integers(0, 200), st.integers(20, 1000))
 def test_time_left_decreases_linearly_at_constant_speed(before: int, steps: int) -> None:
-    # `before`: the model is loaded and the first texts are tokenised.
+    # `before`: the model is loaded and the first texts are tokenized.
     shown = estimates([*[0.0] * before, *(step / steps for step in range(1, steps + 1))])
     known = [left for left in shown if left is not None]
     assert known[-1] == pytest.approx(0, abs=1e-9)

@@ -20,8 +20,8 @@ QUERIES = {
     "filter": VectorQuery("embedding", VECTOR, k=5, filter=FILTER),
     "candidates": VectorQuery("embedding", VECTOR, k=5, num_candidates=500),
     "passages": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, passages=True, inner_hits="embedding"),
-    "quantised-passages": VectorQuery("embedding", VECTOR, k=5, oversample=1.5, passages=True, inner_hits="embedding"),
-    "quantised": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, oversample=1.5),
+    "quantized-passages": VectorQuery("embedding", VECTOR, k=5, oversample=1.5, passages=True, inner_hits="embedding"),
+    "quantized": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, oversample=1.5),
     "minimum": VectorQuery("embedding", VECTOR, k=5, filter=FILTER, min_cosine=0.3, boost=2.0),
     "minimum-passages": VectorQuery("embedding", VECTOR, k=5, passages=True, min_cosine=0.3, boost=2.0),
 }

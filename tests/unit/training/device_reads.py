@@ -82,7 +82,7 @@ def _torch(file: str) -> bool:
 
 
 class StepReads(TrainerCallback):
-    """Notes what is read within every step of a run: forward, backward, clipping and optimiser."""
+    """Notes what is read within every step of a run: forward, backward, clipping and optimizer."""
 
     def __init__(self) -> None:
         self.steps = 0

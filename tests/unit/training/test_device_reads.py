@@ -181,7 +181,7 @@ def watched_run(folder: Path, model: Path, kind: ModelKind, device: str, watch: 
 def test_no_training_step_reads_from_the_device(
     folder: Path, model: Path, kind: ModelKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss is looked at as on a GPU; the optimiser and the learning rate step on."""
+    """The loss is looked at as on a GPU; the optimizer and the learning rate step on."""
     monkeypatch.setattr(trainer, "LossCheck", lambda device: LossCheck(device, delay=8))
     with StepReads() as reads:
         watched_run(folder, model, kind, "cpu", reads)
@@ -194,7 +194,7 @@ def test_no_training_step_reads_from_the_device(
 @pytest.mark.parametrize("kind", ModelKind)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_no_training_step_synchronizes_with_the_gpu(folder: Path, model: Path, kind: ModelKind) -> None:
-    """torch itself raises at what synchronises."""
+    """torch itself raises at what synchronizes."""
     with CardWaits() as waits:
         watched_run(folder, model, kind, "cuda", waits)
     assert waits.steps == 16

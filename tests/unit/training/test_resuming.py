@@ -148,7 +148,7 @@ def test_interrupted_checkpoint_is_skipped(folder: Path, model: Path) -> None:
 
 
 def test_full_disk_keeps_the_previous_checkpoint(folder: Path, model: Path) -> None:
-    """Files may not grow beyond what the first checkpoint took: the optimiser's state, written later, does not fit."""
+    """Files may not grow beyond what the first checkpoint took: the optimizer's state, written later, does not fit."""
     write_pairs(folder / "train.tsv", 48)
     settings = recipe(model, epochs=2, dev=None)
     settings["export"] = {"precisions": []}

@@ -1,6 +1,6 @@
 // Requests to the engine through the gateway, and to the gateway's own API, with the reader's credentials.
 
-/** An answer that is an error, in words. `status` is 0 where no answer came. */
+/** An error response, with a message for people. `status` is 0 if there was no response. */
 export class RequestFailed extends Error {
   constructor(status, reason) {
     super(reason);

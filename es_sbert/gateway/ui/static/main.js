@@ -1,4 +1,4 @@
-// The page: what is searched for stands in its address, and everything else follows from that.
+// The page. Its address holds the search; everything else is derived from it.
 
 import { columnsOf, prepare, run } from "./columns.js";
 import { byId, element } from "./dom.js";

@@ -1,4 +1,4 @@
-"""Processes are recognised, stopped, and never mistaken for one another."""
+"""Processes are recognized, stopped, and never mistaken for one another."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PARTS = target("parts", model="one", passages=ChunkRules(tokens=4, overlap=0))
 class CuttingEncoder(TellingEncoder):
     """Passages of a text are its words."""
 
-    def splitter(self, tokens: int, overlap: int, kind: Any) -> Callable[[list[str]], list[list[tuple[int, int]]]]:
+    def make_chunker(self, tokens: int, overlap: int, kind: Any) -> Callable[[list[str]], list[list[tuple[int, int]]]]:
         assert (tokens, overlap, kind) == (4, 0, "document")
 
         def words(text: str) -> list[tuple[int, int]]:

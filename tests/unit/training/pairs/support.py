@@ -38,13 +38,13 @@ def examples(
 
 def losses(task: TrainingTask, data: Examples, steps: int, rate: float = 2e-3) -> list[float]:
     """The losses of some steps of Adam on the whole data set, without dropout: so few steps are not drowned by it."""
-    optimiser = torch.optim.AdamW(task.parameters(), lr=rate)
+    optimizer = torch.optim.AdamW(task.parameters(), lr=rate)
     task.eval()
     seen = []
     for _ in range(steps):
         loss = task(data.name, task.collate(data, range(len(data))))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         seen.append(loss.item())
     return seen

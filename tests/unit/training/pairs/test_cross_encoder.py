@@ -253,7 +253,7 @@ def test_lora_keeps_a_new_head_trainable(tmp_path: Path, architecture: str, head
 
 def test_bad_texts_are_refused(base: Path) -> None:
     network = open_task(base).encoder
-    with pytest.raises(UsageError, match="cannot be tokenised"):
+    with pytest.raises(UsageError, match="cannot be tokenized"):
         network.score(["fine"], ["\ud800"])
     with pytest.raises(UsageError, match="2 first texts and 1 second"):
         network.score(["one", "two"], ["one"])

@@ -168,7 +168,7 @@ def test_score_out_of_range_names_its_line(base: Path) -> None:
 
 def test_bad_texts_are_refused(base: Path) -> None:
     network = open_task(base).network
-    with pytest.raises(UsageError, match="cannot be tokenised"):
+    with pytest.raises(UsageError, match="cannot be tokenized"):
         network.score(["fine"], ["\ud800"])
     with pytest.raises(UsageError, match="2 first texts and 1 second"):
         network.score(["one", "two"], ["one"])
