@@ -199,11 +199,13 @@ def test_full_check_compares_all_documents(engine: Engine, index_name: str, tiny
     vectors = tiny.encode(texts(documents()), "document")
     vectors[5], vectors[6] = vectors[6].copy(), vectors[5].copy()
     write(engine, index_name, documents(), vectors)
-    sampled = run(engine, index_name, tiny, sample=1, seed=3, dry_run=True)
-    [(sampled_key, _, _)] = sampled.check.documents
-    assert sampled_key[0] not in ("d5", "d6")
-    assert sampled.check.is_accepted
-    report = run(engine, index_name, tiny, sample=1, seed=3, all_documents=True)
+    # Which document a seed samples depends on the name of the index, too.
+    seed = next(
+        seed
+        for seed in range(COUNT)
+        if run(engine, index_name, tiny, sample=1, seed=seed, dry_run=True).check.is_accepted
+    )
+    report = run(engine, index_name, tiny, sample=1, seed=seed, all_documents=True)
     assert report.written is not None
     assert {one.key[0] for one in report.written.failing} == {"d5", "d6"}
     assert all(one.cosine < 0.999 for one in report.written.failing)

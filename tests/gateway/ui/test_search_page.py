@@ -400,7 +400,7 @@ def test_broken_response_stream_raises_request_failed(page: SearchPage) -> None:
       return askPage("indices").catch((error) => [error.constructor.name, error.message]);
     }""")
     assert said[0] == "RequestFailed"
-    assert "Check that it runs" in said[1]
+    assert "Check that it is running" in said[1]
 
 
 def test_text_too_long_for_model_still_searches_lexically(page: SearchPage, dated_index: str) -> None:
