@@ -2,9 +2,9 @@
 
     python -m benchmarks.host_throughput --data DATA [--sentences 100000] [--page docs/gpu.md]
 
-DATA holds `nli/nli-train.tsv.gz` (columns sentence1, sentence2). The encoder is the real one, as it runs on CUDA:
-windows of 32,768 texts, tokenized ahead, packed without padding, two workers. Only its sessions are stand-ins that give
-vectors of zeros, so that no card is needed.
+DATA holds `nli/nli-train.tsv.gz` (columns sentence1, sentence2). The encoder is the real one with its settings
+for CUDA: windows of 32,768 texts, the next one tokenized in advance, batches packed without padding, two workers. Only
+the ONNX sessions are replaced, by stand-ins that return zeros, so no GPU is needed.
 
 CPU time of a stage is that of the whole process while the stage runs alone; so the figures hardly depend on what else
 the machine does. The part that may hold Python's lock is the CPU time of the calling thread: tokenizing happens in

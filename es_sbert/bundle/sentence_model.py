@@ -218,9 +218,11 @@ def _read_sentence_bert_config(folder: Path, tokenizer: dict[str, Any]) -> dict[
         BundleInvalid: a file is broken.
         UnsupportedArchitecture: texts would be read otherwise than es-sbert reads them.
     """
-    files = [folder / name for name in _SENTENCE_BERT_CONFIG_FILES]
-    file = next(filter(read_optional_json, files), files[0])
-    sbert = read_optional_json(file)
+    file, sbert = folder / _SENTENCE_BERT_CONFIG_FILES[0], {}
+    for name in _SENTENCE_BERT_CONFIG_FILES:
+        if found := read_optional_json(folder / name):
+            file, sbert = folder / name, found
+            break
     options = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
     unknown = sorted(options.keys() - _IGNORED_TOKENIZER_KEYS - {"truncation_side"})
     if unknown:

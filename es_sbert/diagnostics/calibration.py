@@ -166,8 +166,12 @@ def calibrate(sample: CosineSample, keep: float) -> Calibration:
     best = max(place for place, row in enumerate(rows) if row.recall.mean >= least)
     low = max((place for place in range(best + 1) if rows[place].recall.low >= least), default=None)
     beyond = next((place for place in range(best + 1, len(rows)) if rows[place].recall.high < least), len(rows))
-    surely, overlaps = None if low is None else rows[low].min_cosine, rows[best].unrelated.mean > MAX_UNRELATED_SHARE
-    recommended = CosineRecommendation(rows[best], surely, rows[beyond - 1].min_cosine, overlaps)
+    recommended = CosineRecommendation(
+        rows[best],
+        low=None if low is None else rows[low].min_cosine,
+        high=rows[beyond - 1].min_cosine,
+        overlaps=rows[best].unrelated.mean > MAX_UNRELATED_SHARE,
+    )
     return Calibration(tuple(rows[place] for place in _shown_places(rows, best)), recommended)
 
 

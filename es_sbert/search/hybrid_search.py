@@ -357,20 +357,22 @@ def hybrid_request(
     if hybrid.fusion is Fusion.RRF:
         return _rrf_request(engine_type, scope, queries, search, hybrid)
     page = params.page(engine_type, scope.names, search.text)
-    lexical_weight = 1.0
     if hybrid.fusion is Fusion.WEIGHTED:
         check_sort(method, params)
         # A cosine of 1 scores the semantic weight.
         scale = score_from_cosine(1.0, engine_type, method)
         queries = [replace(query, boost=query.boost * hybrid.weights.semantic / scale) for query in queries]
         lexical_weight = hybrid.weights.lexical
-    elif params.sort is not None:
-        raise UsageError("normalized does not support sort", "Leave sort out, or use fusion weighted.")
-    semantic = named_vector_clause(engine_type, method, queries)
-    clauses = [semantic, lexical_clause(hybrid.words, queries[0].filter, lexical_weight)]
-    if hybrid.fusion is Fusion.WEIGHTED:
-        body: Json = {"query": {"bool": {"should": clauses}}}
+        lexical = lexical_clause(hybrid.words, queries[0].filter, lexical_weight)
+        body: Json = {"query": {"bool": {"should": [named_vector_clause(engine_type, method, queries), lexical]}}}
     else:
+        if params.sort is not None:
+            raise UsageError("normalized does not support sort", "Leave sort out, or use fusion weighted.")
+        lexical_weight = 1.0
+        clauses = [
+            named_vector_clause(engine_type, method, queries),
+            lexical_clause(hybrid.words, queries[0].filter),
+        ]
         # `pagination_depth` is how many hits of each shard and side are scaled and added up.
         body = {"query": {"hybrid": {"queries": clauses, "pagination_depth": hybrid.depth}}}
         body["search_pipeline"] = hybrid.pipeline or normalization_pipeline(hybrid.weights)

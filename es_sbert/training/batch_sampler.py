@@ -243,7 +243,6 @@ class EpochPlan:
         epochs: Number of epochs, rounded up.
         seed: Of the run.
         smart: Whether to put examples of similar length together.
-
     """
 
     def __init__(
@@ -263,7 +262,8 @@ class EpochPlan:
             for number, dataset in enumerate(self._datasets)
         ]
         first = self.batches(0)
-        self._length, self.examples = len(first), sum(len(batch.rows) for batch in first)
+        self._length = len(first)
+        self.examples = sum(len(batch.rows) for batch in first)
         """Examples of an epoch, approximately: with round-robin, only a part of longer data sets."""
 
     def __len__(self) -> int:

@@ -138,10 +138,21 @@ class SoftmaxLoss(Objective):
 
     def compute(self, vectors: Sequence[Tensor], labels: Tensor | None) -> Tensor:
         u, v = vectors
-        features = {PairFeature.U: u, PairFeature.V: v}  # each (batch, dimensions)
-        features |= {PairFeature.DIFFERENCE: (u - v).abs(), PairFeature.PRODUCT: u * v}
-        chosen = torch.cat([features[name] for name in self.spec.features], dim=-1)
-        return cross_entropy(self.classifier(chosen), cast(Tensor, labels))
+        features = [_pair_feature(u, v, name) for name in self.spec.features]  # each (batch, dimensions)
+        return cross_entropy(self.classifier(torch.cat(features, dim=-1)), cast(Tensor, labels))
+
+
+def _pair_feature(u: Tensor, v: Tensor, name: PairFeature) -> Tensor:
+    """*Shape:* ``(batch, dimensions)``, as `u` and `v`."""
+    match name:
+        case PairFeature.U:
+            return u
+        case PairFeature.V:
+            return v
+        case PairFeature.DIFFERENCE:
+            return (u - v).abs()
+        case PairFeature.PRODUCT:
+            return u * v
 
 
 class CosineSimilarityLoss(Objective):

@@ -1,4 +1,4 @@
-"""What the stand-ins for the CUDA libraries log: kernels, copies, synchronizations, products and other calls."""
+"""Read the log of the stand-in CUDA libraries: kernels, copies, synchronizations, matrix products and other calls."""
 
 from __future__ import annotations
 

@@ -160,12 +160,22 @@ _ES9 = EngineBuild(
     settings=_NO_SECURITY,
     missing_features=_NOT_IN_SONARQUBE,
 )
-_SMALL_PIECES = (_server("Elasticsearch", "9.5.0", 130),)
 _ES9_SMALL = replace(
-    _ES9, name="es9-small", version="9.5.0", port=9209, pieces=_SMALL_PIECES, missing_features=_MISSING_IN_SMALL
+    _ES9,
+    name="es9-small",
+    version="9.5.0",
+    port=9209,
+    pieces=(_server("Elasticsearch", "9.5.0", 130),),
+    missing_features=_MISSING_IN_SMALL,
 )
-_ES8_PIECES = (_server("Elasticsearch", "8.19.8", 98), _ES8_MODULES)
-_ES8 = replace(_ES9, name="es8", version="8.19.8", port=9208, minimum_jdk=17, pieces=_ES8_PIECES)
+_ES8 = replace(
+    _ES9,
+    name="es8",
+    version="8.19.8",
+    port=9208,
+    minimum_jdk=17,
+    pieces=(_server("Elasticsearch", "8.19.8", 98), _ES8_MODULES),
+)
 _OPENSEARCH = EngineBuild(
     name="opensearch",
     product="OpenSearch",
