@@ -25,14 +25,15 @@ demo-down: ## Stop the demo's server and remove its data
 
 setup: $(VENV)/.installed ## Install everything for development into .venv
 
-# Two workers, because tests often wait for servers. Each worker starts its own engines (about 6 GB of memory).
 test: $(VENV)/.installed lint ## Run every test against three real engines
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	PYTHON=$(BIN)/python scripts/run-tests
 
 check: lint unit ## Check style and types, and run the fast tests
 
 coverage: $(VENV)/.installed ## Run every test and print the coverage of lines and branches
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term:skip-covered
+	PYTHON=$(BIN)/python scripts/run-tests --cov --cov-report=
+	$(BIN)/coverage combine
+	$(BIN)/coverage report --skip-covered
 
 unit: $(VENV)/.installed ## Run the fast tests only
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow and not engine"

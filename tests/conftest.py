@@ -10,6 +10,7 @@ that users get is `es9_full_url` (`ES_SBERT_TEST_ES9_FULL`).
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import socket
@@ -67,6 +68,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what collection has made out of later garbage collections: it stays until the end.
+
+    Full collections would go through all test modules and through torch again, and accelerate starts several of them in
+    each training.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter free everything when it ends: libraries report what is left as leaked."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def registry_of_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of all model registries of this run; those of fixtures of a wider scope than a test share one."""
@@ -107,7 +123,7 @@ def free_port() -> int:
 
 def _own_ports() -> Iterator[int]:
     """Ports of this process's range, each once; runs beside this one begin elsewhere in theirs, most likely."""
-    size, worker = 1000, int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
+    size, worker = 1000, int(os.environ.get("PYTEST_XDIST_WORKER", "gw15").removeprefix("gw")) % 16
     begin = random.SystemRandom().randrange(size)
     return (_FIRST_PORT + worker * size + (begin + step) % size for step in range(size))
 
