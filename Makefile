@@ -35,8 +35,9 @@ coverage: $(VENV)/.installed ## Run every test and print the coverage of lines a
 	$(BIN)/coverage combine
 	$(BIN)/coverage report --skip-covered
 
+# Three processes, for two cores: some tests wait.
 unit: $(VENV)/.installed ## Run the fast tests only
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow and not engine"
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "not slow and not engine"
 
 matrix: ## Run tests/unit without PyTorch with each of Python 3.11 to 3.13 that is installed: make matrix PYTHONS=3.13
 	MODEL_PACKAGE="$(MODEL_PACKAGE)" scripts/test-matrix $(PYTHONS)

@@ -11,9 +11,11 @@ that users get is `es9_full_url` (`ES_SBERT_TEST_ES9_FULL`).
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import socket
+import sys
 import urllib.error
 import urllib.request
 import uuid
@@ -60,11 +62,14 @@ _ENGINE_TESTS = Path(__file__).parent / "engine"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever asks for a server is `engine` and `slow`, so that `-m "not slow"` never starts one.
 
-    A test may ask for a server while it runs (`getfixturevalue`): all of `tests/engine` counts.
+    A test may ask for a server while it runs (`getfixturevalue`): all of `tests/engine` counts. Whatever asks for the
+    stand-ins for CUDA is `slow`: they are compiled first.
     """
     for item in items:
         if _ENGINE_TESTS in item.path.parents or ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
+            item.add_marker(pytest.mark.slow)
+        if "cuda_stand_ins" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 
@@ -98,6 +103,18 @@ def registry(registry_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = registry_of_run / f"{uuid.uuid4().hex}.json"
     monkeypatch.setenv("ES_SBERT_REGISTRY", str(path))
     return path
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Handlers and levels are global, and a command sets them: put back what was there."""
+    root, own, hook = logging.getLogger(), logging.getLogger("es_sbert"), sys.excepthook
+    handlers, level = list(root.handlers), own.level
+    yield
+    root.handlers[:] = handlers
+    own.setLevel(level)
+    logging.captureWarnings(False)
+    sys.excepthook = hook
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,8 +23,6 @@ sys.argv[1:] = {arguments!r}
 runpy.run_module("benchmarks.gpu_check", run_name="__main__", alter_sys=True)
 """
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import orjson
 import pytest
@@ -15,19 +14,7 @@ from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import EventMeter, ProgressSnapshot, choose_meter
-from es_sbert.messages import log_event, log_message, logger
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Handlers and levels are global: put back what was there."""
-    root, level, hook = logging.getLogger(), logger.level, sys.excepthook
-    handlers = list(root.handlers)
-    yield
-    root.handlers[:] = handlers
-    logger.setLevel(level)
-    logging.captureWarnings(False)
-    sys.excepthook = hook
+from es_sbert.messages import log_event, log_message
 
 
 def test_text_logging_shows_messages_and_warnings(capfd: pytest.CaptureFixture[str]) -> None:

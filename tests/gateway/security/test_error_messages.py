@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import socket
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -17,7 +13,6 @@ import pytest
 
 from es_sbert.cli.logs import configure_logging
 from es_sbert.gateway.app import Gateway
-from es_sbert.messages import logger
 from tests.gateway.echo import HEAD, Echo, Received, raw
 from tests.gateway.recorded import Request
 from tests.gateway.serving import gateway
@@ -40,21 +35,6 @@ def closed_port() -> int:
 
 def hangs(got: Received, out: BinaryIO) -> bool:
     return not threading.Event().wait(3)
-
-
-@contextmanager
-def logging_to_stderr(form: str) -> Iterator[None]:
-    """As `es-sbert serve --log-format` does, until the block ends."""
-    root, level, hook = logging.getLogger(), logger.level, sys.excepthook
-    handlers = list(root.handlers)
-    configure_logging(form)
-    try:
-        yield
-    finally:
-        root.handlers[:] = handlers
-        logger.setLevel(level)
-        logging.captureWarnings(False)
-        sys.excepthook = hook
 
 
 @pytest.mark.parametrize(
@@ -113,7 +93,8 @@ def test_internal_error_is_logged_with_traceback(
         raise KeyError("first\nsecond\x1b[2J")
 
     monkeypatch.setattr(Gateway, "_dispatch", broken)
-    with logging_to_stderr(form), gateway(echo.url, tiny) as url:
+    configure_logging(form)
+    with gateway(echo.url, tiny) as url:
         answer = send(url, Request("GET", "/a"))
     assert answer.status == 500
     assert b"second" not in answer.body
@@ -142,7 +123,8 @@ def test_request_names_cannot_forge_log_lines(
         return True
 
     echo.reply = reply
-    with logging_to_stderr(form), gateway(echo.url, tiny) as url:
+    configure_logging(form)
+    with gateway(echo.url, tiny) as url:
         name = "x%0aError:%20forged%0d%1b%5b2J%e2%80%ae"
         send(url, Request("POST", f"/{name}/_doc", JSON, b'{"title":"cats"}'))
         send(url, Request("POST", "/a/_doc", (*JSON, ("x-opaque-id", "\x1b[2J")), b'{"title":"cats"}'))

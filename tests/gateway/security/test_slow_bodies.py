@@ -22,6 +22,8 @@ from tests.gateway.security.support import MOST_BYTES, MOST_REQUESTS, assert_err
 from tests.gateway.serving import gateway
 from tests.gateway.wire import send, talk
 
+pytestmark = pytest.mark.slow
+
 OTHER_ADDRESS = "127.0.0.2"
 # Generous: what has not happened by then never will.
 SECONDS = 60.0

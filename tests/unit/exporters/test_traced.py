@@ -31,6 +31,8 @@ from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.transformer_weights import ARCHITECTURES, Floats
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", "The night train is late. " * 30]
 BOTH = [Precision.FP32, Precision.INT8]
 
