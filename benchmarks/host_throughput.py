@@ -4,7 +4,7 @@
 
 DATA holds `nli/nli-train.tsv.gz` (columns sentence1, sentence2). The encoder is the real one with its settings
 for CUDA: windows of 32,768 texts, the next one tokenized in advance, batches packed without padding, two workers. Only
-the ONNX sessions are replaced, by stand-ins that return zeros, so no GPU is needed.
+the ONNX sessions are stubs, which return zero vectors, so no GPU is needed.
 
 CPU time of a stage is that of the whole process while the stage runs alone; so the figures hardly depend on what else
 the machine does. The part that may hold Python's lock is the CPU time of the calling thread: tokenizing happens in

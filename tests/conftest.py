@@ -62,29 +62,30 @@ _ENGINE_TESTS = Path(__file__).parent / "engine"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever asks for a server is `engine` and `slow`, so that `-m "not slow"` never starts one.
 
-    A test may ask for a server while it runs (`getfixturevalue`): all of `tests/engine` counts. Whatever asks for the
-    stand-ins for CUDA is `slow`: they are compiled first.
+    All of `tests/engine` is marked, because a test can request a server while it runs (`getfixturevalue`). Tests with
+    the CUDA stand-ins are `slow` because the stand-ins are compiled first.
     """
     for item in items:
-        if _ENGINE_TESTS in item.path.parents or ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if _ENGINE_TESTS in item.path.parents or ENGINE_FIXTURES & fixtures:
             item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.slow)
-        if "cuda_stand_ins" in getattr(item, "fixturenames", ()):
+        elif "cuda_stand_ins" in fixtures:
             item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:
-    """Leave what collection has made out of later garbage collections: it stays until the end.
+    """Exclude what collection has created from garbage collections: it lives until the end.
 
-    Full collections would go through all test modules and through torch again, and accelerate starts several of them in
-    each training.
+    Otherwise each full collection would traverse all test modules and torch again, and accelerate runs several full
+    collections in each training.
     """
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """Let the interpreter free everything when it ends: libraries report what is left as leaked."""
+    """Let the interpreter free everything at exit, because libraries report the rest as leaks."""
     gc.unfreeze()
 
 
@@ -107,12 +108,14 @@ def registry(registry_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Handlers and levels are global, and a command sets them: put back what was there."""
-    root, own, hook = logging.getLogger(), logging.getLogger("es_sbert"), sys.excepthook
-    handlers, level = list(root.handlers), own.level
+    """Restore handlers and levels, which are global and which commands change."""
+    from es_sbert.messages import logger
+
+    root, level, hook = logging.getLogger(), logger.level, sys.excepthook
+    handlers = list(root.handlers)
     yield
     root.handlers[:] = handlers
-    own.setLevel(level)
+    logger.setLevel(level)
     logging.captureWarnings(False)
     sys.excepthook = hook
 
@@ -139,7 +142,10 @@ def free_port() -> int:
 
 
 def _own_ports() -> Iterator[int]:
-    """Ports of this process's range, each once; runs beside this one begin elsewhere in theirs, most likely."""
+    """Ports of this process's range, each once; runs beside this one begin elsewhere in theirs, most likely.
+
+    A run without workers has the last range, so that it can run beside one with workers.
+    """
     size, worker = 1000, int(os.environ.get("PYTEST_XDIST_WORKER", "gw15").removeprefix("gw")) % 16
     begin = random.SystemRandom().randrange(size)
     return (_FIRST_PORT + worker * size + (begin + step) % size for step in range(size))

@@ -1,4 +1,4 @@
-"""Read the log of the stand-in CUDA libraries: kernels, copies, synchronizations, matrix products and other calls."""
+"""Parse the call log of the CUDA stand-ins: kernels, copies, synchronizations, matrix products and other calls."""
 
 from __future__ import annotations
 
