@@ -4,6 +4,10 @@ A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to
 three. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8`, `ES_SBERT_TEST_OPENSEARCH` and `ES_SBERT_TEST_OPENSEARCH_ML` name
 servers that run already; those are used and left running.
 
+`es9_cluster` and `opensearch_cluster` are clusters of three nodes, `engine_cluster` runs a test once on each.
+`ES_SBERT_TEST_ES9_CLUSTER` and `ES_SBERT_TEST_OPENSEARCH_CLUSTER` name the addresses of such a cluster, separated by
+commas; tests that kill nodes are then skipped.
+
 `es9` of the tests is the small build: it starts faster, and what was measured was measured on its version. The one
 that users get is `es9_full_url` (`ES_SBERT_TEST_ES9_FULL`).
 """
@@ -28,6 +32,7 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    from tests.cluster import Cluster
     from tests.engine.secured import Secured
 
 # The configuration file of whoever runs the tests does not count, in commands that they start either.
@@ -55,6 +60,8 @@ ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch_
     "secured_es8",
 }
 
+CLUSTER_ENGINES = ("es9", "opensearch")
+CLUSTER_FIXTURES = {f"{name}_cluster" for name in (*CLUSTER_ENGINES, "engine")}
 
 _ENGINE_TESTS = Path(__file__).parent / "engine"
 
@@ -62,12 +69,15 @@ _ENGINE_TESTS = Path(__file__).parent / "engine"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever asks for a server is `engine` and `slow`, so that `-m "not slow"` never starts one.
 
-    All of `tests/engine` is marked, because a test can request a server while it runs (`getfixturevalue`). Tests with
-    the CUDA stand-ins are `slow` because the stand-ins are compiled first.
+    All of `tests/engine` is marked, because a test can request a server while it runs (`getfixturevalue`). Whatever
+    asks for a cluster is also `cluster`. Tests with the CUDA stand-ins are `slow` because the stand-ins are compiled
+    first.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if _ENGINE_TESTS in item.path.parents or ENGINE_FIXTURES & fixtures:
+        if CLUSTER_FIXTURES & fixtures:
+            item.add_marker(pytest.mark.cluster)
+        if _ENGINE_TESTS in item.path.parents or (ENGINE_FIXTURES | CLUSTER_FIXTURES) & fixtures:
             item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.slow)
         elif "cuda_stand_ins" in fixtures:
@@ -134,11 +144,27 @@ def free_port() -> int:
     Below those that the system hands out to whoever asks for any, as every connection does: such a one may be taken
     again before a server that is still starting listens on it. Each process of the run has a range of its own.
     """
+    return free_ports(1)
+
+
+def free_ports(count: int) -> int:
+    """The first of consecutive such ports for the nodes of a cluster, which also have ports to talk to each other."""
+    from es_sbert.engines.local.server_process import transport_port
+
     for port in _ports:
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        http = range(port, port + count)
+        wanted = {*http, *map(transport_port, http)} if count > 1 else {port}
+        if not wanted & _taken and wanted <= set(_own_range()) and all(map(_can_listen, wanted)):
+            _taken.update(wanted)
             return port
     raise AssertionError("every port of this process's range has been given away")
+
+
+def _can_listen(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def _own_ports() -> Iterator[int]:
@@ -146,13 +172,19 @@ def _own_ports() -> Iterator[int]:
 
     A run without workers has the last range, so that it can run beside one with workers.
     """
-    size, worker = 1000, int(os.environ.get("PYTEST_XDIST_WORKER", "gw15").removeprefix("gw")) % 16
-    begin = random.SystemRandom().randrange(size)
-    return (_FIRST_PORT + worker * size + (begin + step) % size for step in range(size))
+    own = _own_range()
+    begin = random.SystemRandom().randrange(len(own))
+    return iter((*own[begin:], *own[:begin]))
 
 
-_FIRST_PORT = 12_000
+def _own_range() -> range:
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw15").removeprefix("gw")) % 16
+    return range(_FIRST_PORT + worker * _RANGE, _FIRST_PORT + (worker + 1) * _RANGE)
+
+
+_FIRST_PORT, _RANGE = 12_000, 1000
 _ports = _own_ports()
+_taken: set[int] = set()  # given away, among them ports that the iterator has not reached
 
 
 @pytest.fixture
@@ -241,6 +273,36 @@ def engine_url(request: pytest.FixtureRequest) -> str:
     """Each engine's address in turn."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+def _cluster(engine: str) -> Iterator[Cluster]:
+    from tests.cluster import Cluster, own_cluster
+
+    given = os.environ.get(f"ES_SBERT_TEST_{engine.upper()}_CLUSTER")
+    if given:
+        yield Cluster([url.strip().rstrip("/") for url in given.split(",")])
+        return
+    with own_cluster(engine) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def es9_cluster() -> Iterator[Cluster]:
+    """Three nodes of `es9_url`'s kind."""
+    yield from _cluster("es9")
+
+
+@pytest.fixture(scope="session")
+def opensearch_cluster() -> Iterator[Cluster]:
+    """Three nodes of `opensearch_url`'s kind."""
+    yield from _cluster("opensearch")
+
+
+@pytest.fixture(scope="session", params=CLUSTER_ENGINES)
+def engine_cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Each cluster in turn."""
+    cluster: Cluster = request.getfixturevalue(f"{request.param}_cluster")
+    return cluster
 
 
 @pytest.fixture

@@ -15,9 +15,12 @@ from es_sbert.engines.local import (
     find_build,
     purge_stopped,
     running_engines,
+    start_cluster,
     start_engine,
-    stop_engine,
+    stop_cluster,
 )
+from es_sbert.engines.local.engine_home import up_command
+from es_sbert.engines.local.local_engine import DEFAULT_HEAP, DEFAULT_NODE_HEAP
 from es_sbert.errors import UsageError
 
 _BUILD_TABLE = "\n".join(
@@ -54,34 +57,57 @@ def engine() -> None: ...
     type=click.IntRange(1, 65535),
     help=f"HTTP port.  [default: {', '.join(f'{b.port} for {b.name}' for b in ENGINES.values())}]",
 )
-@click.option("--heap", default="1g", help="Java heap: 512m, 1g, 4g.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 9),
+    default=1,
+    help="Number of nodes of the cluster. Each has the next HTTP port.",
+)
+@click.option(
+    "--heap",
+    help=f"Java heap of each node: 512m, 1g, 4g.  [default: {DEFAULT_HEAP}, or {DEFAULT_NODE_HEAP} with several nodes]",
+)
 @click.option(
     "--timeout",
     type=FiniteFloatRange(min=0, min_open=True),
     default=180.0,
     help="Seconds to wait until the server answers.",
 )
-def up(name: str, port: int | None, heap: str, timeout: float) -> None:
-    """Start a server, or find the one that runs.
+def up(name: str, port: int | None, nodes: int, heap: str | None, timeout: float) -> None:
+    """Start a server or a cluster, or find the one that runs.
 
     The last line printed is its address. NAME is es9 (the default), es9-small, es8, opensearch or
     opensearch-ml. Another --port is another server with its own data.
 
-    Example: es-sbert engine up opensearch --heap 2g
+    With --nodes, nodes of the cluster that do not run are started again, and the last line is the address of the
+    first node.
+
+    \b
+    Examples:
+      es-sbert engine up opensearch --heap 2g
+      es-sbert engine up es9 --nodes 3
     """
-    click.echo(start_engine(name, port=port, heap=heap, timeout=timeout, progress=print_message).url)
+    if nodes == 1:
+        url = start_engine(name, port=port, heap=heap or DEFAULT_HEAP, timeout=timeout, progress=print_message).url
+    else:
+        heap = heap or DEFAULT_NODE_HEAP
+        cluster = start_cluster(name, nodes=nodes, port=port, heap=heap, timeout=timeout, progress=print_message)
+        print_message(f"All {nodes} nodes: {','.join(cluster.urls)}")
+        url = cluster.urls[0]
+    click.echo(url)
 
 
 @engine.command()
 @click.argument("name", required=False)
-@click.option("--port", type=click.IntRange(1, 65535), help="Only the server on this port.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Only the server or cluster on this port.")
 @click.option("--all", "every", is_flag=True, help="All servers that es-sbert started.")
 @click.option("--purge", is_flag=True, help="Remove data and logs too, also those of stopped servers of that name.")
 def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
-    """Stop servers.
+    """Stop servers, and all nodes of clusters.
 
-    Their data and logs stay unless --purge is given. Without --port, the one server that runs is meant, or the
-    one of that NAME. Only servers that `es-sbert engine up` started are ever stopped.
+    Their data and logs stay unless --purge is given. Without --port, the one server or cluster that runs is meant,
+    or the one of that NAME. The port of any node means its whole cluster. Only servers that `es-sbert engine up`
+    started are ever stopped.
 
     Example: es-sbert engine down es9 --purge
     """
@@ -89,14 +115,17 @@ def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
         raise UsageError("NAME and --all contradict each other", "Give one of the two.")
     if name is not None:
         find_build(name)
-    running = running_engines()
-    wanted = [each for each in running if name in (None, each.name) and port in (None, each.port)]
+    clusters = _by_cluster(running_engines())
+    wanted = [nodes for nodes in clusters if name in (None, nodes[0].name) and port in (None, *nodes[0].all_ports)]
     if port is None and not every and len(wanted) > 1:
-        listed = ", ".join(f"{each.name} on port {each.port}" for each in wanted)
+        listed = ", ".join(f"{nodes[0].name} on port {nodes[0].all_ports[0]}" for nodes in wanted)
         raise UsageError(f"several servers run: {listed}", "Give the --port of one, or stop them all with --all.")
-    for each in wanted:
-        stop_engine(each, purge=purge)
-        print_message(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.")
+    for nodes in wanted:
+        stop_cluster(nodes, purge=purge)
+        for each in nodes:
+            print_message(f"Stopped {_describe(each)}; {'data removed' if purge else 'data kept'}.")
+        if purge:
+            _report_missing_nodes(nodes, "data removed.")
     # Stopped servers lose their data if they were named, never if one was merely running.
     named = list(ENGINES) if every else [name] if name is not None else []
     removed = [folder for build in named if purge for folder in purge_stopped(build, port)]
@@ -109,16 +138,40 @@ def down(name: str | None, port: int | None, every: bool, purge: bool) -> None:
 @engine.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def list_(as_json: bool) -> None:
-    """Show the servers that run.
+    """Show the servers that run, and nodes of their clusters that do not.
 
     Example: es-sbert engine list --json
     """
     running = running_engines()
     for each in running:
         click.echo(each.model_dump_json() if as_json else f"{_describe(each)}, process {each.pid}, log {each.log}")
+    for nodes in _by_cluster(running):
+        name, ports = nodes[0].name, nodes[0].all_ports
+        _report_missing_nodes(nodes, f"start it: {up_command(name, ports[0], len(ports))}")
     if not running and not as_json:
         print_message("No server is running. Start one: es-sbert engine up")
 
 
+def _by_cluster(running: list[RunningEngine]) -> list[list[RunningEngine]]:
+    """The nodes of each cluster; a single server is the only one of its own."""
+    clusters: dict[tuple[str, tuple[int, ...]], list[RunningEngine]] = {}
+    for each in running:
+        clusters.setdefault((each.name, each.all_ports), []).append(each)
+    return list(clusters.values())
+
+
+def _report_missing_nodes(nodes: list[RunningEngine], what_next: str) -> None:
+    first = nodes[0]
+    for number, port in enumerate(first.all_ports, start=1):
+        if port not in {node.port for node in nodes}:
+            print_message(
+                f"{first.name} on port {port}, node {number} of {len(first.all_ports)}, is not running; {what_next}"
+            )
+
+
 def _describe(running: RunningEngine) -> str:
-    return f"{running.name} {running.version} at {running.url}"
+    described = f"{running.name} {running.version} at {running.url}"
+    if running.cluster_ports:
+        number = running.cluster_ports.index(running.port) + 1
+        described += f", node {number} of {len(running.cluster_ports)}"
+    return described

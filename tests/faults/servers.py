@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from es_sbert.engines.local import start_engine, stop_engine
-from es_sbert.engines.local.local_engine import port_is_free
+from es_sbert.engines.local.server_health import port_is_free
 from tests.conftest import build_of, free_port
 
 

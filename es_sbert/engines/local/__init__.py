@@ -3,6 +3,10 @@
 engine = start_engine("es9")
 print(engine.url)
 stop_engine(engine)
+
+cluster = start_cluster("es9", nodes=3)
+print(cluster.urls)
+stop_cluster(cluster.nodes)
 """
 
 from __future__ import annotations
@@ -19,6 +23,27 @@ if os.name != "posix":
 
 from es_sbert.engines.local.engine_builds import ENGINES, find_build
 from es_sbert.engines.local.engine_home import RunningEngine
-from es_sbert.engines.local.local_engine import purge_stopped, running_engines, start_engine, stop_engine
+from es_sbert.engines.local.local_engine import (
+    RunningCluster,
+    purge_stopped,
+    running_engines,
+    start_cluster,
+    start_engine,
+    start_node,
+    stop_cluster,
+    stop_engine,
+)
 
-__all__ = ["ENGINES", "RunningEngine", "find_build", "purge_stopped", "running_engines", "start_engine", "stop_engine"]
+__all__ = [
+    "ENGINES",
+    "RunningCluster",
+    "RunningEngine",
+    "find_build",
+    "purge_stopped",
+    "running_engines",
+    "start_cluster",
+    "start_engine",
+    "start_node",
+    "stop_cluster",
+    "stop_engine",
+]

@@ -110,6 +110,11 @@ class EngineBuild:
         return "ES" if self.product == "Elasticsearch" else self.product.upper()
 
     @property
+    def master_term(self) -> str:
+        """What the names of settings call the node that manages the cluster."""
+        return "master" if self.product == "Elasticsearch" else "cluster_manager"
+
+    @property
     def folder_name(self) -> str:
         """Name of the unpacked home; it changes when the version or a piece does."""
         digest = hashlib.sha256(repr(self.pieces).encode()).hexdigest()

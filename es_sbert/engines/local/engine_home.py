@@ -28,6 +28,16 @@ HOME_VARIABLE = "ES_SBERT_ENGINE_HOME"
 _ELSEWHERE = f"Set {HOME_VARIABLE} to a folder on a local disk with 2 GB of free space."
 
 
+def up_command(name: str, port: int, nodes: int = 1) -> str:
+    """The command that starts a server or a cluster."""
+    return f"es-sbert engine up {name} --port {port}" + (f" --nodes {nodes}" if nodes > 1 else "")
+
+
+def down_command(name: str, port: int) -> str:
+    """The command that stops a server or a cluster."""
+    return f"es-sbert engine down {name} --port {port}"
+
+
 class RunningEngine(BaseModel):
     """A server that `start_engine` started.
 
@@ -39,6 +49,7 @@ class RunningEngine(BaseModel):
         started: `process_identity` of that process.
         work: Folder with its configuration, data and logs.
         log: What the server prints.
+        cluster_ports: HTTP ports of all nodes of its cluster; empty for a single server.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -51,6 +62,17 @@ class RunningEngine(BaseModel):
     started: str
     work: Path
     log: Path
+    cluster_ports: tuple[int, ...] = ()
+
+    @property
+    def all_ports(self) -> tuple[int, ...]:
+        """HTTP ports of all nodes of its cluster; a single server has one."""
+        return self.cluster_ports or (self.port,)
+
+    @property
+    def down_command(self) -> str:
+        """The command that stops it, with the other nodes of its cluster."""
+        return down_command(self.name, self.all_ports[0])
 
     @property
     def is_alive(self) -> bool:
@@ -129,11 +151,23 @@ class EngineHome:
 
     def read_state(self, name: str, port: int) -> RunningEngine | None:
         """The server of that name and port, if it is alive."""
+        engine = self.last_state(name, port)
+        return engine if engine and engine.is_alive else None
+
+    def last_state(self, name: str, port: int) -> RunningEngine | None:
+        """The server of that name and port that was started last, alive or not, unless it was stopped."""
         return _read_state_file(self._state_file(name, port))
 
-    def remove_state(self, engine: RunningEngine) -> None:
-        """Forget a server."""
-        self._state_file(engine.name, engine.port).unlink(missing_ok=True)
+    def forget(self, name: str, port: int, *, purge: bool = False) -> None:
+        """Remove the state of a server that has ended.
+
+        Args:
+            purge: Also remove its folder of configuration, data and logs.
+        """
+        self._state_file(name, port).unlink(missing_ok=True)
+        work = self.work(name, port)
+        if purge and work.exists():
+            shutil.rmtree(work)
 
     def running_engines(self) -> list[RunningEngine]:
         """All servers that are alive, by name and port.
@@ -147,7 +181,9 @@ class EngineHome:
         except OSError as error:
             raise _unreadable_error(self.state, error) from error
         found = [_read_state_file(self.state / name) for name in names if name.endswith(".json")]
-        return sorted((engine for engine in found if engine), key=lambda engine: (engine.name, engine.port))
+        return sorted(
+            (engine for engine in found if engine and engine.is_alive), key=lambda engine: (engine.name, engine.port)
+        )
 
     def _state_file(self, name: str, port: int) -> Path:
         return self.state / f"{name}-{port}.json"
@@ -196,4 +232,4 @@ def _read_state_file(path: Path) -> RunningEngine | None:
             f"{path} is not the state of a running server: {first['msg']}",
             "Stop the server that it is about, if one runs, and remove the file.",
         ) from error
-    return engine if engine.is_alive else None
+    return engine

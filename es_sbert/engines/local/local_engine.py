@@ -1,83 +1,82 @@
-"""Start, stop and list local engines."""
+"""Start, stop and list local engines: single servers, and clusters of several nodes."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
-import shutil
-import socket
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from es_sbert.engines.local import server_process
-from es_sbert.engines.local.engine_builds import ENGINES, EngineBuild, find_build
+from es_sbert.engines.local.engine_builds import EngineBuild, find_build
 from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, storage_errors
 from es_sbert.engines.local.engine_install import find_maven, install
 from es_sbert.engines.local.jdk import find_jdk
+from es_sbert.engines.local.server_health import ProgressCallback, wait_until_ready
 from es_sbert.engines.local.server_process import Account
-from es_sbert.errors import LocalEngineError
+from es_sbert.engines.local.start_checks import check_data, check_nodes, check_ports_free
+from es_sbert.errors import LocalEngineError, UsageError
 from es_sbert.filesystem import file_lock
 
-
-def cluster_status(port: int) -> str | None:
-    """`green`, `yellow` or `red`; None as long as the server does not answer."""
-    health = _get_json(port, "/_cluster/health")
-    return health.get("status") if health else None
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen on the port right now.
-
-    Raises:
-        PermissionError: ports below 1024 may be reserved for root.
-    """
-    with socket.socket() as probe:
-        # As the servers do: a port whose last connection has just been closed is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((server_process.LOOPBACK, port))
-        except PermissionError:
-            raise
-        except OSError:
-            return False
-    return True
-
-
-def listening_version(port: int) -> str | None:
-    """The version of the search engine that listens on a port; None where another program does."""
-    # The nodes API, because builds without the rest-root module do not answer `GET /`.
-    nodes = (_get_json(port, "/_nodes/_local?filter_path=nodes.*.version,nodes.*.build_type") or {}).get("nodes")
-    if not isinstance(nodes, dict) or not nodes:
-        return None
-    return str(next(iter(nodes.values())).get("version", "of unknown version"))
-
-
-def _get_json(port: int, path: str) -> dict[str, Any] | None:
-    connection = http.client.HTTPConnection(server_process.LOOPBACK, port, timeout=2.0)
-    try:
-        connection.request("GET", path)
-        answer = json.loads(connection.getresponse().read())
-    except (OSError, http.client.HTTPException, ValueError):
-        # Refused, cut off or no JSON: all mean "no search engine answers here (yet)", which is the result.
-        return None
-    finally:
-        connection.close()
-    return answer if isinstance(answer, dict) else None
-
-
 DEFAULT_HEAP = "1g"
+DEFAULT_NODE_HEAP = "512m"  # of each node of several
 DEFAULT_TIMEOUT = 180.0
 SHUTDOWN_SECONDS = 30.0
-_POLL = 0.25
-_RED_STATUS_SECONDS = 30.0
-_LOG_LINES = 15
 _MAX_FEATURES_SHOWN = 9  # of what a build lacks
+_MAX_NODES = 9
 
-ProgressCallback = Callable[[str], None]
+
+def _no_progress(message: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """How a server or the nodes of a cluster are started.
+
+    Attributes:
+        build: With the settings of the caller.
+        ports: HTTP ports of all nodes; a single server has one.
+        heap: Java heap of each node.
+        data: Folder with one folder of data for each node; None is the node's work folder.
+    """
+
+    build: EngineBuild
+    ports: tuple[int, ...]
+    heap: str
+    data: Path | None = None
+
+    @property
+    def cluster_ports(self) -> tuple[int, ...]:
+        """As `RunningEngine` has them: empty for a single server."""
+        return self.ports if len(self.ports) > 1 else ()
+
+    def build_of(self, port: int) -> EngineBuild:
+        """The build with the settings of one node."""
+        if self.data is None:
+            return self.build
+        own = ("path.data", str(self.data / str(port)))
+        return replace(self.build, settings=(*self.build.settings, own))
+
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A cluster that `start_cluster` started.
+
+    Attributes:
+        plan: How its nodes are started.
+        nodes: The node of each port of the plan; a node that has ended since is still listed.
+    """
+
+    plan: StartPlan
+    nodes: tuple[RunningEngine, ...]
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses of all nodes."""
+        return tuple(node.url for node in self.nodes)
 
 
 def start_engine(
@@ -87,7 +86,7 @@ def start_engine(
     heap: str = DEFAULT_HEAP,
     timeout: float = DEFAULT_TIMEOUT,
     settings: Mapping[str, str] | None = None,
-    progress: ProgressCallback = lambda message: None,
+    progress: ProgressCallback = _no_progress,
 ) -> RunningEngine:
     """Start a server, or find the one of that name that already runs on that port.
 
@@ -104,42 +103,118 @@ def start_engine(
         LocalEngineError: it cannot be fetched, started or reached; what was begun is stopped again.
         UsageError: `heap` is no heap size.
     """
-    build = find_build(name)
-    build = replace(build, settings=(*build.settings, *(settings or {}).items()))
-    port = build.port if port is None else port
-    server_process.check_heap(heap)
-    account = server_process.server_account()
-    layout = _engine_home()
-    layout.create(account)
-    waiting = f"Waiting for another es-sbert to start or stop {name} on port {port} …"
-    with storage_errors(layout.home), file_lock(layout.lock_file(name, port), lambda: progress(waiting)):
-        engine = layout.read_state(name, port)
-        if engine is not None:
-            progress(f"{build.product} {engine.version} is already running on port {port}.")
-            if engine.version != build.version:
-                progress(
-                    f"es-sbert now starts {build.label} as {name}; for that, stop this one: {_down_command(name, port)}"
-                )
-            else:
-                _report_missing_features(build, progress)
-            _wait_until_ready(engine, timeout, progress)
-            return engine
-        _check_port_free(build, port, layout)
-        engine = _launch(build, port, heap, layout, account, progress)
-        try:
-            seconds = _wait_until_ready(engine, timeout, progress)
-        except BaseException:
-            # Also on Ctrl-C: do not leave a server running that the caller does not know of.
-            server_process.stop_process(engine.pid, engine.started, grace=SHUTDOWN_SECONDS)
-            layout.remove_state(engine)
-            raise
-    progress(f"Ready after {seconds:.0f} s; log: {engine.log}")
-    _report_missing_features(build, progress)
+    plan = _start_plan(name, 1, port, heap, settings, None)
+    [engine] = _start(plan, timeout, progress)
     return engine
 
 
+def start_cluster(
+    name: str,
+    *,
+    nodes: int = 3,
+    port: int | None = None,
+    heap: str = DEFAULT_NODE_HEAP,
+    timeout: float = DEFAULT_TIMEOUT,
+    settings: Mapping[str, str] | None = None,
+    data: Path | None = None,
+    progress: ProgressCallback = _no_progress,
+) -> RunningCluster:
+    """Start a cluster, or those of its nodes that do not run, and wait until all have joined.
+
+    Args:
+        name: As `start_engine` takes it.
+        nodes: How many, 2 to 9.
+        port: HTTP port of the first node; the others have the following ones. Nodes talk to each other on the port
+            50 above.
+        heap: Java heap of each node.
+        timeout: Seconds to wait until all nodes answer and have joined.
+        settings: Of the configuration file of every node that is started now.
+        data: Folder for the data of all nodes; None keeps them with the nodes' configuration and logs.
+        progress: Called with one line for each step.
+
+    Raises:
+        LocalEngineError: as `start_engine`, or a single server or another cluster runs on these ports. Nodes that
+            were started are stopped again.
+        UsageError: `heap` is no heap size, or the number of nodes is out of range.
+    """
+    if not 2 <= nodes <= _MAX_NODES:
+        raise UsageError(f"a cluster cannot have {nodes} nodes", f"Start 2 to {_MAX_NODES} nodes.")
+    plan = _start_plan(name, nodes, port, heap, settings, data)
+    return RunningCluster(plan, _start(plan, timeout, progress))
+
+
+def start_node(cluster: RunningCluster, port: int, *, timeout: float = DEFAULT_TIMEOUT) -> RunningCluster:
+    """Start one stopped node of a cluster with the data that it had, and wait until it has joined the others.
+
+    Args:
+        port: HTTP port of the node.
+
+    Raises:
+        LocalEngineError: it cannot be started, or finds no master.
+    """
+    [node] = _start(cluster.plan, timeout, _no_progress, only=port)
+    return replace(cluster, nodes=tuple(node if each.port == port else each for each in cluster.nodes))
+
+
+def _start_plan(
+    name: str, nodes: int, port: int | None, heap: str, settings: Mapping[str, str] | None, data: Path | None
+) -> StartPlan:
+    build = find_build(name)
+    build = replace(build, settings=(*build.settings, *(settings or {}).items()))
+    port = build.port if port is None else port
+    # The ports for the talk between nodes have to exist too.
+    if nodes > 1 and server_process.transport_port(port + nodes - 1) > 65535:
+        raise UsageError(f"port {port} is too high for a cluster of {nodes} nodes", "Choose one below 65400.")
+    return StartPlan(build, tuple(range(port, port + nodes)), server_process.check_heap(heap), data)
+
+
+def _start(
+    plan: StartPlan, timeout: float, progress: ProgressCallback, *, only: int | None = None
+) -> tuple[RunningEngine, ...]:
+    """Start the servers of a plan that do not run, and wait for all.
+
+    Args:
+        only: Port of the one server to start and to wait for; None is all.
+    """
+    build = plan.build
+    account = server_process.server_account()
+    layout = _engine_home()
+    layout.create(account)
+    wanted = plan.ports if only is None else (only,)
+    with storage_errors(layout.home), _locked(layout, build.name, plan.ports, progress):
+        states = {port: layout.read_state(build.name, port) for port in plan.ports}
+        running = {port: engine for port, engine in states.items() if engine is not None}
+        check_nodes(build, plan.ports, list(running.values()))
+        _report_running(plan, running, progress)
+        missing = [port for port in wanted if port not in running]
+        for port in missing:
+            # Elasticsearch's server ends a moment after its launcher, which may be all that was killed.
+            if (last := layout.last_state(build.name, port)) is not None:
+                server_process.wait_for_group(last.pid)
+        check_ports_free(build, plan.ports, missing, layout)
+        if missing:
+            # Before the download, which may take minutes: what would fail afterwards should be said at once.
+            check_data(build, plan.ports, layout)
+        started: list[RunningEngine] = []
+        try:
+            for port in missing:
+                running[port] = _launch(plan, port, layout, account, progress)
+                started.append(running[port])
+            engines = tuple(running[port] for port in wanted)
+            nodes = len(plan.ports) if only is None else None
+            seconds = wait_until_ready(engines, timeout, progress, nodes=nodes)
+        except BaseException:
+            # Also on Ctrl-C: do not leave a server running that the caller does not know of.
+            _stop(layout, started)
+            raise
+    if started:
+        progress(f"Ready after {seconds:.0f} s; log: {', '.join(str(engine.log) for engine in started)}")
+    _report_missing_features(build, progress)
+    return engines
+
+
 def stop_engine(engine: RunningEngine, *, purge: bool = False) -> None:
-    """Stop a server; no error if it has ended already.
+    """Stop a server, or one node of a cluster; no error if it has ended already.
 
     Args:
         purge: Also remove its data and logs.
@@ -148,41 +223,60 @@ def stop_engine(engine: RunningEngine, *, purge: bool = False) -> None:
         LocalEngineError: it belongs to another user or does not end.
     """
     layout = _engine_home()
-    with storage_errors(layout.home), file_lock(layout.lock_file(engine.name, engine.port), lambda: None):
-        server_process.stop_process(engine.pid, engine.started, grace=SHUTDOWN_SECONDS)
-        current = layout.read_state(engine.name, engine.port)
-        if current is None:
-            layout.remove_state(engine)
-            if purge and engine.work.exists():
-                shutil.rmtree(engine.work)
+    with storage_errors(layout.home), _locked(layout, engine.name, (engine.port,)):
+        _stop(layout, [engine], purge=purge)
+
+
+def stop_cluster(nodes: Sequence[RunningEngine], *, purge: bool = False) -> None:
+    """Stop the nodes of one cluster, or a single server; no error if some have ended already.
+
+    Args:
+        nodes: Those that may run, one at least.
+        purge: Also remove data and logs, those of nodes that do not run included.
+
+    Raises:
+        LocalEngineError: a node belongs to another user or does not end.
+    """
+    layout = _engine_home()
+    name, ports = nodes[0].name, nodes[0].all_ports
+    with storage_errors(layout.home), _locked(layout, name, ports):
+        _stop(layout, nodes, purge=purge)
+        for port in ports:
+            if layout.read_state(name, port) is None:
+                layout.forget(name, port, purge=purge)
 
 
 def running_engines() -> list[RunningEngine]:
-    """The servers that run at the moment, by name and port."""
+    """The servers and nodes that run at the moment, by name and port."""
     return _engine_home().running_engines()
 
 
 def purge_stopped(name: str, port: int | None = None) -> list[Path]:
-    """Remove data and logs of servers that do not run.
+    """Remove data and logs of servers that do not run, and of clusters of which no node runs.
 
     Args:
-        port: Only of the server on that port; None is all of that name.
+        port: Only of the server on that port, or of the cluster with a node on it; None is all of that name.
 
     Returns:
         The folders removed.
     """
     layout = _engine_home()
+    build = find_build(name)
+    found: dict[int, tuple[int, ...]] = {}
     removed = []
     with storage_errors(layout.home):
-        for work in sorted(layout.servers.glob(f"{find_build(name).name}-{port or '*'}")):
+        for work in sorted(layout.servers.glob(f"{name}-*")):
             prefix, _, suffix = work.name.rpartition("-")
             if prefix != name or not suffix.isdecimal():
                 continue  # another build with the same prefix, or the user's copy
-            its_port = int(suffix)
-            with file_lock(layout.lock_file(name, its_port), lambda: None):
-                if layout.read_state(name, its_port) is None:
-                    shutil.rmtree(work)
-                    removed.append(work)
+            ports = server_process.cluster_ports(build, work) or (int(suffix),)
+            if port is None or port in (int(suffix), *ports):
+                found[int(suffix)] = ports
+        for its_port, ports in found.items():
+            with _locked(layout, name, sorted({its_port, *ports})):
+                if all(layout.read_state(name, each) is None for each in (its_port, *ports)):
+                    layout.forget(name, its_port, purge=True)
+                    removed.append(layout.work(name, its_port))
     return removed
 
 
@@ -190,28 +284,53 @@ def _engine_home() -> EngineHome:
     return EngineHome.from_environment(os.environ, root=os.geteuid() == 0)
 
 
-def _check_port_free(build: EngineBuild, port: int, layout: EngineHome) -> None:
-    try:
-        if port_is_free(port):
-            return
-    except PermissionError:
+@contextmanager
+def _locked(
+    layout: EngineHome, name: str, ports: Sequence[int], progress: ProgressCallback = _no_progress
+) -> Iterator[None]:
+    """Hold the locks of servers, in ascending order so that two commands never wait for each other."""
+    with ExitStack() as stack:
+        for port in sorted(ports):
+            waiting = f"Waiting for another es-sbert to start or stop {name} on port {port} …"
+            stack.enter_context(file_lock(layout.lock_file(name, port), partial(progress, waiting)))
+        yield
+
+
+def _stop(layout: EngineHome, engines: Sequence[RunningEngine], *, purge: bool = False) -> None:
+    """Stop servers at the same time: a node that waits for others which are gone takes longer to end."""
+    if not engines:
+        return
+    with ThreadPoolExecutor(len(engines)) as pool:
+        ended = [
+            pool.submit(server_process.stop_process, engine.pid, engine.started, grace=SHUTDOWN_SECONDS)
+            for engine in engines
+        ]
+    for engine, future in zip(engines, ended, strict=True):
+        future.result()
+        if layout.read_state(engine.name, engine.port) is None:
+            layout.forget(engine.name, engine.port, purge=purge)
+
+
+def _report_running(plan: StartPlan, running: Mapping[int, RunningEngine], progress: ProgressCallback) -> None:
+    """Say what already runs.
+
+    Raises:
+        LocalEngineError: only some nodes run, and they are of another version than the missing ones would be.
+    """
+    build = plan.build
+    for engine in running.values():
+        progress(f"{build.product} {engine.version} is already running on port {engine.port}.")
+    others = [engine for engine in running.values() if engine.version != build.version]
+    if others and len(running) < len(plan.ports):
         raise LocalEngineError(
-            f"port {port} is reserved for root on this machine", f"Choose one above 1023: --port {build.port}"
-        ) from None
-    other_port = f"es-sbert engine up {build.name} --port {port + 1}"
-    for engine in layout.running_engines():
-        if engine.port == port:
-            raise LocalEngineError(
-                f"port {port} is in use by {engine.name} {engine.version}, which es-sbert started",
-                f"Stop that first: es-sbert engine down {engine.name} --port {port}, or take another: {other_port}",
-            )
-    version = listening_version(port)
-    if version is None:
-        raise LocalEngineError(f"port {port} is in use by another program", f"Take another port: {other_port}")
-    raise LocalEngineError(
-        f"port {port} is in use by a search engine {version} that es-sbert did not start",
-        f"Use that one with --url http://localhost:{port}, or take another port: {other_port}",
-    )
+            f"the running nodes of the cluster are {build.product} {others[0].version}, and es-sbert now starts "
+            f"{build.label} as {build.name}",
+            f"Stop the cluster before you start it with all nodes: {others[0].down_command}",
+        )
+    if others:
+        progress(
+            f"es-sbert now starts {build.label} as {build.name}; for that, stop this one: {others[0].down_command}"
+        )
 
 
 def _report_missing_features(build: EngineBuild, progress: ProgressCallback) -> None:
@@ -223,50 +342,21 @@ def _report_missing_features(build: EngineBuild, progress: ProgressCallback) -> 
         )
 
 
-def _check_data_version(build: EngineBuild, port: int, layout: EngineHome) -> None:
-    """Refuse data that a later version has written: the server would end with an exception of Java's."""
-    work = layout.work(build.name, port)
-    found = server_process.data_version(build, work)
-    if found is None or _version_tuple(found) <= _version_tuple(build.version):
-        return
-    remedy = f"Remove it: {_down_command(build.name, port)} --purge"
-    for other in ENGINES.values():
-        place = layout.work(other.name, port)
-        if (
-            other.product == build.product
-            and _version_tuple(other.version) >= _version_tuple(found)
-            and not place.exists()
-        ):
-            keep = f"mv {work} {place} && es-sbert engine up {other.name} --port {port}"
-            remedy = f"Keep it, with {other.label}: {keep}. Or remove it: {_down_command(build.name, port)} --purge"
-            break
-    raise LocalEngineError(f"{work} holds data of {build.product} {found}, which {build.label} cannot open", remedy)
-
-
-def _version_tuple(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
-
-
-def _down_command(name: str, port: int) -> str:
-    return f"es-sbert engine down {name} --port {port}"
-
-
 def _launch(
-    build: EngineBuild, port: int, heap: str, layout: EngineHome, account: Account | None, progress: ProgressCallback
+    plan: StartPlan, port: int, layout: EngineHome, account: Account | None, progress: ProgressCallback
 ) -> RunningEngine:
     """Install what is missing, start the process and write the note about it."""
-    # Before the download, which may take minutes: what would fail afterwards should be said at once.
-    _check_data_version(build, port, layout)
+    build = plan.build_of(port)
     jdk = find_jdk(build.minimum_jdk, os.environ, account)
     work = layout.work(build.name, port)
     home = layout.dist / build.folder_name
     if not home.is_dir():
         home = install(build, layout.dist, find_maven(os.environ, progress).fetch, progress)
-    console = server_process.prepare_work_folder(build, home, port, work, account)
+    console = server_process.prepare_work_folder(build, home, port, work, account, plan.cluster_ports)
     who = f" as {account.name}" if account else ""
-    progress(f"Starting {build.label} on port {port}{who} with Java {jdk.version} ({jdk.home}), {heap} heap …")
+    progress(f"Starting {build.label} on port {port}{who} with Java {jdk.version} ({jdk.home}), {plan.heap} heap …")
     command = [str(home / build.launcher)]
-    environment = server_process.server_environment(build, jdk.home, heap, work, os.environ)
+    environment = server_process.server_environment(build, jdk.home, plan.heap, work, os.environ)
     pid = server_process.start_process(command, folder=home, environment=environment, console=console, account=account)
     engine = RunningEngine(
         name=build.name,
@@ -278,54 +368,7 @@ def _launch(
         started=server_process.process_identity(pid) or "ended",
         work=work,
         log=console,
+        cluster_ports=plan.cluster_ports,
     )
     layout.write_state(engine)
     return engine
-
-
-def _wait_until_ready(engine: RunningEngine, timeout: float, progress: ProgressCallback) -> float:
-    """Wait until the server answers and its indices are open; the seconds it took.
-
-    A server whose indices stay red (a broken one among them) counts as ready after a while: the engine itself
-    works, and is needed to repair or delete them.
-    """
-    begin = time.monotonic()
-    answered: float | None = None
-    told = begin
-    while True:
-        status = cluster_status(engine.port)
-        now = time.monotonic()
-        if status is not None:
-            answered = answered or now
-            if status != "red" or now - answered > _RED_STATUS_SECONDS:
-                return now - begin
-        if not engine.is_alive:
-            raise _startup_failure(engine)
-        if now - begin > timeout:
-            raise LocalEngineError(
-                f"{engine.name} {engine.version} does not answer on port {engine.port} after {timeout:g} s"
-                + _log_tail(engine.log),
-                "Give a slow machine longer (--timeout 600), or find the reason in the log.",
-            )
-        if now - told >= 10:
-            told = now
-            progress(f"Still waiting ({now - begin:.0f} s) …")
-        time.sleep(_POLL)
-
-
-def _startup_failure(engine: RunningEngine) -> LocalEngineError:
-    code = server_process.process_exit_code(engine.pid)
-    with_code = "" if code is None else f" with exit code {code}"
-    return LocalEngineError(
-        f"{engine.name} {engine.version} ended{with_code} while starting" + _log_tail(engine.log),
-        "The log names the reason; too little memory is the most frequent one (--heap 512m). If its data is from "
-        f"another version or damaged, start afresh: {_down_command(engine.name, engine.port)} --purge",
-    )
-
-
-def _log_tail(log: Path) -> str:
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return f"; it wrote no log ({log})"
-    return f"; the last lines of {log}:\n" + "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])

@@ -194,6 +194,13 @@ def stop_process(pid: int, started: str, *, grace: float) -> None:
         _children.pop(pid).wait()
 
 
+def wait_for_group(leader: int) -> None:
+    """Wait a while until no process of a group is left whose leader has ended."""
+    deadline = time.monotonic() + 10.0
+    while process_identity(leader) is None and _group_members(leader) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def _group_members(leader: int) -> dict[int, str]:
     """Processes of a process group by id, with their identities."""
     members = {}
@@ -243,16 +250,28 @@ def check_heap(heap: str) -> str:
     return heap
 
 
-def settings_file(build: EngineBuild, port: int, work: Path) -> str:
-    """`elasticsearch.yml` or `opensearch.yml`; JSON strings are YAML strings."""
+# Neither the default HTTP ports of the builds nor 9300, the usual transport port, are reached by it.
+TRANSPORT_OFFSET = 50
+
+
+def transport_port(port: int) -> int:
+    """Where a node listens for the other nodes; it stays the same, so that they find a node that was restarted."""
+    return port + TRANSPORT_OFFSET
+
+
+def settings_file(build: EngineBuild, port: int, work: Path, cluster_ports: Sequence[int] = ()) -> str:
+    """`elasticsearch.yml` or `opensearch.yml`; JSON strings are YAML strings.
+
+    Args:
+        port: HTTP port of this server.
+        cluster_ports: HTTP ports of all nodes of its cluster; empty for a single server.
+    """
     settings = {
         "cluster.name": f"es-sbert-{build.name}",
         "node.name": f"{build.name}-{port}",
-        "discovery.type": "single-node",
+        **_discovery_settings(build, port, cluster_ports),
         "network.host": LOOPBACK,
         "http.port": str(port),
-        # Any free port: nobody connects to it, and a fixed one would collide with other servers.
-        "transport.port": "0",
         "path.data": str(work / "data"),
         "path.logs": str(work / "logs"),
         # On a disk that is 95 % full the servers turn indices read-only: a surprise on a work machine.
@@ -264,13 +283,44 @@ def settings_file(build: EngineBuild, port: int, work: Path) -> str:
     )
 
 
+def _discovery_settings(build: EngineBuild, port: int, cluster_ports: Sequence[int]) -> dict[str, str]:
+    if not cluster_ports:
+        # Any free port: nobody connects to it, and a fixed one would collide with other servers.
+        return {"discovery.type": "single-node", "transport.port": "0"}
+    return {
+        f"cluster.initial_{build.master_term}_nodes": ",".join(f"{build.name}-{each}" for each in cluster_ports),
+        "discovery.seed_hosts": ",".join(f"{LOOPBACK}:{transport_port(each)}" for each in cluster_ports),
+        "transport.port": str(transport_port(port)),
+    }
+
+
+def cluster_ports(build: EngineBuild, work: Path) -> tuple[int, ...] | None:
+    """HTTP ports of the nodes that the server of a work folder last formed a cluster with.
+
+    Returns:
+        Empty for a single server; None if the folder has no configuration file.
+    """
+    settings = _settings_path(build, work)
+    if not settings.exists():
+        return None
+    text = settings.read_text(encoding="utf-8", errors="replace")
+    names = re.search(rf'^cluster\.initial_{build.master_term}_nodes: "(.+)"$', text, re.MULTILINE)
+    return tuple(int(name.rpartition("-")[2]) for name in names[1].split(",")) if names else ()
+
+
+def holds_data(work: Path) -> bool:
+    """Whether a server has written data into a work folder."""
+    data = work / "data"
+    return data.exists() and any(data.iterdir())
+
+
 def data_version(build: EngineBuild, work: Path) -> str | None:
     """The version of the server that last started on a work folder; None where there is no data.
 
     Servers open data of earlier versions only. Every start writes its version into the configuration file.
     """
-    data, settings = work / "data", _settings_path(build, work)
-    if not settings.exists() or not data.exists() or not any(data.iterdir()):
+    settings = _settings_path(build, work)
+    if not settings.exists() or not holds_data(work):
         return None
     written = _VERSION_IN_FIRST_LINE.match(settings.read_text(encoding="utf-8", errors="replace"))
     return written[1] if written else None
@@ -311,8 +361,18 @@ def server_environment(
     }
 
 
-def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, account: Account | None) -> Path:
+def prepare_work_folder(
+    build: EngineBuild,
+    home: Path,
+    port: int,
+    work: Path,
+    account: Account | None,
+    cluster_ports: Sequence[int] = (),
+) -> Path:
     """Recreate a server's folders, except its data and earlier logs.
+
+    Args:
+        cluster_ports: HTTP ports of all nodes of its cluster; empty for a single server.
 
     Returns:
         The file for the server's console output; the previous run's file is kept in the same folder.
@@ -324,7 +384,7 @@ def prepare_work_folder(build: EngineBuild, home: Path, port: int, work: Path, a
     if conf.exists():
         shutil.rmtree(conf)
     shutil.copytree(home / "config", conf)
-    _settings_path(build, work).write_text(settings_file(build, port, work), encoding="utf-8")
+    _settings_path(build, work).write_text(settings_file(build, port, work, cluster_ports), encoding="utf-8")
     options = conf / "jvm.options"
     options.write_text(redirect_jvm_files(options.read_text(encoding="utf-8"), work / "logs"), encoding="utf-8")
     console = work / "logs" / "console.log"

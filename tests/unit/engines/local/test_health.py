@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from es_sbert.engines.local.local_engine import cluster_status, listening_version, port_is_free
+from es_sbert.engines.local.server_health import cluster_health, listening_version, port_is_free
 
 
 @pytest.fixture(
@@ -42,7 +42,7 @@ def chatty_port(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def test_non_engine_server_has_no_status(chatty_port: int) -> None:
-    assert cluster_status(chatty_port) is None
+    assert cluster_health(chatty_port) is None
     assert listening_version(chatty_port) is None
     assert not port_is_free(chatty_port)
 
@@ -55,7 +55,7 @@ def test_just_closed_port_is_free() -> None:
             accepted.close()  # the server's side closes first and lingers in TIME_WAIT
         assert not port_is_free(port)
     assert port_is_free(port)
-    assert cluster_status(port) is None
+    assert cluster_health(port) is None
 
 
 def test_port_bound_to_all_interfaces_is_taken() -> None:

@@ -70,8 +70,8 @@ def test_state_of_a_dead_process_is_ignored(home: EngineHome) -> None:
 
 def test_remove_state_is_idempotent(home: EngineHome) -> None:
     home.write_state(engine())
-    home.remove_state(engine())
-    home.remove_state(engine())
+    home.forget("es9", 9200)
+    home.forget("es9", 9200)
     assert list(home.state.iterdir()) == []
 
 

@@ -1,0 +1,223 @@
+"""A cluster of several nodes for tests: where its shards are, and nodes that are killed, frozen and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.engines.local import RunningEngine, start_cluster, start_node, stop_cluster, stop_engine
+from es_sbert.engines.local.server_health import port_is_free
+from tests.conftest import build_of, free_ports
+from tests.memory import folder_in_memory
+
+NODES = 3
+_STARTED_WITHIN = 500.0  # seconds; a loaded machine takes minutes
+# A node that does not answer is removed from the cluster after some seconds instead of half a minute.
+_FAULT_DETECTION = {
+    f"cluster.fault_detection.{check}_check.{setting}": value
+    for check in ("leader", "follower")
+    for setting, value in (("interval", "500ms"), ("timeout", "3s"), ("retry_count", "2"))
+}
+
+
+class Cluster:
+    """A cluster of which only the addresses are known.
+
+    Nodes are numbered from 0, in the order of their addresses.
+
+    Attributes:
+        urls: Of all nodes.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self.urls = tuple(urls)
+
+    @property
+    def url(self) -> str:
+        """All addresses, separated by commas."""
+        return ",".join(self.urls)
+
+    def call(self, path: str, method: str = "GET", body: Any = None, *, node: int | None = None) -> Any:
+        """The JSON that a node answers; HTTP errors are raised.
+
+        Args:
+            node: Which node to ask; None is the first one that can be reached.
+        """
+        asked = self._reachable_urls() if node is None else (self.urls[node],)
+        for url in asked[:-1]:
+            try:
+                return _call(url, path, method, body)
+            except urllib.error.HTTPError:
+                raise
+            except OSError:
+                continue  # this node does not run
+        return _call(asked[-1], path, method, body)
+
+    def wait_until(self, status: str = "green", *, nodes: int = NODES, index: str = "") -> None:
+        """Wait until the cluster has a number of nodes and its shards are allocated.
+
+        pytest's own timeout ends this if that never happens.
+
+        Args:
+            status: `green`, or `yellow`, which includes green.
+            index: The one whose shards count; empty is all.
+        """
+        while True:
+            with suppress(OSError):  # HTTP errors among them, as of a node without a master
+                health = self.call(f"/_cluster/health/{index}")
+                if health["number_of_nodes"] == nodes and not health["timed_out"]:
+                    if health["status"] == "green" and not health["relocating_shards"]:
+                        return
+                    if status == "yellow" and health["status"] in ("yellow", "green"):
+                        return
+            time.sleep(0.1)
+
+    def node_of_primary(self, index: str, shard: int = 0) -> int:
+        """The node that holds the primary of a shard."""
+        [node] = self._nodes_of_shard(index, shard, "p")
+        return node
+
+    def nodes_of_replicas(self, index: str, shard: int = 0) -> list[int]:
+        """The nodes that hold replicas of a shard."""
+        return self._nodes_of_shard(index, shard, "r")
+
+    def node_of_master(self) -> int:
+        """The elected master, which OpenSearch calls cluster manager."""
+        state = self.call("/_cluster/state/master_node,nodes")
+        return self._number(state["nodes"][state["master_node"]]["name"])
+
+    def restored(self) -> AbstractContextManager[OwnCluster]:
+        """For a test that breaks the cluster; skipped where the processes are not those of this test run."""
+        pytest.skip("needs a cluster whose nodes the tests have started")
+
+    def _nodes_of_shard(self, index: str, shard: int, kind: str) -> list[int]:
+        rows = self.call(f"/_cat/shards/{index}?format=json")
+        names = [row["node"] for row in rows if (row["shard"], row["prirep"]) == (str(shard), kind) and row["node"]]
+        return [self._number(name) for name in names]
+
+    def _number(self, name: str) -> int:
+        """Of a node by its name, which ends with its HTTP port."""
+        return [url.rpartition(":")[2] for url in self.urls].index(name.rpartition("-")[2])
+
+    def _reachable_urls(self) -> tuple[str, ...]:
+        """Addresses of nodes that answer or refuse at once."""
+        return self.urls
+
+
+class OwnCluster(Cluster):
+    """A cluster whose nodes can be killed, frozen and started again. They keep their numbers, ports and data.
+
+    Args:
+        engine: `es9`, `es8` or `opensearch`; the build is that of the tests.
+        data: Folder of the nodes' data; None is next to their logs.
+        settings: Of every node's configuration file.
+    """
+
+    def __init__(self, engine: str, *, data: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self.engine = engine
+        self._options: dict[str, Any] = {
+            "nodes": NODES,
+            "port": free_ports(NODES),
+            "timeout": _STARTED_WITHIN,
+            "settings": {**_FAULT_DETECTION, **(settings or {})},
+            "data": data,
+        }
+        self._cluster = start_cluster(build_of(engine), **self._options)
+        self._frozen: set[int] = set()
+        super().__init__(self._cluster.urls)
+
+    @property
+    def nodes(self) -> tuple[RunningEngine, ...]:
+        """The nodes by number, also those that were stopped."""
+        return self._cluster.nodes
+
+    def kill(self, *numbers: int) -> None:
+        """SIGKILL to nodes, at the same time; returns when nothing listens on their ports any more."""
+        for number in numbers:
+            os.killpg(self.nodes[number].pid, signal.SIGKILL)
+        for number in numbers:
+            self._frozen.discard(number)
+            stop_engine(self.nodes[number])  # nothing is left to stop, but its exit status must be collected
+            while not port_is_free(self.nodes[number].port):
+                time.sleep(0.05)
+
+    def stop(self, number: int) -> None:
+        """Stop a node as an operator does."""
+        stop_engine(self.nodes[number])
+
+    def start(self, number: int) -> None:
+        """Start a stopped node; returns when it has joined the others, with shards still to be recovered.
+
+        With several nodes down, the first start may wait for a majority: use `restore`.
+        """
+        self._cluster = start_node(self._cluster, self.nodes[number].port, timeout=_STARTED_WITHIN)
+
+    def restart(self, number: int) -> None:
+        """Stop a node as an operator does, and start it."""
+        self.stop(number)
+        self.start(number)
+
+    def freeze(self, number: int) -> None:
+        """A node keeps its connections, takes new ones, and answers none."""
+        os.killpg(self.nodes[number].pid, signal.SIGSTOP)
+        self._frozen.add(number)
+
+    def resume(self, number: int) -> None:
+        """A frozen node goes on."""
+        os.killpg(self.nodes[number].pid, signal.SIGCONT)
+        self._frozen.discard(number)
+
+    def restore(self) -> None:
+        """Resume and start nodes until all are in the cluster again and every shard is allocated."""
+        for number in tuple(self._frozen):
+            self.resume(number)
+        self._cluster = start_cluster(build_of(self.engine), **self._options)
+        self.wait_until("green")
+
+    def _reachable_urls(self) -> tuple[str, ...]:
+        return tuple(url for number, url in enumerate(self.urls) if number not in self._frozen)
+
+    @contextmanager
+    def restored(self) -> Iterator[OwnCluster]:
+        """For a test that breaks the cluster: all nodes run and all shards are allocated before and afterwards."""
+        self.restore()
+        try:
+            yield self
+        finally:
+            self.restore()
+
+    def purge(self) -> None:
+        """Stop all nodes and remove their data."""
+        for number in tuple(self._frozen):
+            self.resume(number)
+        stop_cluster(self.nodes, purge=True)
+
+
+@contextmanager
+def own_cluster(engine: str, settings: Mapping[str, str] | None = None) -> Iterator[OwnCluster]:
+    """A cluster that is stopped and removed at the end, with its data in memory where that is possible."""
+    with folder_in_memory() as folder:
+        cluster = OwnCluster(engine, data=folder, settings=settings)
+        try:
+            yield cluster
+        finally:
+            cluster.purge()
+
+
+def _call(url: str, path: str, method: str, body: Any) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{url}{path}", data, {"content-type": "application/json"}, method=method)
+    # Without the proxies of the environment: the server is on this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=60) as response:
+        return json.loads(response.read())
