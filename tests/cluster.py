@@ -22,11 +22,15 @@ from tests.memory import folder_in_memory
 
 NODES = 3
 _STARTED_WITHIN = 500.0  # seconds; a loaded machine takes minutes
-# A node that does not answer is removed from the cluster after some seconds instead of half a minute.
+# A node that does not answer is removed from the cluster after some seconds instead of half a minute, and a new master
+# does not wait for it.
 _FAULT_DETECTION = {
-    f"cluster.fault_detection.{check}_check.{setting}": value
-    for check in ("leader", "follower")
-    for setting, value in (("interval", "500ms"), ("timeout", "3s"), ("retry_count", "2"))
+    **{
+        f"cluster.fault_detection.{check}_check.{setting}": value
+        for check in ("leader", "follower")
+        for setting, value in (("interval", "500ms"), ("timeout", "3s"), ("retry_count", "2"))
+    },
+    "cluster.publish.timeout": "5s",
 }
 
 

@@ -25,7 +25,8 @@ from es_sbert.engines.local.engine_home import EngineHome, RunningEngine
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.server_process import process_identity, server_account
 from es_sbert.filesystem import file_lock
-from tests.conftest import free_port
+from tests.cluster import NODES
+from tests.conftest import free_port, free_ports
 from tests.e2e.cli_support import Cli, cli_in_process
 from tests.tiny import write_tiny_bert
 
@@ -329,6 +330,42 @@ def test_port_used_by_another_engine_is_refused(home: Home, es9_url: str) -> Non
     assert f"port {taken} is in use by a search engine 9." in done.stderr
     assert f"--url http://localhost:{taken}" in done.stderr
     assert http(es9_url, "/_cluster/health")["status"] in ("green", "yellow")
+
+
+@pytest.mark.cluster
+def test_up_restarts_a_killed_node_and_down_purges_all(home: Home) -> None:
+    port = free_ports(NODES)
+    urls = [f"http://localhost:{port + number}" for number in range(NODES)]
+    up = ("up", NAME, "--port", str(port), "--nodes", str(NODES))
+    first = home.run(*up)
+    assert first.stdout == f"{urls[0]}\n"
+    assert f"All 3 nodes: {','.join(urls)}" in first.stderr
+    assert first.stderr.count("512m heap") == NODES
+
+    def nodes() -> list[dict[str, object]]:
+        return [each for number in range(NODES) for each in home.servers(port + number)]
+
+    before = nodes()
+    assert [node["cluster_ports"] for node in before] == [[port, port + 1, port + 2]] * NODES
+    again = home.run(*up)
+    assert again.stdout == first.stdout
+    assert again.stderr.count("is already running") == NODES
+    assert nodes() == before
+
+    os.killpg(int(str(before[1]["pid"])), signal.SIGKILL)
+    listed = home.run("list")
+    assert f"port {port + 1}, node 2 of 3, is not running; start it: es-sbert engine {' '.join(up)}" in listed.stderr
+    third = home.run(*up)
+    assert third.stdout == first.stdout
+    assert third.stderr.count("Starting Elasticsearch") == 1
+    after = nodes()
+    assert [after[0], after[2]] == [before[0], before[2]]
+    assert after[1]["started"] != before[1]["started"]
+
+    os.killpg(int(str(before[0]["pid"])), signal.SIGKILL)
+    home.run("down", "--port", str(port + 2), "--purge")
+    left = [path.name for folder in ("servers", "state") for path in (home.state.parent / folder).iterdir()]
+    assert left == []
 
 
 @pytest.fixture

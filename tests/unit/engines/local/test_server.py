@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +17,6 @@ from es_sbert.engines.local.server_process import settings_file
 from es_sbert.errors import LocalEngineError, UsageError
 from tests.conftest import free_port
 from tests.unit.engines.local.test_state import engine
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A fresh home that the servers' user may enter; pytest's own folders are closed."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        monkeypatch.setenv("ES_SBERT_ENGINE_HOME", f"{folder}/engines")
-        yield Path(folder, "engines")
 
 
 @pytest.fixture

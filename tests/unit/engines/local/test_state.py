@@ -12,7 +12,9 @@ from es_sbert.engines.local.server_process import process_identity
 from es_sbert.errors import LocalEngineError
 
 
-def engine(name: str = "es9", port: int = 9200, started: str | None = None) -> RunningEngine:
+def engine(
+    name: str = "es9", port: int = 9200, started: str | None = None, cluster_ports: tuple[int, ...] = ()
+) -> RunningEngine:
     """A note about this very test process, which is alive."""
     return RunningEngine(
         name=name,
@@ -23,6 +25,7 @@ def engine(name: str = "es9", port: int = 9200, started: str | None = None) -> R
         started=started or process_identity(os.getpid()) or "",
         work=Path("/w"),
         log=Path("/w/logs/console.log"),
+        cluster_ports=cluster_ports,
     )
 
 
