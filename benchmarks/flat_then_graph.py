@@ -121,7 +121,7 @@ def measure(engine: Engine, way: str, vectors: Vectors, queries: Vectors) -> dic
         engine.refresh(index)
     total = time.perf_counter() - begin
     found, took = recall(engine, index, vectors, queries)
-    segments = sum(engine.count_segments(index))
+    segments = sum(engine.count_segments(index).values())
     delete(engine.info.url, index)
     return {"loaded": loaded, "total": total, "recall": found, "took": took, "segments": segments}
 

@@ -17,7 +17,8 @@
     │   ├── AccessDenied           401 or 403
     │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch, or a version that is too old
     │   │   └── FeatureMissing     the engine lacks a module that the request needs (also a RequestFailed)
-    │   ├── RequestFailed          the engine answered with an error
+    │   ├── RequestFailed          the engine answered with an error, or for some of the shards only
+    │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one
     │   └── LocalEngineError       `es-sbert engine` cannot download, start or stop a server
     ├── VectorIndexError
     │   ├── IndexMissing
@@ -139,6 +140,10 @@ class RequestFailed(EngineError):
     def __init__(self, message: str, remedy: str, status: int = 0) -> None:
         super().__init__(message, remedy)
         self.status = status
+
+
+class PointInTimeLost(RequestFailed):
+    """A point in time has expired, or was lost with its node."""
 
 
 class FeatureMissing(UnsupportedEngine, RequestFailed):

@@ -21,6 +21,7 @@ from es_sbert.analysis.text_collection import (
     pick_fields,
 )
 from es_sbert.engines.engine import BulkItemResult, DocumentKey, Engine, IndexState, Json, document_key
+from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import IndexMismatch, UsageError
@@ -214,14 +215,21 @@ class FieldWriter:
             return []
         reader = TextCollectionBuilder(self._vector)
         query = and_query(and_query({"exists": {"field": self.name}}, self._alias_filter), filter)
-        includes, page = [*reader.text_fields, self.name], min(_PAGE, self._state.result_window)
-        pages = self._engine.scan(self._state.name, query=query, source_includes=includes, page=page)
-        return [
-            FieldUpdate(self.name, hit["_id"], reader.text_of(hit), document_version(hit), None)
+        pages = scan_index(
+            self._engine,
+            self._state.name,
+            query=query,
+            source_includes=[*reader.text_fields, self.name],
+            page=min(_PAGE, self._state.result_window),
+            retrying=self._retrying,
+        )
+        # By key: a document that was written again may come twice.
+        updates = {
+            document_key(hit): FieldUpdate(self.name, hit["_id"], reader.text_of(hit), document_version(hit), None)
             for page in pages
-            for hit in page
-            if document_key(hit) not in assigned
-        ]
+            for hit in page.hits
+        }
+        return [update for key, update in updates.items() if key not in assigned]
 
     def write(self, updates: Sequence[FieldUpdate]) -> FieldUpdateCounts:
         """Update documents, no two updates of one document; returns when all have come to an end.

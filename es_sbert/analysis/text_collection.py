@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Engine, Json
+from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import SourceError
 from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors
 from es_sbert.index.mapping import document_meta_field, named_vectors_query, vector_path
@@ -239,8 +241,9 @@ def read_index(
     filter: Json | None = None,
     fields: Sequence[str] = (),
     on_progress: OnProgress = lambda done, total: None,
+    retrying: Retrier = without_retries,
 ) -> TextCollection:
-    """Read the vectors of an index from one point in time, and the texts that they were made from, sorted by id.
+    """Read the vectors of an index, as `scan_index` reads it, and the texts that they were made from, sorted by id.
 
     Documents without a vector, or with one of another model than the field's, are left out and counted.
 
@@ -250,19 +253,22 @@ def read_index(
         filter: Query that every document must match; None reads all.
         fields: Further fields of each document to keep.
         on_progress: Called with the number of documents read, and that of all documents.
+        retrying: Retries each request.
 
     Raises:
         IndexMissing: no such index.
-        IndexMismatch: no such vector field.
+        IndexMismatch: no such vector field, or the index was replaced while it was read.
         EngineError: the engine failed.
     """
-    state = require_index(engine, index)
+    state = retrying(lambda: require_index(engine, index))
     reader = TextCollectionBuilder(vector_field_from_state(engine, state, vector_field), fields)
     query, size = reader.query(filter), min(_PAGE, state.result_window)
-    total, done = engine.count(index, query), 0
-    for page in engine.scan(index, query=query, source_includes=reader.includes, page=size, vectors=True):
-        reader.add(page)
-        done += len(page)
+    total, done = retrying(lambda: engine.count(index, query)), 0
+    for _, hits, is_rewritten in scan_index(
+        engine, index, query=query, source_includes=reader.includes, page=size, vectors=True, retrying=retrying
+    ):
+        reader.add(reader.without_added(hits) if is_rewritten else hits)
+        done += len(hits)
         on_progress(done, max(done, total))
     # Engines give documents in any order.
     return reader.collection().sorted_by_id()
@@ -331,6 +337,11 @@ class TextCollectionBuilder:
                 self._vectors.append(vectors)
             else:
                 self._file.write(vectors.tobytes())
+
+    def without_added(self, hits: Iterable[Json]) -> list[Json]:
+        """Hits of documents that were not added yet."""
+        added = set(zip(self._ids, (version.routing for version in self._versions), strict=True))
+        return [hit for hit in hits if document_key(hit) not in added]
 
     def text_of(self, hit: Json) -> str:
         """The text of a hit that was embedded; empty if the mapping does not say."""

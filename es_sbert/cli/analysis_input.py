@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
     from es_sbert.analysis.text_collection import OnProgress
     from es_sbert.engines.engine import Json
+    from es_sbert.engines.retry import Retrier
 
 
 # FILES or --index, and how texts are read; collect all but the files with `read_text_collections`.
@@ -36,6 +37,7 @@ source_options = shared.combine_options(
         click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
         click.option("--distinct", is_flag=True, help="Use identical texts only once."),
         shared.format_option,
+        shared.retry_seconds_option,
     ),
     shared.encoder_options,
     shared.connection_options,
@@ -144,7 +146,20 @@ def _read_index(options: Mapping[str, Any], fields: Sequence[str]) -> TextCollec
 
     names, filter = (options["index"], options["vector_field"]), read_filter(options)
     with shared.open_engine(options) as engine, progress_meter() as show:
-        return read_index(engine, *names, filter=filter, fields=fields, on_progress=show)
+        retrying = engine_retrier(options)
+        return read_index(engine, *names, filter=filter, fields=fields, on_progress=show, retrying=retrying)
+
+
+def engine_retrier(options: Mapping[str, Any]) -> Retrier:
+    """Retries requests for --retry-seconds, and tells so."""
+    from es_sbert.engines.retry import RetryPolicy, make_retrier
+
+    return make_retrier(RetryPolicy(options["retry_seconds"]), log_wait)
+
+
+def log_wait(reason: str) -> None:
+    """Tell that a request is tried again."""
+    log_message(f"waiting for the engine: {reason}")
 
 
 def _read_files(

@@ -12,8 +12,9 @@ import click
 from cloup import option_group
 
 from es_sbert import __version__
+from es_sbert.cli import analysis_input
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import OUTPUT_FILE_TYPE, F, FiniteFloatRange, open_engine
+from es_sbert.cli.options import OUTPUT_FILE_TYPE, F, open_engine
 from es_sbert.cli.output import check_output_file, write_output_file
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import escape_unprintable, log_message
@@ -125,7 +126,7 @@ _MAX_REFUSALS_SHOWN = 10
 
 
 def write_field_options(help: str) -> Callable[[F], F]:
-    """--write-field, --dry-run and --retry-seconds.
+    """--write-field and --dry-run.
 
     Args:
         help: What is written.
@@ -134,12 +135,6 @@ def write_field_options(help: str) -> Callable[[F], F]:
         "Writing",
         click.option("--write-field", metavar="FIELD", help=help),
         click.option("--dry-run", is_flag=True, help="With --write-field: write nothing, show how many would change."),
-        click.option(
-            "--retry-seconds",
-            type=FiniteFloatRange(min=0),
-            default=300.0,
-            help="With --write-field or kNN: how long to wait for an engine that is overloaded or does not answer.",
-        ),
     )
 
 
@@ -174,9 +169,11 @@ def field_writer(options: Mapping[str, Any]) -> Iterator[FieldWriter | None]:
 
     with open_engine(options) as engine:
         if not dry_run:
-            require_privileges(engine, index, LOAD)
+            analysis_input.engine_retrier(options)(lambda: require_privileges(engine, index, LOAD))
         policy = RetryPolicy(options["retry_seconds"])
-        writer = FieldWriter(engine, index, options["vector_field"], write_field, policy=policy, on_wait=log_wait)
+        writer = FieldWriter(
+            engine, index, options["vector_field"], write_field, policy=policy, on_wait=analysis_input.log_wait
+        )
         writer.check_owner()
         yield writer
 
@@ -210,11 +207,6 @@ def write_field_values(
     for line in _field_update_lines(counts, writer.name, len(values) - len(updates)):
         log_message(line)
     return 1 if counts.changed or counts.refused else 0
-
-
-def log_wait(reason: str) -> None:
-    """Tell that a request is tried again."""
-    log_message(f"waiting for the engine: {reason}")
 
 
 def _field_update_lines(counts: FieldUpdateCounts, name: str, unchanged: int) -> Iterator[str]:

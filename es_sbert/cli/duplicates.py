@@ -194,7 +194,8 @@ def _uses_knn(method: str, options: dict[str, Any]) -> bool:
     if method != "auto":
         return method == "knn"
     with open_engine(options) as engine:
-        return not fits_memory(engine, index, options["vector_field"], analysis_input.read_filter(options))
+        filter, retrying = analysis_input.read_filter(options), analysis_input.engine_retrier(options)
+        return not retrying(lambda: fits_memory(engine, index, options["vector_field"], filter))
 
 
 def _search_by_knn(
@@ -213,7 +214,7 @@ def _search_by_knn(
     if options["distinct"]:
         raise UsageError("--distinct leaves out texts, which a search by kNN cannot", "Leave --distinct out.")
     index, policy = options["index"], RetryPolicy(options["retry_seconds"])
-    on_wait = analysis_output.log_wait
+    on_wait = analysis_input.log_wait
     with ExitStack() as stack:
         engine = stack.enter_context(open_engine(options))
         search = DuplicateSearch(engine, index, options["vector_field"], wanted, policy=policy, on_wait=on_wait)

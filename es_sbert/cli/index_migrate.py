@@ -38,6 +38,14 @@ if TYPE_CHECKING:
         "same document is written in the new one before it is copied.",
     ),
     click.option(
+        "--max-hold",
+        type=shared.FiniteFloatRange(min=0, min_open=True),
+        default=10.0,
+        metavar="SECONDS",
+        help="Refuse writes for no longer than this in one go: then they are accepted again, another round copies, and "
+        "the swap is tried again, up to five times.",
+    ),
+    click.option(
         "--replace-index",
         is_flag=True,
         help="ALIAS is an index: put an alias of that name in its place, and delete it in the same step.",
@@ -120,6 +128,7 @@ def _rollback_or_drop(engine: Engine, alias: str, *, rollback: bool, yes: bool) 
 
 def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str], None], *, quiet: bool) -> int:
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.errors import EngineError
     from es_sbert.index.vector_field import read_vector_field
     from es_sbert.ingest.load_threads import LoadControl
@@ -131,12 +140,14 @@ def _run_migration(engine: Engine, options: dict[str, Any], say: Callable[[str],
 
     control = LoadControl()
     wanted = MigrationRequest(**shared.select_options(options, MigrationRequest.__annotations__))
+    policy = RetryPolicy(options["retry_seconds"])
+    retrying = make_retrier(policy, lambda reason: say(f"waiting for the engine: {reason}"), control.stop_retrying)
     with migration_lock(engine.info.url, wanted.alias):
         # Before a model is loaded: writers have waited since the run that blocked them was killed.
-        lifted = remove_leftover_block(engine, wanted.alias)
+        lifted = retrying(lambda: remove_leftover_block(engine, wanted.alias))
     if lifted is not None:
         say(f"{lifted} takes writes again, which an earlier run had blocked")
-    field = read_vector_field(engine, wanted.alias, wanted.vector_field)
+    field = retrying(lambda: read_vector_field(engine, wanted.alias, wanted.vector_field))
     meta = field.meta
     blocked = "Until then, writes to the old index may be blocked." if wanted.block_writes else ""
     named = shared.encoder_arguments(options)

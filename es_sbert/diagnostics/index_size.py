@@ -201,7 +201,7 @@ def size_report(
             documents = count_vectors(engine, field.index, field)
             index_type, name = IndexType(field.meta.index_type), field.index
             vectors = engine.vector_size(name, vector_path(vector_field, field.meta))
-            segments = sum(engine.count_segments(name))
+            segments = sum(engine.count_segments(name).values())
             real = MeasuredSize(name, index_type, vectors, engine.store_size(name), segments)
     types = IndexType if engine.info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
     sizes = tuple(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.index_scan import scan_index
 from es_sbert.errors import IndexMismatch, SourceError, UsageError
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query, vector_path
@@ -381,7 +382,8 @@ def _vector_paths(field: VectorField) -> list[str]:
 def _read_vector_pages(engine: Engine, field: VectorField) -> Iterator[tuple[list[str], list[int], Vectors]]:
     """Ids, first rows and vectors of all documents that have one."""
     query = has_vector_query(field.name, field.meta)
-    for page in engine.scan(field.index, query=query, source_includes=_vector_paths(field), page=_PAGE, vectors=True):
+    paths = _vector_paths(field)
+    for _, page, _ in scan_index(engine, field.index, query=query, source_includes=paths, page=_PAGE, vectors=True):
         own = [[vector for _, _, vector in read_stored_vectors(hit["_source"][field.name], 0)] for hit in page]
         rows = [0, *itertools.accumulate(len(vectors) for vectors in own[:-1])]
         yield [hit["_id"] for hit in page], rows, np.stack([vector for vectors in own for vector in vectors])

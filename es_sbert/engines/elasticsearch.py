@@ -11,7 +11,7 @@ from elastic_transport import ConnectionTimeout
 from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, SerializationError, UnsupportedProductError
 
 from es_sbert.engines.address import Address
-from es_sbert.engines.engine import Engine, EngineClient, EngineInfo, Json
+from es_sbert.engines.engine import Engine, EngineClient, EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
 from es_sbert.errors import EngineUnreachable
@@ -68,8 +68,8 @@ class ElasticsearchEngine(Engine):
                 self._warned.add(text)
                 log_event("engine_warning", f"{self.info.label} warns: {text}", logging.WARNING)
 
-    def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
-        answer = self._request("POST", f"/{quote_index_name(name)}/_pit", point_in_time_params(shard))
+    def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
+        answer = self._request("POST", f"/{quote_index_name(name)}/_pit", point_in_time_params(shard, node))
         return str(answer["id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:
@@ -80,6 +80,3 @@ class ElasticsearchEngine(Engine):
         answer = self._request("POST", f"/{quote_index_name(name)}/_disk_usage", {"run_expensive_tasks": "true"})
         fields = next(value["fields"] for key, value in answer.items() if key != "_shards")
         return int(fields.get(field, {}).get("knn_vectors_in_bytes", 0))
-
-    def _scan_sort(self) -> list[Json]:
-        return [{"_shard_doc": "asc"}]

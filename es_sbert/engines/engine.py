@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, response_error, root_cause
+from es_sbert.engines.complete_answer import check_complete, missing_shards_error
+from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.rest import (
     KEEP_ALIVE,
     EngineResponse,
@@ -22,8 +23,16 @@ from es_sbert.engines.rest import (
     limit_engine_wait,
     quote_index_name,
     quote_index_names,
+    shard_preference,
 )
-from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, EsSbertError, IndexMismatch, RequestFailed
+from es_sbert.errors import (
+    AccessDenied,
+    EngineError,
+    EngineUnreachable,
+    EsSbertError,
+    IndexMismatch,
+    RequestFailed,
+)
 
 Json = dict[str, Any]
 # JSON, or lines of JSON that are encoded already.
@@ -33,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 # Responses to an API that the engine was built without, or that is disabled.
 _UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405})
+# In the reason why a search cannot ask the copy on a node.
+_NO_SUCH_COPY = "no data nodes with criteria"
 # What is read of an item of a bulk answer.
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
@@ -107,6 +118,11 @@ class IndexState:
     data_stream: str | None = None
 
     @property
+    def shards(self) -> int:
+        """Primary shards (`index.number_of_shards`)."""
+        return int(self.settings["index.number_of_shards"])
+
+    @property
     def result_window(self) -> int:
         """Hits that one search may return (`index.max_result_window`)."""
         return int(self.settings.get("index.max_result_window", 10_000))
@@ -123,34 +139,26 @@ class IndexState:
 
 
 @dataclass(frozen=True)
-class PointInTimeSlice:
-    """One of the parts that a point in time is read in; every document of it is in exactly one of them.
-
-    Slices of different points in time do not fit together: Elasticsearch slices by the position of documents in its
-    files, and a document that is written again moves.
-
-    Attributes:
-        number: From 0.
-        count: Of how many, at least 2.
-        point_in_time: Its id, the same for all slices.
-    """
-
-    number: int
-    count: int
-    point_in_time: str
-
-
-@dataclass(frozen=True)
-class SequenceNumbers:
+class ShardState:
     """How far the writes of one shard are. Every write and every deletion takes the next sequence number.
+
+    A number up to the global checkpoint belongs to the same write for good, also if the shard gets another primary, as
+    long as the history stays the same. A shard gets another history if an operator lets it lose writes: by
+    `allocate_stale_primary`, or by restoring a snapshot over it. Its numbers are then given a second time.
 
     Attributes:
         max_seq_no: The highest that was assigned; -1 for none.
         global_checkpoint: Up to this one, every write has arrived on all copies: a refresh makes it visible.
+        history: UUID of the shard's history; empty if the engine does not tell.
+        copies: Copies of the shard that are started, its primary included.
+        node: Id of the node that holds the primary.
     """
 
     max_seq_no: int
     global_checkpoint: int
+    history: str = ""
+    copies: int = 1
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -224,11 +232,12 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
+    def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
         """Open a point in time and return its id. It expires half an hour after the last page was read from it.
 
         Args:
-            shard: The only shard to be seen; None for all of them.
+            shard: The only shard to be seen.
+            node: Id of the node whose copy is read; empty for any copy.
         """
 
     @abstractmethod
@@ -241,17 +250,24 @@ class Engine(ABC):
     @abstractmethod
     def _close_point_in_time(self, pit_id: str) -> None: ...
 
-    @abstractmethod
-    def _scan_sort(self) -> list[Json]:
-        """A total order over a point in time."""
-
     def close(self) -> None:
         self._client.close()
 
     def _request(
-        self, method: str, path: str, params: QueryParams = None, body: RequestBody = None, *, missing_ok: bool = False
+        self,
+        method: str,
+        path: str,
+        params: QueryParams = None,
+        body: RequestBody = None,
+        *,
+        missing_ok: bool = False,
+        partial_ok: bool = False,
     ) -> Any:
-        """A request whose answer must be 2xx (or 404 where `missing_ok`, which gives None)."""
+        """A request whose answer must be 2xx (or 404 where `missing_ok`, which gives None) and complete.
+
+        Args:
+            partial_ok: Return a partial answer too; see `check_complete`.
+        """
         ndjson = isinstance(body, bytes)
         encoded = encode_json(body) if isinstance(body, dict) else body
         response = self.send(method, path, params, encoded, ndjson=ndjson)
@@ -265,7 +281,12 @@ class Engine(ABC):
                 f"{self.info.url} broke off its response to {method} {path}",
                 "Check the network, and any proxy in between.",
             )
+        if not partial_ok:
+            self._check_complete(response.body, f"{method} {path}")
         return response.body
+
+    def _check_complete(self, answer: Json, action: str) -> None:
+        check_complete(answer, f"{self.info.label} at {self.info.url}", action)
 
     def _response_error(self, status: int, body: Any, action: str) -> EsSbertError:
         return response_error(status, body, label=f"{self.info.label} at {self.info.url}", action=action)
@@ -300,7 +321,6 @@ class Engine(ABC):
 
     def count(self, name: str, query: Json | None = None) -> int:
         answer = self._request("POST", f"/{quote_index_name(name)}/_count", body={"query": query or {"match_all": {}}})
-        self._check_shards(answer, name)
         return int(answer["count"])
 
     def bulk(self, name: str, body: bytes, *, timeout: float | None = None) -> list[BulkItemResult]:
@@ -321,7 +341,11 @@ class Engine(ABC):
         except EngineUnreachable as error:
             # Whether the server took the actions is unknown; ids make sending them again harmless.
             raise RequestFailed(error.message, error.remedy, 0) from error
-        return [_parse_bulk_item(item) for item in answer.get("items", [])]
+        items = answer.get("items", [])
+        sent = _count_actions(body)
+        if len(items) != sent:
+            raise self._item_count_error(f"POST /{quote_index_name(name)}/_bulk", len(items), sent)
+        return [_parse_bulk_item(item) for item in items]
 
     def mget_sources(
         self, name: str, ids: Sequence[str], *, source_includes: Sequence[str], vectors: bool = False
@@ -336,22 +360,17 @@ class Engine(ABC):
         params = {"_source_includes": ",".join(source_includes)} if source_includes else {"_source": "false"}
         if vectors and self.info.excludes_vectors_from_source:
             params["_source_exclude_vectors"] = "false"
-        answer = self._request("POST", f"/{quote_index_name(name)}/_mget", params, {"ids": list(ids)})
-        for document in answer["docs"]:
-            if "error" in document:
-                raise RequestFailed(
-                    f"{self.info.label} cannot look up {document['_id']!r} in {name}: {root_cause(document)[1]}",
-                    "Name one index, not an alias of several, and look at `GET _cluster/health`.",
-                )
-        return {doc["_id"]: doc.get("_source", {}) for doc in answer["docs"] if doc.get("found")}
+        documents = self._multi_get(name, params, {"ids": list(ids)}, len(ids))
+        return {document["_id"]: document.get("_source", {}) for document in documents if document.get("found")}
 
     def mget(
-        self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str]
+        self, name: str, keys: Sequence[tuple[str, str | None]], *, source_includes: Sequence[str] | None
     ) -> list[Json | None]:
         """Real-time lookup with vectors, in the order of the keys; None where there is no such document.
 
         Args:
             keys: Id and routing of each document.
+            source_includes: Fields to read; None reads no `_source`.
 
         Returns:
             `_source`, `_seq_no`, `_primary_term` and, where it has one, `_routing` of each document.
@@ -359,14 +378,47 @@ class Engine(ABC):
         if not keys:
             return []
         # A name that holds a comma would be read as two.
-        named = not any("," in field for field in source_includes)
-        params = {"_source_includes": ",".join(source_includes)} if named else {}
-        if self.info.excludes_vectors_from_source:
+        named = source_includes is not None and not any("," in field for field in source_includes)
+        params = {"_source_includes": ",".join(source_includes or ())} if named else {}
+        if source_includes is None:
+            params = {"_source": "false", "stored_fields": "_routing"}
+        elif self.info.excludes_vectors_from_source:
             params["_source_exclude_vectors"] = "false"
         docs = [{"_id": key} if routing is None else {"_id": key, "routing": routing} for key, routing in keys]
-        answer = self._request("POST", f"/{quote_index_name(name)}/_mget", params, {"docs": docs})
-        # A document whose shard is not available comes with an error in the place of its content.
-        return [document if document.get("found") else None for document in answer["docs"]]
+        documents = self._multi_get(name, params, {"docs": docs}, len(docs))
+        return [document if document.get("found") else None for document in documents]
+
+    def _multi_get(self, name: str, params: QueryParams, body: Json, count: int) -> list[Json]:
+        """The documents of `_mget`, one for each that was asked for.
+
+        Raises:
+            RequestFailed: the engine could not look one up; it is not known whether it exists.
+        """
+        path = f"/{quote_index_name(name)}/_mget"
+        documents: list[Json] = self._request("POST", path, params, body)["docs"]
+        for document in documents:
+            # In the place of its content, if its shard is not available.
+            if "error" in document:
+                raise self._lookup_error(document, name)
+        if len(documents) != count:
+            raise self._item_count_error(f"POST {path}", len(documents), count)
+        return documents
+
+    def _lookup_error(self, document: Json, name: str) -> RequestFailed:
+        kind, reason = root_cause(document)
+        # An alias of several indices is refused for each document; all else is a shard that is not available.
+        status = 400 if kind == "illegal_argument_exception" else 503
+        return RequestFailed(
+            f"{self.info.label} cannot look up {document['_id']!r} in {name}: {reason}",
+            "Name one index, not an alias of several, and look at `GET _cluster/health`.",
+            status,
+        )
+
+    def _item_count_error(self, action: str, received: int, sent: int) -> RequestFailed:
+        return RequestFailed(
+            f"{self.info.url} answered {action} with {received:,} items, and {sent:,} were sent",
+            "Check for a proxy in front of the engine that changes its answers.",
+        )
 
     def search(
         self,
@@ -392,7 +444,6 @@ class Engine(ABC):
             params["include_named_queries_score"] = "true"
         path = quote_index_names(name)
         answer: Json = self._request("POST", f"/{path}/_search", params, body)
-        self._check_shards(answer, path)
         return answer
 
     def multi_search(self, name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:
@@ -403,53 +454,27 @@ class Engine(ABC):
         for answer in answers:
             if "error" in answer:
                 raise self._response_error(answer.get("status", 500), answer, f"POST /{path}/_msearch")
-            self._check_shards(answer, path)
+            self._check_complete(answer, f"POST /{path}/_msearch")
+        if len(answers) != len(bodies):
+            raise self._item_count_error(f"POST /{path}/_msearch", len(answers), len(bodies))
         return answers
 
-    def scan(
-        self,
-        name: str,
-        *,
-        query: Json,
-        source_includes: Sequence[str],
-        page: int = 500,
-        vectors: bool = False,
-        slice: PointInTimeSlice | None = None,
-    ) -> Iterator[list[Json]]:
-        """All hits of a query from one point in time, page by page, with `_seq_no` and `_primary_term`.
+    def search_point_in_time(self, pit_id: str, body: Json) -> Json:
+        """`_search` of a point in time, which lives on for another half an hour.
+
+        Raises:
+            PointInTimeLost: it has expired, or its node is gone.
+        """
+        pit = {"id": pit_id, "keep_alive": KEEP_ALIVE}
+        answer: Json = self._request("POST", "/_search", body=body | {"pit": pit})
+        return answer
+
+    def hit_source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
+        """`_source` of a search that brings these fields; none brings nothing.
 
         Args:
             vectors: Also bring vectors on engines that leave them out of `_source`.
-            slice: The part of a point in time to read; None opens a point in time and reads all of it.
         """
-        body: Json = {
-            "query": query,
-            "size": page,
-            "sort": self._scan_sort(),
-            "_source": self._source(source_includes, vectors=vectors),
-            "seq_no_primary_term": True,
-            "track_total_hits": False,
-        }
-        if slice is not None:
-            body["slice"] = {"id": slice.number, "max": slice.count}
-        # The caller closes one that it opened.
-        pit_id = self.open_point_in_time(name) if slice is None else slice.point_in_time
-        try:
-            while True:
-                body["pit"] = {"id": pit_id, "keep_alive": KEEP_ALIVE}
-                answer = self._request("POST", "/_search", body=body)
-                self._check_shards(answer, name)
-                pit_id = answer.get("pit_id", pit_id)
-                hits: list[Json] = answer["hits"]["hits"]
-                if not hits:
-                    return
-                yield hits
-                body["search_after"] = hits[-1]["sort"]
-        finally:
-            if slice is None:
-                self.close_point_in_time(pit_id)
-
-    def _source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         if not includes:
             return False
         return self.info.source_with_vectors(includes) if vectors else {"includes": list(includes)}
@@ -465,6 +490,7 @@ class Engine(ABC):
         source_includes: Sequence[str],
         page: int = 500,
         vectors: bool = False,
+        node: str = "",
     ) -> list[Json]:
         """The first hits of a query in a shard whose last write has a `_seq_no` in (after, up_to], in its order.
 
@@ -472,17 +498,38 @@ class Engine(ABC):
 
         Args:
             vectors: Also bring vectors on engines that leave them out of `_source`.
+            node: Id of the node whose copy is read; empty for any copy.
         """
         body: Json = {
             "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
             "sort": [{"_seq_no": "asc"}],
             "size": page,
-            "_source": self._source(source_includes, vectors=vectors),
+            "_source": self.hit_source(source_includes, vectors=vectors),
             "seq_no_primary_term": True,
             "track_total_hits": False,
         }
-        hits: list[Json] = self.search(name, body, preference=f"_shards:{shard}")["hits"]["hits"]
+        hits: list[Json] = self.search_shard(name, shard, body, node)["hits"]["hits"]
         return hits
+
+    def search_shard(self, name: str, shard: int, body: Json, node: str = "") -> Json:
+        """`_search` of one shard.
+
+        Args:
+            node: Id of the node whose copy is read; empty for any copy.
+
+        Raises:
+            RequestFailed: also if that node has no copy any more (503).
+        """
+        try:
+            return self.search(name, body, preference=shard_preference(shard, node))
+        except RequestFailed as error:
+            if node and _NO_SUCH_COPY in error.message:
+                raise RequestFailed(
+                    f"shard {shard} of {name} is no longer on the node {node}",
+                    "Look at `GET _cat/shards`, and run the command again.",
+                    503,
+                ) from error
+            raise
 
     def request_api(self, path: str, params: QueryParams = None, body: Json | None = None) -> Json | None:
         """The answer of one of the engine's own APIs (GET; POST with a body); None if the engine lacks it.
@@ -496,6 +543,7 @@ class Engine(ABC):
             return None
         if not 200 <= response.status < 300 or not isinstance(response.body, dict):
             raise self._response_error(response.status, response.body, f"{method} {path}")
+        self._check_complete(response.body, f"{method} {path}")
         return response.body
 
     def close_point_in_time(self, pit_id: str) -> None:
@@ -507,7 +555,8 @@ class Engine(ABC):
             logger.info("point in time left to expire after %s: %s", KEEP_ALIVE, error.message)
 
     def create_index(self, name: str, body: Json) -> None:
-        self._request("PUT", f"/{quote_index_name(name)}", body=body)
+        # The index exists, even if not all nodes know it or its shards have not started yet.
+        self._request("PUT", f"/{quote_index_name(name)}", body=body, partial_ok=True)
 
     def delete_index(self, name: str) -> None:
         """Delete an index; a missing one is no error. An alias is refused."""
@@ -520,20 +569,28 @@ class Engine(ABC):
         """Change settings by their flat names; None restores the engine's default."""
         self._request("PUT", f"/{quote_index_name(name)}/_settings", body=dict(settings))
 
-    def block_writes(self, name: str) -> None:
+    def block_writes(self, name: str, timeout: float) -> None:
         """Refuse writes to an index from now on; returns when those in flight have ended.
 
         The setting `index.blocks.write` takes the block away.
 
+        Args:
+            timeout: Seconds that the engine waits for the writes in flight.
+
         Raises:
-            RequestFailed: they did not end within the engine's own time limit; the block may be there all the same.
+            RequestFailed: they did not end in time; the block may be there all the same.
         """
-        answer = self._request("PUT", f"/{quote_index_name(name)}/_block/write")
+        limit = f"{limit_engine_wait(timeout, self._timeout) * 1000:.0f}ms"
+        params = {"timeout": limit, "master_timeout": limit}
+        if self.info.engine_type is EngineType.OPENSEARCH:
+            params["cluster_manager_timeout"] = params.pop("master_timeout")
+        answer = self._request("PUT", f"/{quote_index_name(name)}/_block/write", params, partial_ok=True)
         if not (answer.get("acknowledged") and answer.get("shards_acknowledged")):
             raise RequestFailed(
                 f"{self.info.label} cannot say that writes to {name} have ended: a request in flight takes too long, "
                 "or a node does not answer",
                 "Look at `GET _tasks?actions=*write*&detailed` and `GET _cluster/health`, and run the command again.",
+                503,
             )
 
     def flush(self, name: str) -> None:
@@ -542,7 +599,7 @@ class Engine(ABC):
         Raises:
             RequestFailed: a shard could not.
         """
-        self._check_shards(self._request("POST", f"/{quote_index_name(name)}/_flush"), name, "flushed")
+        self._broadcast(name, "_flush")
 
     def refresh(self, name: str) -> None:
         """Make all writes visible to searches.
@@ -550,7 +607,32 @@ class Engine(ABC):
         Raises:
             RequestFailed: a shard was not refreshed: searches would miss its documents.
         """
-        self._check_shards(self._request("POST", f"/{quote_index_name(name)}/_refresh"), name, "refreshed")
+        self._broadcast(name, "_refresh")
+
+    def _broadcast(self, name: str, operation: str) -> None:
+        """Carry out an operation on all copies of all shards.
+
+        A shard without an active primary is not counted as failed, nor is a copy that is not assigned. If copies are
+        missing, the number of those that are started therefore tells whether all have answered.
+        """
+        path = f"/{quote_index_name(name)}/{operation}"
+        done: Json = self._request("POST", path)["_shards"]
+        if done["successful"] == done["total"]:
+            return
+        try:
+            states = self._all_shard_states(name)
+        except AccessDenied:
+            # Without the privilege monitor, only as many answers as there are shards can be asked for.
+            started = sum(self._shard_counts(name).values())
+        else:
+            started = sum(shard.copies for shards in states.values() for shard in shards.values())
+        if done["successful"] < started:
+            raise RequestFailed(
+                f"{self.info.label} at {self.info.url} answered POST {path} for only {done['successful']} of "
+                f"{started} copies of the shards",
+                "Look at `GET _cluster/health` and `GET _cat/shards`, and try again when all shards are active.",
+                503,
+            )
 
     def get_aliases(self, name: str) -> dict[str, dict[str, Json]]:
         """Concrete index → alias → its properties, for an index or all indices of an alias."""
@@ -561,10 +643,18 @@ class Engine(ABC):
         """Add and remove aliases, and remove indices, in one step: all of it, or none."""
         self._request("POST", "/_aliases", body={"actions": list(actions)})
 
-    def count_segments(self, name: str) -> list[int]:
-        """Segments that searches see in each primary shard, shards in order."""
-        primaries = _primary_shards(self._request("GET", f"/{quote_index_name(name)}/_segments"))
-        return [sum(bool(segment["search"]) for segment in shard["segments"].values()) for shard in primaries]
+    def count_segments(self, name: str) -> dict[int, int]:
+        """Primary shard → segments that searches see in it.
+
+        Raises:
+            RequestFailed: a shard has no active primary.
+        """
+        path = f"/{quote_index_name(name)}/_segments"
+        [shards] = self._primary_shards(name, path, self._request("GET", path)).values()
+        return {
+            number: sum(bool(segment["search"]) for segment in copies[0]["segments"].values())
+            for number, copies in shards.items()
+        }
 
     def start_force_merge(self, name: str) -> str:
         """Begin to merge every shard into one segment; the task's name, for `is_task_done`."""
@@ -587,11 +677,58 @@ class Engine(ABC):
             )
         return bool(answer.get("completed"))
 
-    def sequence_numbers(self, name: str) -> list[SequenceNumbers]:
-        """How far the writes of each primary shard are, shards in order."""
-        primaries = _primary_shards(self._request("GET", f"/{quote_index_name(name)}/_stats", {"level": "shards"}))
-        numbers = (shard["seq_no"] for shard in primaries)
-        return [SequenceNumbers(int(each["max_seq_no"]), int(each["global_checkpoint"])) for each in numbers]
+    def shard_states(self, name: str) -> dict[int, ShardState]:
+        """How far the writes of each primary shard are, by its number.
+
+        Args:
+            name: An index, or an alias of one.
+
+        Raises:
+            RequestFailed: a shard has no active primary, or its node does not answer (503).
+        """
+        [states] = self._all_shard_states(name).values()
+        return states
+
+    def _all_shard_states(self, name: str) -> dict[str, dict[int, ShardState]]:
+        """Index → primary shard → its state."""
+        path = f"/{quote_index_name(name)}/_stats"
+        # No statistics of their own: sequence numbers and commits come with every level of shards.
+        answer = self._request("GET", f"{path}/docs", {"level": "shards"})
+        return {
+            index: {number: _parse_shard_state(copies) for number, copies in shards.items()}
+            for index, shards in self._primary_shards(name, path, answer).items()
+        }
+
+    def _primary_shards(self, name: str, path: str, answer: Json) -> dict[str, dict[int, list[Json]]]:
+        """Index → shard → its copies, the primary first.
+
+        Shards whose primary is not active, or whose node does not answer, are missing in an answer. It therefore counts
+        only if it has as many shards as the index.
+
+        Raises:
+            RequestFailed: a shard is missing.
+        """
+        found: dict[str, dict[int, list[Json]]] = {}
+        for index, count in self._shard_counts(name).items():
+            shards = answer.get("indices", {}).get(index, {}).get("shards", {})
+            copies = {int(number): _started_copies(listed) for number, listed in shards.items()}
+            active = {number: started for number, started in sorted(copies.items()) if started}
+            missing = [number for number in range(count) if number not in active]
+            if missing:
+                label = f"{self.info.label} at {self.info.url}"
+                raise missing_shards_error(label, f"GET {path}", index, missing, count)
+            found[index] = active
+        return found
+
+    def _shard_counts(self, name: str) -> dict[str, int]:
+        """Index → its primary shards, for an index or all indices of an alias.
+
+        Raises:
+            IndexMissing: there is no such name.
+        """
+        params = {"filter_path": "*.settings.index.number_of_shards"}
+        answer = self._request("GET", f"/{quote_index_name(name)}", params)
+        return {index: int(state["settings"]["index"]["number_of_shards"]) for index, state in answer.items()}
 
     def index_uuids(self, name: str) -> dict[str, str]:
         """Concrete index → UUID, which a new index of the same name does not share; empty if there is no such name.
@@ -621,27 +758,36 @@ class Engine(ABC):
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/store")
         return int(answer["_all"]["primaries"]["store"]["size_in_bytes"])
 
-    def _check_shards(self, answer: Json, name: str, done: str = "searched") -> None:
-        """Partial results are an error: documents would be missing without a word."""
-        shards = answer.get("_shards", {})
-        if shards.get("failed") or answer.get("timed_out"):
-            kind, reason = root_cause(answer) if shards.get("failures") else ("", "timed out")
-            if kind == SEARCH_CONTEXT_MISSING:
-                raise point_in_time_lost(self.info.label, reason, 404)
-            raise RequestFailed(
-                f"{self.info.label} {done} only {shards.get('successful')} of {shards.get('total')} shards "
-                f"of {name}: {reason}",
-                "If the query is the reason, fix it for each of the indices; else check `GET _cluster/health` "
-                "and try again when all shards are active.",
-                503,
-            )
+
+def _started_copies(copies: Sequence[Json]) -> list[Json]:
+    """The started copies of a shard, its primary first; none if the primary is not one of them.
+
+    A primary that moves to another node is active until it has arrived.
+    """
+    started = [copy for copy in copies if copy["routing"].get("state") in ("STARTED", "RELOCATING")]
+    started.sort(key=lambda copy: not copy["routing"]["primary"])
+    return started if started and started[0]["routing"]["primary"] else []
 
 
-def _primary_shards(answer: Json) -> Iterable[Json]:
-    """The entries of the primary shards in an answer about an index, shards in order."""
-    for index in answer["indices"].values():
-        for _, copies in sorted(index["shards"].items(), key=lambda item: int(item[0])):
-            yield from (copy for copy in copies if copy["routing"]["primary"])
+def _parse_shard_state(copies: Sequence[Json]) -> ShardState:
+    numbers, commit = copies[0]["seq_no"], copies[0].get("commit", {})
+    return ShardState(
+        max_seq_no=int(numbers["max_seq_no"]),
+        global_checkpoint=int(numbers["global_checkpoint"]),
+        history=commit.get("user_data", {}).get("history_uuid", ""),
+        copies=len(copies),
+        node=copies[0]["routing"]["node"],
+    )
+
+
+def _count_actions(body: bytes) -> int:
+    """Actions of a bulk body; each but a deletion is followed by a line with its document."""
+    lines = body.split(b"\n")
+    count = position = 0
+    while position < len(lines) and lines[position]:
+        count += 1
+        position += 1 if lines[position].startswith(b'{"delete"') else 2
+    return count
 
 
 def _parse_bulk_item(item: Json) -> BulkItemResult:

@@ -21,6 +21,7 @@ from es_sbert.errors import (
     FeatureMissing,
     HostUnknown,
     IndexMissing,
+    PointInTimeLost,
     RequestFailed,
     TlsFailed,
 )
@@ -220,7 +221,7 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
             module.name,
         )
     if kind == SEARCH_CONTEXT_MISSING:
-        return point_in_time_lost(label, reason, status)
+        return point_in_time_lost(label, reason)
     if kind == "index_not_found_exception":
         return IndexMissing(f"{reason} ({label})", "Check the name, or create it: `es-sbert index create NAME`.")
     if kind == "index_closed_exception":
@@ -233,18 +234,19 @@ def response_error(status: int, body: Any, *, label: str, action: str) -> EsSber
     return RequestFailed(f"{label} answered {action} with {status}: {reason}", remedy, status)
 
 
-def point_in_time_lost(label: str, reason: str, status: int) -> RequestFailed:
+def point_in_time_lost(label: str, reason: str) -> PointInTimeLost:
     """A point in time that is no longer there.
+
+    Its status is 503: whoever reads from it can open another one.
 
     Args:
         label: The engine.
         reason: The engine's own.
     """
-    return RequestFailed(
+    return PointInTimeLost(
         f"{label} has lost the point in time from which the index was read: {reason}",
-        "A restart of the engine ends it, and so does half an hour in which nothing was read: run the same command "
-        "again.",
-        status,
+        "A restart of a node ends it, and so does half an hour in which nothing was read: run the same command again.",
+        503,
     )
 
 
@@ -292,10 +294,11 @@ def root_cause(body: Any) -> tuple[str, str]:
     if isinstance(first, dict) and isinstance(first.get("reason"), dict):
         inner = first["reason"]
     kind = str(inner.get("type", ""))
-    reasons = [str(inner.get("reason", ""))]
+    # Null where a node is gone.
+    reasons = [str(inner.get("reason") or "")]
     cause = inner.get("caused_by") or error.get("caused_by")
     while isinstance(cause, dict):
-        reasons.append(str(cause.get("reason", "")))
+        reasons.append(str(cause.get("reason") or ""))
         cause = cause.get("caused_by")
     distinct = [reason for i, reason in enumerate(reasons) if reason and reason not in " ".join(reasons[:i])]
     text = "; ".join(distinct) or kind or "no reason given"

@@ -12,10 +12,7 @@ from es_sbert.engines.address import MAX_CONNECTIONS, Address
 from es_sbert.engines.engine import Engine, EngineInfo, Json
 from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
-from es_sbert.errors import UnsupportedEngine
 
-# `_shard_doc`, the only sort key that is unique in a point in time, was added in this version.
-MIN_SCAN_VERSION = (3, 3, 0)
 # Lucene's files of vectors, quantized vectors and graphs, with their headers.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
 
@@ -65,8 +62,10 @@ class OpenSearchEngine(Engine):
         # The client returns only the parsed body of a 2xx response, without headers; any 2xx means success here.
         return EngineResponse(200, {}, response)
 
-    def open_point_in_time(self, name: str, *, shard: int | None = None) -> str:
-        answer = self._request("POST", f"/{quote_index_name(name)}/_search/point_in_time", point_in_time_params(shard))
+    def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
+        # By default, shards without an active copy would be left out of it.
+        params = point_in_time_params(shard, node) | {"allow_partial_pit_creation": "false"}
+        answer = self._request("POST", f"/{quote_index_name(name)}/_search/point_in_time", params)
         return str(answer["pit_id"])
 
     def _close_point_in_time(self, pit_id: str) -> None:
@@ -82,12 +81,3 @@ class OpenSearchEngine(Engine):
         files = answer["_all"]["primaries"]["segments"]["file_sizes"]
         # Without index.knn vectors are ordinary doc values, whose share of a file is unknown.
         return sum(int(files[kind]["size_in_bytes"]) for kind in _VECTOR_FILES & files.keys()) or None
-
-    def _scan_sort(self) -> list[Json]:
-        if self.info.version < MIN_SCAN_VERSION:
-            raise UnsupportedEngine(
-                f"{self.info.label} cannot page through an index without losing or repeating documents",
-                "Reading back an index needs OpenSearch 3.3 or newer; loading files and searching work here too.",
-            )
-        # `_doc` first lets every shard skip what was read; `_shard_doc` alone makes it look at every document.
-        return [{"_doc": "asc"}, {"_shard_doc": "asc"}]

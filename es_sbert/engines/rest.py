@@ -75,10 +75,18 @@ def limit_engine_wait(asked: float, client: float | None) -> float:
     return min(most, max(_MIN_ENGINE_WAIT, asked))
 
 
-def point_in_time_params(shard: int | None) -> dict[str, str]:
-    """Parameters of the request that opens a point in time, of one shard or of all of them."""
-    params = {"keep_alive": KEEP_ALIVE}
-    return params if shard is None else params | {"preference": f"_shards:{shard}"}
+def shard_preference(shard: int, node: str = "") -> str:
+    """The `preference` that reads one shard only.
+
+    Args:
+        node: Id of the node whose copy is read; empty for any copy.
+    """
+    return f"_shards:{shard}|_only_nodes:{node}" if node else f"_shards:{shard}"
+
+
+def point_in_time_params(shard: int, node: str = "") -> dict[str, str]:
+    """Parameters of the request that opens a point in time of one shard; see `shard_preference`."""
+    return {"keep_alive": KEEP_ALIVE, "preference": shard_preference(shard, node)}
 
 
 def encode_json(body: dict[str, Any]) -> bytes:

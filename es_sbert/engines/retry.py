@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from es_sbert.errors import EngineError, EngineUnreachable, HostUnknown, RequestFailed, TlsFailed
 from es_sbert.messages import log_event
@@ -92,6 +92,11 @@ class Retrier(Protocol):
     def __call__(self, call: Callable[[], T]) -> T: ...
 
 
+def without_retries(call: Callable[[], T]) -> T:
+    """A `Retrier` that does not retry."""
+    return call()
+
+
 def make_retrier(
     policy: RetryPolicy, on_wait: Callable[[str], None], stop_retrying: threading.Event | None = None
 ) -> Retrier:
@@ -131,6 +136,29 @@ def with_retries(
             on_retry(error)
             if not backoff.wait():
                 raise
+
+
+# Requests that may not be sent again without a look at what the first one has done.
+_NOT_REPEATABLE = frozenset({"send", "bulk", "update_aliases", "create_index", "block_writes", "start_force_merge"})
+
+
+class RetryingEngine:
+    """An engine whose requests are retried, as far as sending them twice is the same as sending them once.
+
+    Args:
+        engine: Any object with the methods of `Engine`.
+        retrying: Retries each request.
+    """
+
+    def __init__(self, engine: Any, retrying: Retrier) -> None:
+        self._engine = engine
+        self._retrying = retrying
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._engine, name)
+        if not callable(attribute) or name in _NOT_REPEATABLE:
+            return attribute
+        return lambda *args, **kwargs: self._retrying(lambda: attribute(*args, **kwargs))
 
 
 # Seconds: shorter than for an overloaded engine, so that the command goes on soon after the start.

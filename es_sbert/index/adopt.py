@@ -14,6 +14,7 @@ from functools import partial
 from es_sbert import clock
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, Json
+from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.errors import AccessDenied, IndexMismatch
@@ -230,12 +231,14 @@ class MetadataWriter:
         for found in self._find_again(list(known), template.fields, without_metadata_query(name)):
             self._write_page(TextPage.of(list(found.values()), template).documents, known)
         read = 0
-        for hits in self._engine.scan(
+        for _, hits, _ in scan_index(
+            self._engine,
             state.name,
             query=without_metadata_query(name),
             source_includes=[*template.fields, *([name] if self._settings.all_documents else [])],
             page=min(PAGE, state.result_window),
             vectors=self._settings.all_documents,
+            retrying=self._retrying,
         ):
             page = TextPage.of(hits, template)
             self.counts.without_text += page.without_text

@@ -34,8 +34,11 @@ def _write_note(engine: Engine, index: IndexState, note: Json | None) -> None:
     engine.put_mapping(index.name, {"_meta": meta})
 
 
-def apply_load_settings(engine: Engine, index: IndexState) -> dict[str, str | None]:
+def apply_load_settings(engine: Engine, index: IndexState, *, keep_replicas: bool = False) -> dict[str, str | None]:
     """Change the settings for a load, unless another load has done so and not restored them: its note counts.
+
+    Args:
+        keep_replicas: Disable refreshes only.
 
     Returns:
         The previous values, for `restore_load_settings`.
@@ -48,8 +51,9 @@ def apply_load_settings(engine: Engine, index: IndexState) -> dict[str, str | No
     if noted is not None:
         return noted
     wanted = dict(BULK_LOAD_SETTINGS)
-    if index.settings.get(_AUTO_EXPAND_REPLICAS, "false") != "false":
-        del wanted["index.number_of_replicas"]  # the engine sets it by the number of nodes
+    # With automatic replicas, the engine sets their number by that of the nodes.
+    if keep_replicas or index.settings.get(_AUTO_EXPAND_REPLICAS, "false") != "false":
+        del wanted["index.number_of_replicas"]
     before = {name: index.settings.get(name) for name in wanted}
     _write_note(engine, index, {"before": before})
     try:

@@ -455,7 +455,7 @@ def force_merge(engine: Engine, index: str) -> None:
         EngineError: the engine failed; the merge may go on without us.
     """
     engine.refresh(index)
-    for shard, segments in enumerate(engine.count_segments(index)):
+    for shard, segments in engine.count_segments(index).items():
         if segments == 1:
             _rewrite_one_document(engine, index, shard)
     engine.refresh(index)

@@ -2,18 +2,21 @@
 
 Every write to a shard increments its `_seq_no`. A watch reads the documents whose last write has a higher number than
 it has seen: it also finds partial updates, which cause stale vectors, and costs as much as the writes, not as
-the index.
+the index. Now and then, and at its end, it looks whether a document that it has seen still lacks its vector.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Json, PointInTimeSlice
+from es_sbert.engines.engine import DocumentKey, Json, ShardState, document_key
+from es_sbert.engines.index_scan import IndexSlice, ScanPage, scan_index
 from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, target_text_fields, target_texts
 from es_sbert.index.load_checks import in_place_commands
@@ -91,6 +94,32 @@ def scan_query(targets: EmbeddingTargets, *, only_lacking: bool = False, only_id
     return query
 
 
+# Of these, the engine finds every document that has a value. Others may not be indexed, or not if they are long.
+_SEARCHABLE_TEXT_TYPES = frozenset({"text", "match_only_text"})
+
+
+def lacking_text_query(targets: EmbeddingTargets, mappings: Mapping[str, Any]) -> Json:
+    """Documents that lack a vector, as `scan_query`, without those that certainly have no text.
+
+    Args:
+        mappings: The mapping of the index.
+    """
+    query = scan_query(targets, only_lacking=True)
+    fields = target_text_fields(targets)
+    if all(_is_searchable_text(mappings.get("properties", {}), field) for field in fields):
+        has_text = [{"exists": {"field": field}} for field in fields]
+        query["bool"]["filter"] = [{"bool": {"should": has_text, "minimum_should_match": 1}}]
+    return query
+
+
+def _is_searchable_text(properties: Mapping[str, Any], name: str) -> bool:
+    first, _, below = name.partition(".")
+    field = properties.get(first, {})
+    if below:
+        return field.get("type") != "nested" and _is_searchable_text(field.get("properties", {}), below)
+    return field.get("type") in _SEARCHABLE_TEXT_TYPES and field.get("index", True) is not False
+
+
 class IndexReader:
     """Reads the documents of an index that lack a current vector, or that have a vector but no text any more.
 
@@ -105,7 +134,7 @@ class IndexReader:
         includes: Fields of `_source` that are read.
     """
 
-    def __init__(self, context: LoadContext, slice: PointInTimeSlice | None = None) -> None:
+    def __init__(self, context: LoadContext, slice: IndexSlice | None = None) -> None:
         self._context = context
         self._engine = context.engine
         self._index = context.plan.settings.index
@@ -119,22 +148,38 @@ class IndexReader:
         self._origin = Origin(f"index {self._index}")
 
     def documents(self) -> Iterator[Document]:
-        """The documents, from one point in time. If the scan fails, what was read until then is still loaded."""
-        for hit in self._hits():
-            yield from self._read(hit)
+        """The documents, as `scan_index` reads them. If it fails, what was read until then is still loaded."""
+        for page in self._pages():
+            if page.is_rewritten:
+                # Most of them were read and written by this load.
+                yield from self.stale_in(page.hits)
+                continue
+            for hit in page.hits:
+                yield from self._read(hit)
 
     def count_stale(self) -> tuple[int, int]:
         """Documents that lack a current vector, and those whose text cannot be read; no outcome is recorded."""
-        counts = Counter(type(self._examine(hit)) for hit in self._hits())
-        return counts[Document], counts[TextFieldError]
+        found: dict[type, set[DocumentKey]] = {Document: set(), TextFieldError: set()}
+        for page in self._pages():
+            for hit in page.hits:
+                # By key: a document that was written again may come twice.
+                found.get(type(self._examine(hit)), set()).add(document_key(hit))
+        return len(found[Document]), len(found[TextFieldError])
 
-    def _hits(self) -> Iterator[Json]:
+    def _pages(self) -> Iterator[ScanPage]:
         settings = self._context.plan.settings
         query = scan_query(self._targets, only_lacking=settings.only_lacking, only_ids=settings.only_ids)
-        scan = partial(self._engine.scan, source_includes=self.includes, page=SCAN_PAGE, slice=self._slice)
         try:
-            for page in scan(self._index, query=query):
-                yield from page
+            for page in scan_index(
+                self._engine,
+                self._index,
+                query=query,
+                source_includes=self.includes,
+                page=SCAN_PAGE,
+                slice=self._slice,
+                retrying=self._context.retrying,
+            ):
+                yield page
                 if self._control.stop.is_set():
                     return
         except EngineError as error:
@@ -181,6 +226,11 @@ class IndexReader:
             for target, text, one in zip(self._targets, action.document.texts, stored, strict=True)
             if target.field in embedded_at
         )
+
+    def stale_document(self, hit: Json) -> Document | None:
+        """The document of a hit if it lacks a current vector and can be embedded; it is not counted."""
+        result = self._examine(hit)
+        return result if isinstance(result, Document) else None
 
     def stale_in(self, hits: Iterable[Json]) -> Iterator[Document]:
         """The documents of a page that lack a current vector; only these are counted as read.
@@ -239,6 +289,8 @@ class IndexReader:
 class IndexWatcher:
     """Finds the documents that were written to an index since the last check.
 
+    What was seen of a shard is a sequence number of its history: with another history, the shard is read again.
+
     Args:
         context: The load.
         reader: Tells which documents lack a current vector.
@@ -253,8 +305,11 @@ class IndexWatcher:
         self._index = context.index.name
         self._name = context.plan.settings.index  # an alias may have a filter
         self._backing = self._backing_indices()
-        self._seen = self._checkpoints()
-        self._latest = dict(self._seen)
+        self._changes = ShardChanges(context.engine, self._index, context.retrying)
+        self._latest = self._changes.states()
+        self._seen = {shard: _SeenWrites.of(state) for shard, state in self._latest.items()}
+        self._checked = time.monotonic()
+        self._retries = 0
 
     def has_changes(self) -> bool:
         """Whether there are writes that were not seen yet. If the engine fails, the watch ends.
@@ -266,22 +321,62 @@ class IndexWatcher:
             # First, and every time: another index may have the same sequence numbers.
             self._check_stream()
             self._context.check_index_unchanged()
-            self._latest = self._checkpoints()
+            self._latest = self._changes.states()
         except EngineError as error:
             self._end_watch(error)
-        return self._latest != self._seen
+        return any(self._seen_of(shard) < state.global_checkpoint for shard, state in self._latest.items())
 
     def documents(self) -> Iterator[Document]:
-        """Documents that lack a current vector; writes up to the last `has_changes` count as seen.
+        """Documents that lack a current vector, in writes that were not seen yet; these count as seen afterwards.
 
         If the engine fails, the watch ends: documents read until then are still embedded.
         """
         try:
-            self._context.retrying(self._context.engine.refresh, self._index)
-            for shard, up_to in self._latest.items():
-                yield from self._shard_documents(shard, up_to)
+            self._latest = self._changes.make_visible()
+            for shard, state in self._latest.items():
+                yield from self._shard_documents(shard, state)
         except EngineError as error:
             self._end_watch(error)
+
+    def is_check_due(self) -> bool:
+        """Whether to look for documents that were missed: some time has passed, or a request had to be repeated."""
+        retries = self._context.outcomes.ledger.retries
+        due = retries != self._retries or time.monotonic() - self._checked > CHECK_SECONDS
+        if due:
+            self._retries, self._checked = retries, time.monotonic()
+        return due
+
+    def missed_documents(self) -> list[Document]:
+        """Documents that lack a vector although their last write was seen, without those that were rejected.
+
+        Raises:
+            IndexMismatch: the index was deleted or replaced.
+            EngineError: the engine failed.
+        """
+        context = self._context
+        context.retrying(context.engine.refresh, self._index)
+        query = lacking_text_query(context.targets, context.check_index_unchanged().mappings)
+        rejected = context.outcomes.rejected_versions
+        missed = []
+        for page in scan_index(
+            context.engine,
+            self._name,
+            query=query,
+            source_includes=self._reader.includes,
+            page=SCAN_PAGE,
+            retrying=context.retrying,
+        ):
+            seen = self._seen_of(page.shard)
+            for hit in page.hits:
+                if hit["_seq_no"] <= seen and (hit["_id"], hit["_seq_no"]) not in rejected:
+                    found = self._reader.stale_document(hit)
+                    missed += [found] if found is not None else []
+        return missed
+
+    def _seen_of(self, shard: int) -> int:
+        """The last sequence number that was seen of a shard; -1 if its history is another one now."""
+        seen = self._seen.get(shard)
+        return -1 if seen is None or seen.history != self._latest[shard].history else seen.seq_no
 
     def _backing_indices(self) -> set[str]:
         """Names of the backing indices of the index's data stream; none if it belongs to none."""
@@ -302,15 +397,27 @@ class IndexWatcher:
     def _end_watch(self, error: EngineError) -> None:
         self._context.control.truncate(f"reading the index failed: {error.message}")
 
-    def _checkpoints(self) -> dict[int, int]:
-        numbers = self._context.retrying(self._context.engine.sequence_numbers, self._index)
-        return {shard: number.global_checkpoint for shard, number in enumerate(numbers)}
-
-    def _shard_documents(self, shard: int, up_to: int) -> Iterator[Document]:
-        context = self._context
-        query, includes = scan_query(context.targets), self._reader.includes
-        read = partial(context.engine.read_changes, query=query, source_includes=includes, page=SCAN_PAGE)
-        while self._seen.get(shard, -1) < up_to and not context.control.stop.is_set():
-            hits = context.retrying(read, self._name, shard, self._seen.get(shard, -1), up_to)
+    def _shard_documents(self, shard: int, state: ShardState) -> Iterator[Document]:
+        context, seen, up_to = self._context, self._seen_of(shard), state.global_checkpoint
+        query, includes, alias = scan_query(context.targets), self._reader.includes, self._name
+        read = partial(self._changes.read, query=query, source_includes=includes, page=SCAN_PAGE, alias=alias)
+        while seen < up_to and not context.control.stop.is_set():
+            hits = read(shard, seen, up_to)
             yield from self._reader.stale_in(hits)
-            self._seen[shard] = hits[-1]["_seq_no"] if len(hits) == SCAN_PAGE else up_to
+            seen = hits[-1]["_seq_no"] if len(hits) == SCAN_PAGE else up_to
+            self._seen[shard] = _SeenWrites(state.history, seen)
+
+
+# How often a watch looks for documents that it has missed.
+CHECK_SECONDS = 300.0
+
+
+class _SeenWrites(NamedTuple):
+    """The writes to a shard that were seen: those up to a sequence number of a history."""
+
+    history: str
+    seq_no: int
+
+    @classmethod
+    def of(cls, state: ShardState) -> _SeenWrites:
+        return cls(state.history, state.global_checkpoint)

@@ -276,8 +276,11 @@ class OutcomeRecorder:
     Attributes:
         ledger: The counts.
         rejected: Records that are not documents; their ids are unknown, so pruning is unsafe.
+        rejected_versions: Id and `_seq_no` of the documents of the index that could not be embedded or written.
         dropped: Vector field → documents that lost their vector there, because their text changed and this load does
             not fill the field.
+        lacking: Documents that a watch has seen and that lacked a vector at its end; None for other loads, or if it is
+            not known.
     """
 
     def __init__(
@@ -288,7 +291,9 @@ class OutcomeRecorder:
         self._checkpoint = checkpoint
         self._errors = errors
         self.rejected = 0
+        self.rejected_versions: set[tuple[str, int]] = set()
         self.dropped: Counter[str] = Counter()
+        self.lacking: int | None = None
 
     def record_read(self) -> None:
         self.ledger.add_read()
@@ -317,6 +322,8 @@ class OutcomeRecorder:
     def record_dead_letter(self, letter: RejectedRecord) -> None:
         """Record a document that could not be loaded."""
         self.dead_letters.write(letter)
+        if letter.id is not None and letter.seq_no is not None:
+            self.rejected_versions.add((letter.id, letter.seq_no))
         self.ledger.add_outcome(DocumentOutcome.DEAD)
         self.check_errors([letter.reason])
 

@@ -41,7 +41,7 @@ from es_sbert.ingest.ledger import DocumentOutcome, ErrorMonitor, OutcomeRecorde
 from es_sbert.ingest.load_context import LoadContext, index_uuid
 from es_sbert.ingest.load_pipeline import WRITERS, load_sources
 from es_sbert.ingest.load_plan import BulkLoadSettings, LoadPlan, ModelIdentity
-from es_sbert.ingest.load_report import LoadReport, record_end, record_start, record_watch
+from es_sbert.ingest.load_report import LoadReport, record_end, record_start, record_watch, record_watch_check
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import LoadObserver, ProgressMeter, ProgressTracker, fraction_processed
 from es_sbert.ingest.read_documents import RecordStream
@@ -314,6 +314,7 @@ class _Load:
             notes=tuple(self._notes),
             pruned=self._pruned,
             missing=self._missing,
+            lacking=context.outcomes.lacking,
         )
 
     def _interrupted(self) -> bool:
@@ -448,7 +449,38 @@ class LocalRunner:
                 idle = False
                 embed_in_place(context, self._encoder, reader, watcher.documents(), tick)
                 idle = True
+            if not context.control.stop.is_set() and watcher.is_check_due():
+                self._embed_missed(context, reader, watcher, tick)
             tick()
+        _count_missed(context, watcher)
+
+    def _embed_missed(
+        self, context: LoadContext, reader: IndexReader, watcher: IndexWatcher, tick: Callable[[], None]
+    ) -> None:
+        """Embed the documents that the watch has missed, if any."""
+        try:
+            missed = watcher.missed_documents()
+        except EngineError as error:
+            context.control.truncate(f"reading the index failed: {error.message}")
+            return
+        record_watch_check(context, len(missed))
+        if missed:
+            context.outcomes.ledger.add_read(len(missed))
+            embed_in_place(context, self._encoder, reader, missed, tick)
+
+
+def _count_missed(context: LoadContext, watcher: IndexWatcher) -> None:
+    """Count the documents that a watch which has ended leaves without a vector, for the report."""
+    control = context.control
+    if control.truncated_reason is not None or control.unreachable_reason is not None:
+        return  # the engine failed
+    try:
+        missed = len(watcher.missed_documents())
+    except EngineError as error:
+        control.truncate(f"whether documents lack a vector could not be checked: {error.message}")
+        return
+    # Those that were read, and left when the user stopped the watch, are counted already.
+    context.outcomes.lacking = max(0, missed - context.outcomes.ledger.counts()[DocumentOutcome.LEFT])
 
 
 def progress_callback(

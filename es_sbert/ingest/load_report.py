@@ -68,6 +68,8 @@ class LoadReport(BaseModel, frozen=True):
         pruned: Documents removed from the index, because the source no longer has them.
         missing: Documents that the engine acknowledged and that the index does not hold at the end as they were
             written: it lost writes, or other writers deleted or replaced them.
+        lacking: Of a watch: documents with a text that it has seen and that lacked a vector at its end. None for other
+            loads, or if it could not be found out.
     """
 
     index: str
@@ -102,6 +104,7 @@ class LoadReport(BaseModel, frozen=True):
     notes: tuple[str, ...]
     pruned: int
     missing: int = 0
+    lacking: int | None = None
 
     @classmethod
     def of(cls, ledger: Ledger, info: EncoderInfo, *, seconds: float, dead_letters: str, **facts: Any) -> LoadReport:
@@ -136,7 +139,7 @@ class LoadReport(BaseModel, frozen=True):
             return 130
         if self.stopped is not None and not (self.indexed or self.updated or self.unchanged):
             return 2
-        return 1 if self.dead or self.missing or self.stopped is not None else 0
+        return 1 if self.dead or self.missing or self.lacking or self.stopped is not None else 0
 
     def lines(self) -> list[str]:
         """The summary for people, one fact per line."""
@@ -169,9 +172,17 @@ class LoadReport(BaseModel, frozen=True):
         )
         lines += [f"Warning: {warning}" for warning in self.warnings]
         lines += self.notes
+        if self.lacking is not None:
+            lines.append(_lacking_line(self.index, self.lacking))
         if self.stopped is not None:
             lines.append(f"Stopped before the end: {self.stopped}")
         return lines
+
+
+def _lacking_line(index: str, lacking: int) -> str:
+    if not lacking:
+        return "Checked at the end: every document that was seen has its vector"
+    return f"{lacking:,} documents that were seen lack a vector: `es-sbert ingest --index {index}` embeds them"
 
 
 def passages_suffix(count: int) -> str:
@@ -260,6 +271,17 @@ def record_watch(context: LoadContext, seconds: float) -> None:
     index = context.plan.settings.index
     message = f"Watching {escape_unprintable(index)} for changes every {seconds:g} s; Ctrl-C ends the command."
     log_event("watching", message, text=message, index=index, seconds=seconds)
+
+
+def record_watch_check(context: LoadContext, missed: int) -> None:
+    """Log how many documents a watch has missed; they are embedded now."""
+    index = context.plan.settings.index
+    if missed:
+        message = f"{missed:,} documents of {escape_unprintable(index)} were missed and are embedded now"
+        log_event("watch_missed", message, logging.WARNING, index=index, documents=missed)
+    else:
+        message = f"every document of {escape_unprintable(index)} that was seen has its vector"
+        log_event("watch_checked", message, text="", index=index)
 
 
 def record_end(summary: LoadReport, *, shown: bool = True) -> None:

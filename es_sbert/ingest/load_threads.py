@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from es_sbert.messages import log_event
@@ -17,6 +18,12 @@ REPORTED_WAIT_SECONDS = 5.0
 
 class LoadHalted(Exception):
     """The load was halted: a document without a vector is left for the next run."""
+
+
+class TimeLimit:
+    """Whether the time of `LoadControl.time_limit` is over."""
+
+    expired = False
 
 
 class LoadControl:
@@ -90,6 +97,32 @@ class LoadControl:
         """Stop on behalf of the user: send the vectors that exist, and leave the rest for the next run."""
         self.interrupted = True
         self.abort()
+
+    @contextmanager
+    def time_limit(self, seconds: float) -> Iterator[TimeLimit]:
+        """Abort the loads of the block after some seconds. Unlike an interrupt, this does not outlast the block."""
+        reasons = self.unreachable_reason, self.truncated_reason
+        limit = TimeLimit()
+
+        def expire() -> None:
+            limit.expired = True
+            self.abort()
+
+        timer = threading.Timer(seconds, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield limit
+        finally:
+            timer.cancel()
+            timer.join()
+            if limit.expired:
+                # Requests that were not retried any more may have ended a load as if the engine had failed.
+                self.unreachable_reason, self.truncated_reason = reasons
+                for event in (self.stop_retrying, self.halted, self.stop):
+                    event.clear()
+                if self.interrupted:  # perhaps a moment ago
+                    self.abort()
 
     def check(self) -> None:
         """Check that the load goes on.

@@ -23,7 +23,8 @@ from es_sbert.clock import Clock
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine, IndexState, PointInTimeSlice
+from es_sbert.engines.engine import Engine, IndexState
+from es_sbert.engines.index_scan import IndexSlice
 from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.document_vectors import EmbeddingTargets
@@ -175,7 +176,7 @@ class Partition:
 
     number: int
     source: DocumentSource | None = None
-    slice: PointInTimeSlice | None = None
+    slice: IndexSlice | None = None
 
 
 # Between two progress reports of a worker.

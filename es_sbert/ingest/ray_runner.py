@@ -20,7 +20,7 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import EncoderInfo
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.engines.engine import PointInTimeSlice
+from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot, close_snapshots, open_snapshots
 from es_sbert.errors import ClusterError, EsSbertError, SourceError
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
@@ -53,7 +53,6 @@ from es_sbert.io.text_formats import CorruptStream
 PARTITION_BYTES = 16 << 20
 # Slices of an index per worker, for the same reasons.
 SLICES_PER_WORKER = 8
-# Engines refuse more of them, unless the index is configured otherwise.
 MAX_SLICES = 1024
 
 
@@ -76,14 +75,14 @@ def partition_sources(sources: Sequence[DocumentSource], size: int = PARTITION_B
     return [Partition(number, source=part) for number, part in enumerate(parts)]
 
 
-def partition_index(workers: int, point_in_time: str) -> list[Partition]:
+def partition_index(workers: int, snapshots: tuple[ShardSnapshot, ...]) -> list[Partition]:
     """Split an index into slices.
 
     Args:
-        point_in_time: Its id.
+        snapshots: One of each shard.
     """
-    count = min(max(2, workers * SLICES_PER_WORKER), MAX_SLICES)  # engines refuse a single slice
-    return [Partition(number, slice=PointInTimeSlice(number, count, point_in_time)) for number in range(count)]
+    count = min(workers * SLICES_PER_WORKER, MAX_SLICES)
+    return [Partition(number, slice=IndexSlice(number, count, snapshots)) for number in range(count)]
 
 
 _POLL_SECONDS = 0.5
@@ -168,12 +167,11 @@ class RayRunner:
         if context.plan.sources:
             yield partition_sources(context.plan.sources, self.part_bytes)
             return
-        engine = context.engine
-        point_in_time = context.retrying(engine.open_point_in_time, context.plan.settings.index)
+        snapshots = open_snapshots(context.engine, context.plan.settings.index, context.retrying)
         try:
-            yield partition_index(self.workers.count, point_in_time)
+            yield partition_index(self.workers.count, snapshots)
         finally:
-            engine.close_point_in_time(point_in_time)
+            close_snapshots(context.engine, snapshots)
 
     def _reports(self, job: WorkerJob, parts: Sequence[Partition]) -> Iterator[PartitionReport]:
         """One report per partition, in the order in which they finish."""

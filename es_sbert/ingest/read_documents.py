@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -99,7 +99,8 @@ class Document(NamedTuple):
 
     def rejected(self, reason: str) -> RejectedRecord:
         """The dead letter of the document; of an update it holds only a part."""
-        return RejectedRecord(self.origin, reason, document=self.source, id=self.id, partial=self.version is not None)
+        rejected = RejectedRecord(self.origin, reason, document=self.source, id=self.id)
+        return rejected if self.version is None else replace(rejected, partial=True, seq_no=self.version[0])
 
 
 @dataclass(frozen=True)

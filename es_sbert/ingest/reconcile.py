@@ -11,8 +11,9 @@ import orjson
 
 from es_sbert.engines.engine import Engine, IndexState, Json, document_key
 from es_sbert.engines.error_mapping import access_denied
+from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.engines.retry import Backoff, RetryPolicy, is_retryable, make_retrier
+from es_sbert.engines.retry import Backoff, Retrier, RetryPolicy, is_retryable, make_retrier, without_retries
 from es_sbert.errors import RequestFailed
 from es_sbert.index.document_vectors import (
     EmbeddingTargets,
@@ -147,8 +148,9 @@ def _count_confirmed(context: LoadContext, began: str) -> int:
     routing = context.index.alias_routing(context.plan.settings.index)
     confirmed = 0
     query = scan_query(targets)
-    for page in context.engine.scan(context.index.name, query=query, source_includes=names, page=SCAN_PAGE):
-        own = (hit for hit in page if hit.get("_routing") == routing)
+    # Not retried page by page: the caller begins again, so that no document is counted twice.
+    for page in scan_index(context.engine, context.index.name, query=query, source_includes=names, page=SCAN_PAGE):
+        own = (hit for hit in page.hits if hit.get("_routing") == routing)
         consistent = [written for hit in own if (written := _matching_document(hit, targets, began)) is not None]
         confirmed += context.checkpoint.count_acknowledged(consistent)
     return confirmed
@@ -226,7 +228,7 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
     Raises:
         EngineError: the engine failed; the same command resumes.
     """
-    candidates = _find_candidates(context)
+    candidates = context.retrying(_find_candidates, context)
     if not candidates.count:
         return 0, []
     kept = f"{candidates.count:,} documents of the index are no longer in the source; none of them was removed"
@@ -239,7 +241,7 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
         return 0, [kept]
     removed, control = 0, context.control
     index, on_retry = context.plan.settings.index, context.outcomes.ledger.add_retries
-    for _, hits in _unseen_documents(context):
+    for _, hits in _unseen_documents(context, context.retrying):
         if control.stop.is_set():
             break
         removed += delete_hits(context.engine, index, hits, context.retry_policy, control.stop_retrying, on_retry)
@@ -250,22 +252,31 @@ def prune_index(context: LoadContext, confirm: ConfirmPrune) -> tuple[int, list[
 def _find_candidates(context: LoadContext) -> PruneCandidates:
     count, loaded = 0, 0
     sample: list[str] = []
-    for page_size, hits in _unseen_documents(context):
+    for page_size, hits in _unseen_documents(context, without_retries):
         loaded += page_size
         count += len(hits)
         sample += [str(hit["_id"]) for hit in hits[: _SAMPLE - len(sample)]]
     return PruneCandidates(count, loaded, tuple(sample))
 
 
-def _unseen_documents(context: LoadContext) -> Iterator[tuple[int, list[Json]]]:
-    """Pages of the documents that loads from files wrote: the size of each, and those that this load has not seen."""
+def _unseen_documents(context: LoadContext, retrying: Retrier) -> Iterator[tuple[int, list[Json]]]:
+    """Pages of the documents that loads from files wrote: the size of each, and those that this load has not seen.
+
+    Args:
+        retrying: Of each page.
+    """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     targets = targets_to_fill(context.targets)
     hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in targets]
     query: Json = {"bool": {"should": hashes, "minimum_should_match": 1}}
-    for page in context.engine.scan(context.plan.settings.index, query=query, source_includes=[], page=_PAGE):
-        seen = context.checkpoint.seen_ids([hit["_id"] for hit in page])
-        yield len(page), [hit for hit in page if hit["_id"] not in seen]
+    name = context.plan.settings.index
+    for _, hits, is_rewritten in scan_index(
+        context.engine, name, query=query, source_includes=[], page=_PAGE, retrying=retrying
+    ):
+        if is_rewritten:
+            continue  # written by another load since
+        seen = context.checkpoint.seen_ids([hit["_id"] for hit in hits])
+        yield len(hits), [hit for hit in hits if hit["_id"] not in seen]
 
 
 def delete_hits(

@@ -59,6 +59,7 @@ class RejectedRecord:
         document: The object as one line of JSON, if it could be parsed.
         id: Its id, if it has one.
         partial: Whether `document` is only a part of it.
+        seq_no: `_seq_no` of the version that was read; None for input that is not from an index.
     """
 
     origin: Origin
@@ -68,6 +69,7 @@ class RejectedRecord:
     document: bytes | None = None
     id: str | None = None
     partial: bool = False
+    seq_no: int | None = None
 
     @classmethod
     def of_bytes(cls, origin: Origin, reason: str, data: bytes) -> RejectedRecord:

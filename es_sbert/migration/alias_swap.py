@@ -9,11 +9,13 @@ new index, the permit, and fails if it is gone. A block is removed only after it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from es_sbert.engines.engine import Engine, IndexState, Json, SequenceNumbers
+from es_sbert.engines.engine import Engine, IndexState, Json, ShardState
+from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.migration.document_copy import MigrationContext
 from es_sbert.migration.migration_state import (
@@ -62,19 +64,18 @@ def wait_until_replicated(context: MigrationContext) -> None:
         EngineError: the engine failed.
     """
     deadline = time.monotonic() + context.policy.budget
-    engine, source = context.engine, context.source
-    if not _is_replicated(engine.sequence_numbers(source)):
+    if not _is_replicated(context.changes.states()):
         # With an asynchronous translog a write counts once the translog is on disk, which may be in five seconds.
-        engine.flush(source)
-    while not _is_replicated(engine.sequence_numbers(source)):
+        context.retrying(context.engine.flush, context.source)
+    while not _is_replicated(context.changes.states()):
         if time.monotonic() > deadline:
             remedy = "Look at `GET _cluster/health`, and run the same command again."
             raise RequestFailed(f"writes to {context.source} have not reached its replicas", remedy)
         time.sleep(_POLL_SECONDS)
 
 
-def _is_replicated(numbers: Sequence[SequenceNumbers]) -> bool:
-    return all(number.max_seq_no == number.global_checkpoint for number in numbers)
+def _is_replicated(shards: Mapping[int, ShardState]) -> bool:
+    return all(shard.max_seq_no == shard.global_checkpoint for shard in shards.values())
 
 
 def wait_until_idle(context: MigrationContext) -> None:
@@ -86,12 +87,17 @@ def wait_until_idle(context: MigrationContext) -> None:
         EngineError: the engine failed.
     """
     deadline = time.monotonic() + context.policy.budget
-    seen, since = context.engine.sequence_numbers(context.source), time.monotonic()
+    seen, since = _write_positions(context), time.monotonic()
     while time.monotonic() - since < _IDLE_SECONDS and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        numbers = context.engine.sequence_numbers(context.source)
-        if numbers != seen:
-            seen, since = numbers, time.monotonic()
+        positions = _write_positions(context)
+        if positions != seen:
+            seen, since = positions, time.monotonic()
+
+
+def _write_positions(context: MigrationContext) -> list[tuple[str, int]]:
+    """History and last sequence number of each shard of the old index."""
+    return [(shard.history, shard.max_seq_no) for shard in context.changes.states().values()]
 
 
 WRITE_BLOCK_SETTING = "index.blocks.write"
@@ -104,41 +110,55 @@ class WriteBlock:
 
     Attributes:
         permit: The alias that the swap has to remove.
+        began: When the block was asked for, by `time.monotonic`.
         seconds: How long writes were blocked, by the clock of this process; 0 while they are.
     """
 
     permit: str
+    began: float = 0.0
     seconds: float = 0.0
 
 
+class HoldExpired(Exception):
+    """Writes were blocked for as long as they may be, and there is more to do before the swap."""
+
+
 @contextmanager
-def block_writes(context: MigrationContext, is_swapped: Callable[[], bool]) -> Iterator[WriteBlock]:
+def block_writes(context: MigrationContext, is_swapped: Callable[[], bool], max_seconds: float) -> Iterator[WriteBlock]:
     """Block writes to the old index in the body of the `with` statement, and after it if the aliases have moved.
 
     A block that another program has set stays.
 
     Args:
         is_swapped: Whether the aliases have moved.
+        max_seconds: How long to wait for writes in flight.
 
     Raises:
         IndexMissing: the old index is gone.
+        HoldExpired: writes in flight did not end in time.
         EngineError: the engine did not block writes, or could not remove the block.
     """
     source, store = context.source, context.state_store
-    state = context.engine.get_index(source)
+    state = context.retrying(context.engine.get_index, source)
     if state is None:
         raise IndexMissing(f"the index {source} is gone", "Find out who deleted it.")
-    block = WriteBlock(permit_name(context.target, store.state.run))
+    block = WriteBlock(permit_name(context.target, uuid.uuid4().hex))
     is_foreign = state.settings.get(WRITE_BLOCK_SETTING) == "true"
     store.write(phase=MigrationPhase.CLOSING, blocked=not is_foreign, permit=block.permit)
-    context.engine.update_aliases([{"add": {"index": context.target, "alias": block.permit, "is_hidden": True}}])
-    begin = time.monotonic()
+    permit = {"index": context.target, "alias": block.permit, "is_hidden": True}
+    context.retrying(context.engine.update_aliases, [{"add": permit}])
+    begin = block.began = time.monotonic()
     context.report(f"Writes to {source} are refused from now until the swap")
     failure: BaseException | None = None
     try:
         if not is_foreign:
-            # Not retried: clients' writes are refused during the wait.
-            context.engine.block_writes(source)
+            try:
+                # Not retried: clients' writes are refused during the wait.
+                context.engine.block_writes(source, max_seconds)
+            except RequestFailed as error:
+                if not is_transient(error):
+                    raise
+                raise HoldExpired(error.message) from error
         yield block
     except BaseException as error:
         failure = error
@@ -155,7 +175,7 @@ def block_writes(context: MigrationContext, is_swapped: Callable[[], bool]) -> I
                 "Once the engine answers, run the same command again to resume and remove the block, or give up with "
                 f"`es-sbert index migrate {store.state.alias} --rollback`."
             )
-            if failure is None:
+            if failure is None or isinstance(failure, HoldExpired):
                 raise
         finally:
             block.seconds = time.monotonic() - begin
@@ -168,17 +188,20 @@ def _end_block(context: MigrationContext, block: WriteBlock, is_swapped: Callabl
     Raises:
         EsSbertError: the block cannot be removed.
     """
+    store = context.state_store
     if context.retrying(is_swapped):
         return
-    # Without the permit there was a swap after all, or another process has taken the migration over.
-    removed = context.retrying(remove_permit, context.engine, context.target, block.permit)
-    if removed and not is_swapped() and context.state_store.state.blocked:
+    # Without the permit there was a swap after all, or another process has taken the migration over; or it was removed
+    # by a request whose response was lost.
+    removed = context.retrying(remove_permit, context.engine, context.target, block.permit) or store.is_ours()
+    if removed and not context.retrying(is_swapped) and store.state.blocked:
         context.retrying(context.engine.put_settings, context.source, {WRITE_BLOCK_SETTING: None})
+        store.write(blocked=False)
 
 
-def permit_name(target: str, run: str) -> str:
-    """The alias that the swap of one run removes; each run has its own."""
-    return f"{target}.swap-{run[:12]}"
+def permit_name(target: str, attempt: str) -> str:
+    """The alias that a swap removes. Each attempt has its own: the swap of an earlier one may still be queued."""
+    return f"{target}.swap-{attempt[:12]}"
 
 
 def remove_permit(engine: Engine, target: str, permit: str) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -22,9 +22,10 @@ import orjson
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.rest import KEEP_ALIVE
 from es_sbert.engines.retry import RetryPolicy, make_retrier
+from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch, RequestFailed
 from es_sbert.index.document_vectors import action_metadata, if_unchanged, read_stored_vectors, row_cosines
 from es_sbert.index.mapping import VectorFieldMeta, random_order_query
@@ -117,6 +118,11 @@ class MigrationContext:
     report: Callable[[str], None]
     late_versions: dict[DocumentKey, WriteVersion] = field(default_factory=dict)
 
+    @cached_property
+    def changes(self) -> ShardChanges:
+        """Reads what was written to the old index."""
+        return ShardChanges(self.engine, self.source, self.retrying)
+
     def send(self, writes: Sequence[BulkWrite]) -> dict[DocumentKey, WriteVersion]:
         """Write into the new index, no two writes of one document; returns when the engine has answered all of them.
 
@@ -156,6 +162,14 @@ class MigrationContext:
         """The documents of an index that have these ids, as `multi_get` finds them, with `_shard`."""
         return self.retrying(multi_get, self.engine, index, ids, source=source, shards=True)
 
+    def missing_in_source(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
+        """Those documents that the old index does not hold now, whether refreshed or not."""
+        found = self.retrying(self.engine.mget, self.source, keys, source_includes=None)
+        # Two routings may lead to one shard, which holds the document of one of them.
+        return {
+            key for key, document in zip(keys, found, strict=True) if document is None or document_key(document) != key
+        }
+
     def is_migration_write(self, hit: Json) -> bool:
         """Whether the last write to a document of the new index was the migration's."""
         boundary = self.state_store.state.boundary
@@ -179,17 +193,17 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
         EngineError: the engine fails for longer than the policy allows, or refuses a document.
     """
     store = context.state_store
-    # First the numbers, then the refresh: every write up to these numbers is visible then.
-    numbers = context.retrying(context.engine.sequence_numbers, context.source)
-    context.refresh(*((context.target, context.source) if late else (context.source,)))
-    read_all = partial(context.engine.read_changes, query={"match_all": {}}, source_includes=["*"], vectors=True)
-    read = partial(read_all, context.source, page=_COPY_PAGE)
+    if late:
+        context.refresh(context.target)
+    shards = context.changes.make_visible()
+    read = partial(context.changes.read, query={"match_all": {}}, source_includes=["*"], page=_COPY_PAGE, vectors=True)
+    _forget_other_histories(store, {number: shard.history for number, shard in shards.items()})
     copied, deletions = list(store.state.copied), False
     count, saved, reported = 0, time.monotonic(), time.monotonic()
-    for shard, number in enumerate(numbers):
+    for shard, number in shards.items():
         begin, seen = copied[shard], 0
         while copied[shard] < number.global_checkpoint:
-            page = context.retrying(read, shard, copied[shard], number.global_checkpoint)
+            page = read(shard, copied[shard], number.global_checkpoint)
             if not page:
                 break
             _write_page(context, page, late=late)
@@ -215,6 +229,17 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
     if (tuple(copied), deletions) != (store.state.copied, store.state.deletions):
         store.write(copied=tuple(copied), deletions=deletions)
     return count
+
+
+def _forget_other_histories(store: MigrationStateStore, histories: dict[int, str]) -> None:
+    """Copy a shard once more whose sequence numbers belong to other writes than when it was copied."""
+    current = tuple(histories[shard] for shard in sorted(histories))
+    before = store.state.histories or current
+    if before == current == store.state.histories:
+        return
+    changed = [then != now for then, now in zip(before, current, strict=True)]
+    copied = tuple(-1 if other else number for number, other in zip(store.state.copied, changed, strict=True))
+    store.write(histories=current, copied=copied, deletions=store.state.deletions or any(changed))
 
 
 def _write_page(context: MigrationContext, page: list[Json], *, late: bool) -> None:
@@ -246,8 +271,8 @@ _SMALL_RANGE = 16
 _MAX_SHARDS = 64
 
 
-class PointInTimeLost(Exception):
-    """A point in time has expired, or one of its shards does not answer."""
+class _CannotCompare(Exception):
+    """A point in time has expired, or its node does not answer."""
 
 
 class _PointInTime(NamedTuple):
@@ -265,8 +290,15 @@ def remove_deleted(context: MigrationContext) -> int:
         Documents removed.
     """
     context.refresh(context.source, context.target)
-    pages = context.engine.scan(context.target, query={"match_all": {}}, source_includes=(), page=_ID_PAGE)
-    removed = sum(_remove_missing(context, [document_key(hit) for hit in page]) for page in pages)
+    pages = scan_index(
+        context.engine,
+        context.target,
+        query={"match_all": {}},
+        source_includes=(),
+        page=_ID_PAGE,
+        retrying=context.retrying,
+    )
+    removed = sum(_remove_missing(context, [document_key(hit) for hit in page.hits]) for page in pages)
     # Last: a run that is killed before this has to do all of it again.
     context.state_store.write(deletions=False)
     return removed
@@ -274,8 +306,7 @@ def remove_deleted(context: MigrationContext) -> int:
 
 def _remove_missing(context: MigrationContext, keys: Sequence[DocumentKey]) -> int:
     """Remove those documents from the new index that the old one lacks; returns their number."""
-    existing = context.find(context.source, [key[0] for key in keys])
-    missing = {key for key in keys if key not in existing}
+    missing = context.missing_in_source(keys)
     if not missing:
         return 0
     copies = context.find(context.target, [key[0] for key in missing])
@@ -322,13 +353,13 @@ class DeletionTracker:
         points_in_time, copied = self._open(), self.copied
         try:
             if not self._points_in_time:
-                raise PointInTimeLost
+                raise _CannotCompare
             changed = {key for one in self._points_in_time for key in self._changed_documents(one)}
-        except PointInTimeLost:
+        except _CannotCompare:
             self._replace(points_in_time)
             return remove_deleted(self._context)
         self._replace(points_in_time)
-        self._context.refresh(self._context.source, self._context.target)
+        self._context.refresh(self._context.target)
         removed = sum(_remove_missing(self._context, keys) for keys in batched(list(changed | copied), _ID_PAGE))
         self._context.state_store.write(deletions=False)
         return removed
@@ -344,21 +375,18 @@ class DeletionTracker:
 
     def _open(self) -> list[_PointInTime]:
         """A point in time of each shard; none if there are too many."""
-        engine, source = self._context.engine, self._context.source
-        # First the numbers, then the refresh: every write up to these numbers is visible then.
-        numbers = self._context.retrying(engine.sequence_numbers, source)
-        self._context.refresh(source)
+        changes = self._context.changes
+        shards = changes.make_visible()
         opened: list[_PointInTime] = []
-        if len(numbers) > _MAX_SHARDS:
+        if len(shards) > _MAX_SHARDS:
             return opened
         try:
-            for shard, number in enumerate(numbers):
-                point_in_time = engine.open_point_in_time(source, shard=shard)
-                opened.append(_PointInTime(shard, point_in_time, number.global_checkpoint))
+            for number, shard in shards.items():
+                opened.append(_PointInTime(number, changes.open_point_in_time(number), shard.global_checkpoint))
         except EngineError:
             # Engines limit their number. Without them all ids are compared.
             for one in opened:
-                engine.close_point_in_time(one.id)
+                self._context.engine.close_point_in_time(one.id)
             return []
         return opened
 
@@ -366,13 +394,12 @@ class DeletionTracker:
         """Documents of a point in time that were deleted or written again since.
 
         Raises:
-            PointInTimeLost: it has expired.
+            _CannotCompare: it has expired.
         """
-        engine, source, preference = self._context.engine, self._context.source, f"_shards:{before.shard}"
         ranges = changed_ranges(
             before.max_seq_no,
             lambda ranges: _parse_counts(self._search_point_in_time(before, _count_body(ranges))),
-            lambda ranges: _parse_counts(engine.search(source, _count_body(ranges), preference=preference)),
+            lambda ranges: _parse_counts(self._context.changes.search(before.shard, _count_body(ranges))),
         )
         # Documents above `max_seq_no` may become visible later, so their counts say nothing: look up all of them.
         newer: Json = {"range": {"_seq_no": {"gt": before.max_seq_no}}}
@@ -387,11 +414,11 @@ class DeletionTracker:
                 body["search_after"] = hits[-1]["sort"]
 
     def _search_point_in_time(self, point_in_time: _PointInTime, body: Json) -> Json:
-        pit = {"id": point_in_time.id, "keep_alive": KEEP_ALIVE}
-        response = self._context.engine.request_api("/_search", body=body | {"pit": pit})
-        if response is None or response.get("timed_out") or response["_shards"].get("failed"):
-            raise PointInTimeLost
-        return response
+        try:
+            return self._context.engine.search_point_in_time(point_in_time.id, body)
+        except EngineError as error:
+            # Whatever the reason is: all ids can be compared instead.
+            raise _CannotCompare from error
 
 
 def changed_ranges(max_seq_no: int, before: CountSeqNoRanges, now: CountSeqNoRanges) -> list[SeqNoRange]:
@@ -452,15 +479,14 @@ def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, V
         EngineError: the engine failed.
     """
     old, new = _count_documents(context)
-    numbers = context.engine.sequence_numbers(context.source)
-    copied = context.state_store.state.copied
-    since = sum(number.max_seq_no - done for number, done in zip(numbers, copied, strict=True))
+    shards, copied = context.changes.states(), context.state_store.state.copied
+    since = sum(shard.max_seq_no - copied[number] for number, shard in shards.items())
     if abs(old - new) > since:
         how = f"it holds {new:,} documents, {context.source} {old:,} ({since:,} writes are to come)"
         raise _mismatch_error(context, how)
     source = context.engine.info.source_with_vectors()
     body: Json = {"query": random_order_query(None, seed=0), "size": SAMPLE_SIZE, "_source": source}
-    sample: list[Json] = context.engine.search(context.target, body)["hits"]["hits"]
+    sample: list[Json] = context.retrying(context.engine.search, context.target, body)["hits"]["hits"]
     _verify_documents(context, sample)
     return sum(_verify_vectors(context, encoder, sample, name, meta) for name, meta in fields.items())
 
@@ -487,7 +513,8 @@ def verify_counts(context: MigrationContext, *, surplus_ok: bool = False) -> boo
 def _count_documents(context: MigrationContext) -> tuple[int, int]:
     """Documents of the old index and of the new one, after a refresh."""
     context.refresh(context.source, context.target)
-    return context.engine.count(context.source), context.engine.count(context.target)
+    count = context.engine.count
+    return context.retrying(count, context.source), context.retrying(count, context.target)
 
 
 def _verify_documents(context: MigrationContext, sample: list[Json]) -> None:

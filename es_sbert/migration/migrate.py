@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, IndexState
-from es_sbert.engines.retry import RetryPolicy, is_transient
-from es_sbert.errors import EngineError, RequestFailed
+from es_sbert.engines.retry import RetryPolicy, is_transient, make_retrier
+from es_sbert.errors import EngineError
 from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.index.versioned_updates import VersionedUpdates
 from es_sbert.ingest.load import LocalRunner, run_load
@@ -23,6 +23,7 @@ from es_sbert.ingest.load_report import passages_suffix, truncation_lines
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressMeter
 from es_sbert.migration.alias_swap import (
+    HoldExpired,
     WriteBlock,
     block_writes,
     remove_stale_block,
@@ -55,7 +56,8 @@ class MigrationResult(BaseModel):
         copied: Documents copied before the swap, each time they changed.
         removed: Documents removed from the new index because they were deleted from the old one.
         late: Documents written to the old index shortly before the swap and copied after it.
-        writes_refused_seconds: How long writes were blocked.
+        writes_refused_seconds: How long writes were blocked, in all attempts together.
+        holds: How often writes were blocked.
         embedded: Documents that got a vector, some of them more than once.
         compared: Vectors that were computed again and compared before the swap.
         dead: Documents that were copied but could not be embedded.
@@ -79,6 +81,7 @@ class MigrationResult(BaseModel):
     removed: int = 0
     late: int = 0
     writes_refused_seconds: float = 0.0
+    holds: int = 0
     embedded: int = 0
     compared: int = 0
     dead: int = 0
@@ -115,7 +118,8 @@ class MigrationResult(BaseModel):
         lines += truncation_lines(self.truncated, self.lost_tokens)
         lines += self.notes
         if self.writes_refused_seconds:
-            lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s")
+            attempts = f", in {self.holds} attempts" if self.holds > 1 else ""
+            lines.append(f"Writes to {self.source} were refused for {self.writes_refused_seconds:.2f} s{attempts}")
         if not self.finished:
             resume = "run the same command to resume, or add --rollback to give up"
             return [*lines, f"Not finished ({self.stopped}): {resume}"]
@@ -130,6 +134,8 @@ class MigrationResult(BaseModel):
 # Rounds end when one copies no more than this many documents, or when they do not get shorter any more.
 SMALL_ROUND_DOCUMENTS = 200
 MAX_ROUNDS = 20
+# How often writes are blocked before the command gives up.
+MAX_HOLDS = 5
 _GC_DELETES = "index.gc_deletes"
 # Ids of documents to embed in one load; with more, the load looks for all documents without a vector.
 _MAX_IDS = 8000
@@ -163,7 +169,8 @@ def migrate(
     policy = RetryPolicy(retry_seconds)
     with migration_lock(engine.info.url, request.alias):
         begin = time.monotonic()
-        prepared = prepare_migration(engine, request, encoder)
+        retrying = make_retrier(policy, control.set_backoff, control.stop_retrying)
+        prepared = prepare_migration(engine, request, encoder, retrying)
         store, target, info = prepared.state_store, prepared.target.name, encoder.info
         updates = VersionedUpdates(engine, prepared.target, policy, control.set_backoff, control.stop_retrying)
         context = MigrationContext(engine, store.state.source, target, store, policy, control, updates, report)
@@ -178,11 +185,11 @@ def migrate(
         with closing(DeletionTracker(context)) as tracker:
             run = _MigrationRun(prepared, request, context, encoder, tracker, meter, dead_letters, result)
             result.finished = run.run()
-    result.stopped = None if result.finished else (result.stopped or "interrupted")
-    result.dropped = request.replace_index and result.finished
-    result.documents = engine.count(context.target)
-    result.seconds = round(time.monotonic() - begin, 3)
-    return result
+        result.stopped = None if result.finished else (result.stopped or "interrupted")
+        result.dropped = request.replace_index and result.finished
+        result.documents = context.retrying(engine.count, context.target)
+        result.seconds = round(time.monotonic() - begin, 3)
+        return result
 
 
 @dataclass(frozen=True)
@@ -202,9 +209,10 @@ class _MigrationRun:
         """Do all remaining steps; False if the run was stopped."""
         if self.context.state_store.state.phase is MigrationPhase.CLOSING:
             if not self._is_swapped():
-                target = self.context.engine.get_index(self.context.target)
+                retrying, engine = self.context.retrying, self.context.engine
+                target = retrying(engine.get_index, self.context.target)
                 if self.prepared.source is not None and target is not None:
-                    remove_stale_block(self.context.engine, self.prepared.source, target)
+                    retrying(remove_stale_block, engine, self.prepared.source, target)
             if self._is_swapped():
                 return self._finish_after_swap()
             self.context.state_store.write(phase=MigrationPhase.COPYING, boundary=(), blocked=False, permit="")
@@ -222,7 +230,7 @@ class _MigrationRun:
                 break
             previous = count if number else math.inf
         # A load has done so already, but there is none if no field has a text.
-        restore_load_settings(self.context.engine, self.context.target)
+        self.context.retrying(restore_load_settings, self.context.engine, self.context.target)
         self.tracker.begin()
         self.result.removed += remove_deleted(self.context)
         self.context.report("Comparing counts, documents and vectors")
@@ -258,7 +266,7 @@ class _MigrationRun:
             load_settings=BulkLoadSettings.KEEP,
             retry_seconds=self.context.policy.budget,
         )
-        plan = plan_load(self.context.engine, settings)
+        plan = self.context.retrying(plan_load, self.context.engine, settings)
         runner, control = LocalRunner(self.encoder), self.context.control
         # The migration prints one summary at its end.
         summary = run_load(self.context.engine, runner, plan, control, self.meter(), show_summary=False)
@@ -277,30 +285,78 @@ class _MigrationRun:
     def _swap_unblocked(self) -> bool:
         """Copy the last changes and swap while writes go on; changes that come too late are copied afterwards."""
         # A deletion is remembered for an hour, so that a late copy cannot bring the document back.
-        self.context.engine.put_settings(self.context.target, {_GC_DELETES: "1h"})
+        self.context.retrying(self.context.engine.put_settings, self.context.target, {_GC_DELETES: "1h"})
         self._copy_round()
         if self._is_stopped or not self._embed():
             return False
-        boundary = tuple(number.max_seq_no for number in self.context.engine.sequence_numbers(self.context.target))
+        shards = self.context.retrying(self.context.engine.shard_states, self.context.target)
+        boundary = tuple(shard.max_seq_no for _, shard in sorted(shards.items()))
         self.context.state_store.write(phase=MigrationPhase.CLOSING, boundary=boundary)
         self._swap()
         return self._finish_after_swap()
 
     def _swap_blocked(self) -> bool:
-        """Block writes, copy the last changes, and swap: the new index then has all documents."""
-        if not self._shorten_rounds():
-            return False
+        """Block writes, copy the last changes, and swap: the new index then has all documents.
+
+        If that takes longer than the request allows, writes go on and it is tried again.
+
+        Raises:
+            EngineError: no attempt was short enough.
+        """
+        source, most = self.context.source, self.request.max_hold
+        for _ in range(MAX_HOLDS):
+            if not self._shorten_rounds():
+                return False
+            try:
+                return self._hold_and_swap()
+            except HoldExpired as error:
+                if self._is_swapped():
+                    return self._finish()
+                reason = f": {error}" if str(error) else ""
+                self.context.report(f"Writes to {source} are accepted again: {most:g} s were not enough{reason}")
+        raise EngineError(
+            f"{source} was not swapped: writes would have been refused for more than {most:g} s in each of "
+            f"{MAX_HOLDS} attempts. Nothing is lost, and {source} takes writes",
+            "Run the same command again when less is written, or allow more: --max-hold SECONDS. "
+            "To give up: --rollback.",
+        )
+
+    def _hold_and_swap(self) -> bool:
+        """One attempt; False if the user stopped it.
+
+        Raises:
+            HoldExpired: it took too long; writes are accepted again.
+            EngineError: the engine failed.
+        """
+        context, control, most = self.context, self.context.control, self.request.max_hold
         block: WriteBlock | None = None
         try:
-            with block_writes(self.context, self._is_swapped) as block, self.context.state_store.defer_writes():
-                wait_until_replicated(self.context)
-                if not self._short_round():
+            with block_writes(context, self._is_swapped, most) as block, context.state_store.defer_writes():
+                done = False
+                with control.time_limit(max(0.0, block.began + most - time.monotonic())) as limit:
+                    try:
+                        done = self._last_round()
+                    except EngineError:
+                        if not limit.expired:
+                            raise
+                if limit.expired:
+                    raise HoldExpired
+                if not done:
                     return False
-                self._make_equal()
                 self._swap(block)
         finally:
-            self.result.writes_refused_seconds = 0.0 if block is None else round(block.seconds, 3)
+            self.result.holds += 1
+            if block is not None:
+                self.result.writes_refused_seconds = round(self.result.writes_refused_seconds + block.seconds, 3)
         return self._finish()
+
+    def _last_round(self) -> bool:
+        """Make the new index equal to the old one, which takes no writes; False if stopped."""
+        wait_until_replicated(self.context)
+        if not self._short_round():
+            return False
+        self._make_equal()
+        return not self._is_stopped
 
     def _shorten_rounds(self) -> bool:
         """Short rounds, deletions included, so that little is left to do while writes are blocked."""
@@ -340,18 +396,31 @@ class _MigrationRun:
 
     def _swap(self, block: WriteBlock | None = None) -> None:
         source, target = self.context.source, self.context.target
-        aliases = self.context.engine.get_aliases(source).get(source, {})
+        aliases = self.context.retrying(self.context.engine.get_aliases, source).get(source, {})
         actions = (replace_index_actions if self.request.replace_index else swap_actions)(source, target, aliases)
         if block is not None:
             actions.insert(0, use_permit_action(target, block.permit))
+
+        def swap() -> None:
+            try:
+                self.context.engine.update_aliases(actions)
+            except EngineError:
+                # The answer may have been lost, not the request.
+                if not self._is_swapped():
+                    raise
+
         try:
-            self.context.engine.update_aliases(actions)
+            if block is None:
+                self.context.retrying(swap)
+            else:
+                swap()
         except EngineError as error:
-            if block is not None and isinstance(error, RequestFailed) and block.permit in error.message:
+            if block is not None and block.permit in error.message:
                 raise taken_over_error(target) from error
-            # The answer may have been lost, not the request.
-            if not is_transient(error) or not self.context.retrying(self._is_swapped):
-                raise
+            if block is not None and is_transient(error):
+                # The end of the block makes sure that the request is not carried out later.
+                raise HoldExpired(error.message) from error
+            raise
         self.context.report(f"{self.request.alias} points to {target} now")
 
     def _finish_after_swap(self) -> bool:
@@ -385,7 +454,7 @@ class _MigrationRun:
         """Write that the migration is done."""
         source = self._read_source()
         as_before = None if source is None else source.settings.get(_GC_DELETES)
-        self.context.engine.put_settings(self.context.target, {_GC_DELETES: as_before})
+        self.context.retrying(self.context.engine.put_settings, self.context.target, {_GC_DELETES: as_before})
         self.context.state_store.write(phase=MigrationPhase.DONE)
         return True
 
@@ -394,12 +463,12 @@ class _MigrationRun:
         return self.context.control.stop.is_set()
 
     def _is_swapped(self) -> bool:
-        state = self.context.engine.get_index(self.request.alias)
+        state = self.context.retrying(self.context.engine.get_index, self.request.alias)
         return state is not None and state.name == self.context.target
 
     def _read_source(self) -> IndexState | None:
         """The old index, if it still exists."""
-        state = self.context.engine.get_index(self.context.source)
+        state = self.context.retrying(self.context.engine.get_index, self.context.source)
         if state is None or state.settings["index.uuid"] != self.context.state_store.state.source_uuid:
             return None
         return state

@@ -56,6 +56,7 @@ class MigrationState(BaseModel, frozen=True):
         blocked: Whether writes to the old index are blocked by us.
         permit: The alias that the swap has to remove while writes are blocked.
         boundary: Of each shard of the new index: the highest sequence number that is ours, before other writers came.
+        histories: Of each shard of the old index: UUID of the history to which `copied` belongs; empty if unknown.
     """
 
     alias: str
@@ -69,6 +70,7 @@ class MigrationState(BaseModel, frozen=True):
     blocked: bool = False
     permit: str = ""
     boundary: tuple[int, ...] = ()
+    histories: tuple[str, ...] = ()
 
 
 def read_migration_state(index: IndexState) -> MigrationState | None:
@@ -168,12 +170,25 @@ class MigrationStateStore:
         """
         changed_state = self.state.model_copy(update=changed)
         if not self._is_deferred:
-            target = self._engine.get_index(self._target)
-            stored = None if target is None else read_migration_state(target)
-            if target is None or stored is None or stored.run != self.state.run:
+            target = self._read_target()
+            if target is None:
                 raise taken_over_error(self._target)
             put_migration_state(self._engine, target, changed_state)
         self.state = changed_state
+
+    def is_ours(self) -> bool:
+        """Whether no other process has taken the migration over.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        return self._read_target() is not None
+
+    def _read_target(self) -> IndexState | None:
+        """The new index; None if it is gone, or its state is another process's."""
+        target = self._engine.get_index(self._target)
+        stored = None if target is None else read_migration_state(target)
+        return None if stored is None or stored.run != self.state.run else target
 
 
 @contextmanager

@@ -8,11 +8,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any
+from typing import Any, cast
 
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
-from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
+from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.load_checks import fields_missing_from_source
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
 from es_sbert.index.mapping import (
@@ -42,6 +43,7 @@ from es_sbert.migration.migration_state import (
     find_migration,
     find_target,
     put_migration_state,
+    read_migration_state,
     set_target_pointer,
     vector_field_names,
     with_migration_state,
@@ -156,6 +158,7 @@ class MigrationRequest:
         block_writes: Refuse writes to the old index from the last round until the swap, and after it.
         replace_index: Put the new index, under an alias, in the place of an index that has none; takes `block_writes`.
         text: Template of the text that is embedded for the vector field; None keeps the old one.
+        max_hold: Seconds for which writes may be refused in one go before the swap.
     """
 
     alias: str
@@ -165,6 +168,7 @@ class MigrationRequest:
     block_writes: bool = True
     replace_index: bool = False
     text: TextTemplate | None = None
+    max_hold: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -186,14 +190,20 @@ class PreparedMigration:
     resumed: bool
 
 
-def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder) -> PreparedMigration:
+def prepare_migration(
+    engine: Engine, wanted: MigrationRequest, encoder: Encoder, retrying: Retrier = without_retries
+) -> PreparedMigration:
     """Find the migration to resume, or start a new one.
+
+    Args:
+        retrying: Retries each request.
 
     Raises:
         IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
         EngineError: the engine failed.
     """
     model = encoder.info
+    engine = cast(Engine, RetryingEngine(engine, retrying))
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
         _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
@@ -217,7 +227,7 @@ def prepare_migration(engine: Engine, wanted: MigrationRequest, encoder: Encoder
     _check_migration_privileges(engine, index.name, wanted.alias, name)
     if wanted.text is not None:
         check_template_fields(engine, index, wanted.text)
-    return _begin_migration(engine, index, wanted, encoder, name)
+    return _begin_migration(engine, index, wanted, encoder, name, retrying)
 
 
 def _check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
@@ -258,7 +268,7 @@ def _check_same_migration(
 
 
 def _begin_migration(
-    engine: Engine, source: IndexState, wanted: MigrationRequest, encoder: Encoder, name: str
+    engine: Engine, source: IndexState, wanted: MigrationRequest, encoder: Encoder, name: str, retrying: Retrier
 ) -> PreparedMigration:
     fields = _new_vector_fields(engine, source, wanted, encoder.info)
     for meta in fields.values():
@@ -271,16 +281,28 @@ def _begin_migration(
         source_uuid=source.settings["index.uuid"],
         fields=tuple(fields),
         run=uuid.uuid4().hex,
-        copied=tuple(-1 for _ in engine.sequence_numbers(source.name)),
+        copied=(-1,) * source.shards,
     )
     body = new_index_body(engine.info.engine_type, source, fields)
     body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], state)
     # The pointer first: an index without a pointer would block the next run.
     set_target_pointer(engine, source, name)
-    engine.create_index(name, body)
+    retrying(lambda: _create_target(engine, name, body, state.run))
     target = require_index(engine, name)
-    apply_load_settings(engine, target)
+    # Replicas stay: the new index must survive the loss of a node as the old one does.
+    apply_load_settings(engine, target, keep_replicas=True)
     return PreparedMigration(source, target, fields, MigrationStateStore(engine, name, state), resumed=False)
+
+
+def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
+    """Create the new index, unless an earlier request of this run, whose response was lost, has created it."""
+    try:
+        engine.create_index(name, body)
+    except RequestFailed:
+        target = engine.get_index(name)
+        state = None if target is None else read_migration_state(target)
+        if state is None or state.run != run:
+            raise
 
 
 def _resume_migration(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -14,9 +14,19 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import BulkItemResult, Engine, EngineType, Json, PointInTimeSlice, document_key
+from es_sbert.engines.engine import BulkItemResult, Engine, EngineType, Json, document_key
+from es_sbert.engines.index_scan import IndexSlice, close_snapshots, open_snapshots, scan_index
 from es_sbert.engines.multi_get import multi_get
-from es_sbert.errors import EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed, UsageError
+from es_sbert.engines.retry import is_transient, without_retries
+from es_sbert.errors import (
+    EngineError,
+    EngineUnreachable,
+    IndexMismatch,
+    IndexMissing,
+    PointInTimeLost,
+    RequestFailed,
+    UsageError,
+)
 
 MAPPING: Json = {
     "settings": {"number_of_shards": 2, "number_of_replicas": 0},
@@ -159,22 +169,45 @@ def test_search_error_carries_engine_reason(engine: Engine, index: str) -> None:
     assert caught.value.status == 400
 
 
+def scanned(engine: Engine, name: str, **options: Any) -> Iterator[list[Json]]:
+    """The hits of each page of a scan; none may be of a point in time that was opened again."""
+    options = {"query": {"match_all": {}}, "source_includes": []} | options
+    for page in scan_index(engine, name, **options):
+        assert not page.is_rewritten
+        yield page.hits
+
+
 def test_scan_yields_every_document_once(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(1003))
     engine.refresh(index)
-    pages = list(engine.scan(index, query={"match_all": {}}, source_includes=["n"], page=100))
+    pages = list(scanned(engine, index, source_includes=["n"], page=100))
     hits = [hit for page in pages for hit in page]
-    assert [len(page) for page in pages] == [100] * 10 + [3]
-    assert {hit["_id"] for hit in hits} == {str(n) for n in range(1003)}
+    assert len(pages) <= 14  # full, but for the ends of the shards
+    assert sorted(hit["_id"] for hit in hits) == sorted(str(n) for n in range(1003))
     assert all(hit["_source"] == {"n": int(hit["_id"])} for hit in hits)
     assert all(hit["_seq_no"] >= 0 and hit["_primary_term"] >= 1 for hit in hits)
 
 
-def test_scan_reads_a_point_in_time(engine: Engine, index: str) -> None:
+def test_scan_of_rare_documents_needs_few_requests(engine: Engine, index: str) -> None:
+    """Sequence numbers are read in ranges, which grow where there is little."""
+    engine.bulk(index, numbered(5000))
+    engine.bulk(index, b"".join(b'{"delete":{"_id":"%d"}}\n' % n for n in range(4990)))
+    engine.refresh(index)
+    requests = []
+    send = engine.send
+    engine.send = lambda *args, **kwargs: (requests.append(args), send(*args, **kwargs))[1]  # type: ignore[method-assign]
+    hits = [hit for page in scanned(engine, index, page=10) for hit in page]
+    assert sorted(hit["_id"] for hit in hits) == [str(n) for n in range(4990, 5000)]
+    assert len(requests) < 60
+
+
+def test_scan_reads_each_shard_from_a_point_in_time(engine: Engine, fresh_index: Callable[[str], str]) -> None:
+    index = fresh_index(engine.info.url)
+    engine.create_index(index, MAPPING | {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
     engine.bulk(index, numbered(20))
     engine.refresh(index)
-    seen = []
-    for page in engine.scan(index, query={"range": {"n": {"gte": 5}}}, source_includes=[], page=4):
+    seen: list[str] = []
+    for page in scanned(engine, index, query={"range": {"n": {"gte": 5}}}, page=4):
         seen += [hit["_id"] for hit in page]
         # Documents that arrive, change or vanish meanwhile are not part of it.
         engine.bulk(index, actions(({"index": {"_id": f"new{len(seen)}"}}, {"n": 100})) + b'{"delete":{"_id":"19"}}\n')
@@ -182,23 +215,25 @@ def test_scan_reads_a_point_in_time(engine: Engine, index: str) -> None:
     assert sorted(seen, key=int) == [str(n) for n in range(5, 20)]
 
 
-def test_slices_of_point_in_time_cover_every_document_once(engine: Engine, index: str) -> None:
+def test_slices_cover_every_document_once(engine: Engine, index: str) -> None:
     engine.bulk(index, numbered(1000))
     engine.refresh(index)
-    point_in_time = engine.open_point_in_time(index)
+    snapshots = open_snapshots(engine, index, without_retries)
     seen: list[str] = []
     try:
         for number in range(8):
-            part = PointInTimeSlice(number, 8, point_in_time)
-            pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=50, slice=part)
-            found = [hit["_id"] for page in pages for hit in page]
+            found = [
+                hit["_id"]
+                for page in scanned(engine, index, page=50, slice=IndexSlice(number, 8, snapshots))
+                for hit in page
+            ]
             assert found
             seen += found
-            # What a load in place does: the documents that were read are written, and get another place in the files.
+            # What a load in place does: the documents that were read are written again.
             engine.bulk(index, actions(*[({"update": {"_id": key}}, {"doc": {"word": "seen"}}) for key in found]))
             engine.refresh(index)
     finally:
-        engine.close_point_in_time(point_in_time)
+        close_snapshots(engine, snapshots)
     assert sorted(seen, key=int) == [str(n) for n in range(1000)]
 
 
@@ -224,43 +259,116 @@ def test_point_in_time_is_closed_on_end_break_and_error(engine: Engine, index: s
     engine.refresh(index)
     wait_until_closed(engine, index)
 
-    pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=2)
+    pages = scan_index(engine, index, query={"match_all": {}}, source_includes=[], page=2)
     next(pages)
     assert open_contexts(engine, index) > 0
     pages.close()  # type: ignore[attr-defined]
     wait_until_closed(engine, index)
 
-    list(engine.scan(index, query={"match_all": {}}, source_includes=[], page=2))
+    list(scanned(engine, index, page=2))
     wait_until_closed(engine, index)
 
     with pytest.raises(RequestFailed, match="foo"):
-        list(engine.scan(index, query={"foo": {}}, source_includes=[]))
+        list(scanned(engine, index, query={"foo": {}}))
     wait_until_closed(engine, index)
 
-    point_in_time = engine.open_point_in_time(index)
-    list(engine.scan(index, query={"match_all": {}}, source_includes=[], slice=PointInTimeSlice(0, 2, point_in_time)))
+    snapshots = open_snapshots(engine, index, without_retries)
+    list(scanned(engine, index, slice=IndexSlice(0, 2, snapshots)))
     assert open_contexts(engine, index) > 0  # the other slices are still to be read
-    engine.close_point_in_time(point_in_time)
-    engine.close_point_in_time(point_in_time)  # is none any more: no error
+    close_snapshots(engine, snapshots)
+    close_snapshots(engine, snapshots)  # are none any more: no error
     wait_until_closed(engine, index)
 
 
-def test_lost_point_in_time_error_has_remedy(engine: Engine, index: str) -> None:
+@pytest.fixture
+def losing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function that ends all points in time that the engine has opened."""
+    opened: list[str] = []
+    open_point_in_time = engine.open_point_in_time
+
+    def remember(name: str, **options: Any) -> str:
+        opened.append(open_point_in_time(name, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(engine, "open_point_in_time", remember)
+
+    def lose() -> None:
+        while opened:
+            engine.close_point_in_time(opened.pop())
+
+    return lose
+
+
+def retry_at_once(call: Callable[[], Any]) -> Any:
+    for _ in range(3):
+        try:
+            return call()
+        except EngineError as error:
+            if not is_transient(error):
+                raise
+    return call()
+
+
+def test_lost_point_in_time_error_has_remedy(engine: Engine, index: str, losing: Callable[[], None]) -> None:
     engine.bulk(index, numbered(10))
     engine.refresh(index)
-    point_in_time = engine.open_point_in_time(index)
-    part = PointInTimeSlice(0, 2, point_in_time)
-    pages = engine.scan(index, query={"match_all": {}}, source_includes=[], page=1, slice=part)
+    pages = scan_index(engine, index, query={"match_all": {}}, source_includes=[], page=1)
     next(pages)
-    engine.close_point_in_time(point_in_time)  # as a restart of the engine does
-    with pytest.raises(RequestFailed, match="has lost the point in time") as caught:
+    losing()
+    with pytest.raises(PointInTimeLost, match="has lost the point in time") as caught:
         list(pages)
     assert "run the same command again" in caught.value.remedy
 
 
+def test_scan_goes_on_where_it_was_after_loss_of_point_in_time(
+    engine: Engine, index: str, losing: Callable[[], None]
+) -> None:
+    """Nothing is read twice and nothing is left out, although documents are written and deleted in between."""
+    engine.bulk(index, numbered(200))
+    engine.refresh(index)
+    pages = scan_index(engine, index, query={"match_all": {}}, source_includes=["n"], page=7, retrying=retry_at_once)
+    read: list[str] = []
+    rewritten: dict[str, int] = {}
+    unread_and_changed = []
+    for page in pages:
+        ids = [hit["_id"] for hit in page.hits]
+        if page.is_rewritten:
+            rewritten |= {hit["_id"]: hit["_source"]["n"] for hit in page.hits}
+            continue
+        read += ids
+        if len(read) in range(60, 67):
+            # Of those that were read, some are written again; of the others, one is changed and one is deleted.
+            unread = [str(n) for n in range(200) if str(n) not in read]
+            unread_and_changed += unread[:1]
+            changed = [*read[:3], unread[0]]
+            engine.bulk(index, actions(*[({"update": {"_id": key}}, {"doc": {"n": -1}}) for key in changed]))
+            engine.bulk(index, b'{"delete":{"_id":"%s"}}\n' % unread[1].encode())
+            deleted = unread[1]
+        losing()
+    assert len(read) == len(set(read))
+    assert unread_and_changed
+    # Another shard may have been opened after the change.
+    in_place = set(read) | set(rewritten)
+    assert in_place >= {str(n) for n in range(200)} - {deleted}
+    for key in unread_and_changed:
+        assert key in read or rewritten[key] == -1
+
+
+def test_scan_refuses_an_index_that_was_replaced(engine: Engine, index: str, losing: Callable[[], None]) -> None:
+    engine.bulk(index, numbered(10))
+    engine.refresh(index)
+    pages = scan_index(engine, index, query={"match_all": {}}, source_includes=[], page=1, retrying=retry_at_once)
+    next(pages)
+    engine.delete_index(index)
+    engine.create_index(index, MAPPING)
+    engine.bulk(index, numbered(10))
+    with pytest.raises(IndexMismatch, match="was deleted or replaced while it was read"):
+        list(pages)
+
+
 def test_scan_of_missing_index_raises(engine: Engine, index_name: str) -> None:
     with pytest.raises(IndexMissing):
-        next(engine.scan(index_name, query={"match_all": {}}, source_includes=[]))
+        next(scan_index(engine, index_name, query={"match_all": {}}, source_includes=[]))
 
 
 def test_dropped_connection_raises_unreachable_or_status_0(es9_url: str, opensearch_url: str) -> None:

@@ -210,7 +210,7 @@ def test_failed_refresh_of_a_shard_is_retried(
         proxy.stumbles, proxy.stumble = 1, one_shard_refreshed
         assert load(proxy.url, encoder, index, dead=tmp_path / "dead", retry_seconds=60.0).indexed == 3
         proxy.stumbles = 1
-        with pytest.raises(RequestFailed, match="refreshed only 1 of 2 shards of .*: made by the test"):
+        with pytest.raises(RequestFailed, match="_refresh for only 1 of 2 shards: .*made by the test"):
             load(proxy.url, encoder, index, dead=tmp_path / "dead", retry_seconds=0.0)
 
 

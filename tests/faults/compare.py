@@ -8,6 +8,7 @@ from typing import Any
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_scan import scan_index
 from es_sbert.index.load_settings import unrestored_settings
 from tests.engine.ingest_support import letters, open_engine, same_vectors, vector_of
 from tests.faults.bench import Bench
@@ -45,8 +46,8 @@ def compare(bench: Bench) -> End:
         engine.refresh(bench.index)
         ids = [
             str(hit["_id"])
-            for page in engine.scan(bench.index, query={"match_all": {}}, source_includes=[])
-            for hit in page
+            for page in scan_index(engine, bench.index, query={"match_all": {}}, source_includes=[])
+            for hit in page.hits
         ]
         seen = Counter(ids)
         wanted = bench.corpus.wanted

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.index_scan import scan_index
 from es_sbert.errors import SourceError
 from es_sbert.ingest.ledger import NO_LIMIT
 from es_sbert.ingest.load_report import LoadReport
@@ -160,6 +161,6 @@ def _stored(url: str, index: str) -> Iterator[tuple[str, Any]]:
     with open_engine(url) as engine:
         if engine.get_index(index) is None:
             return
-        for page in engine.scan(index, query={"match_all": {}}, source_includes=["*"]):
-            for hit in page:
+        for page in scan_index(engine, index, query={"match_all": {}}, source_includes=["*"]):
+            for hit in page.hits:
                 yield hit["_id"], {name: value for name, value in hit["_source"].items() if name not in _EMBEDDED}

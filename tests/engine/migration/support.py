@@ -15,6 +15,7 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.index_scan import scan_index
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load
@@ -127,8 +128,8 @@ class Place:
         """id → document with vectors and its routing."""
         name = index or self.alias
         self.engine.refresh(name)
-        pages = self.engine.scan(name, query={"match_all": {}}, source_includes=["*"], vectors=True)
-        return {hit["_id"]: hit["_source"] | {"_routing": hit.get("_routing")} for page in pages for hit in page}
+        pages = scan_index(self.engine, name, query={"match_all": {}}, source_includes=["*"], vectors=True)
+        return {hit["_id"]: hit["_source"] | {"_routing": hit.get("_routing")} for page in pages for hit in page.hits}
 
     def assert_holds(self, expected: dict[str, Json], encoder: Encoder, index: str | None = None) -> None:
         """The index holds these documents, each with the encoder's vector, and nothing else."""

@@ -22,7 +22,7 @@ def test_writes_during_migration_are_caught_up(place: Place, encoders: tuple[Enc
     steps: list[str] = []
 
     def meddle(step: str) -> None:
-        if step not in ("create_index", "update_aliases", "sequence_numbers"):
+        if step not in ("create_index", "update_aliases", "shard_states"):
             return
         number = len(steps)
         steps.append(step)
@@ -111,10 +111,10 @@ def test_interrupted_deletions_are_applied_on_resume(place9: Place, encoders: tu
             self._engine.update_aliases(actions)
             swapped = True
 
-        def scan(self, name: str, **options: object) -> object:
+        def open_point_in_time(self, name: str, **options: object) -> object:
             if swapped:
-                raise RequestFailed("the engine is gone", "Wait.")
-            return self._engine.scan(name, **options)
+                raise RequestFailed("the engine is gone", "Wait.", 400)
+            return self._engine.open_point_in_time(name, **options)
 
     place9.engine = Failing(engine)  # type: ignore[assignment]
     with pytest.raises(RequestFailed, match="the engine is gone"):
@@ -135,7 +135,7 @@ def test_catch_up_gives_up_on_writer_using_old_index_name(
     def meddle(step: str) -> None:
         nonlocal late
         late += step == "update_aliases" and late < 0
-        if late >= 0 and step == "sequence_numbers":
+        if late >= 0 and step == "shard_states":
             late += 1
             assert late < 500
             place9.write({f"late-{late}": document(late)}, to=place9.index)

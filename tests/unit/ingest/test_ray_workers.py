@@ -5,9 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ray.exceptions import RayTaskError
 
-from es_sbert.engines.engine import PointInTimeSlice
+from es_sbert.engines.index_scan import IndexSlice, ShardSnapshot
 from es_sbert.errors import ClusterError, OutputError, UsageError
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.ray_cluster import RayWorkerPool, choose_worker_pool, find_own_error
@@ -69,15 +71,24 @@ def test_own_error_is_unwrapped_from_ray_errors() -> None:
 
 
 def test_slices_are_numbered() -> None:
-    parts = partition_index(1, "pit")
-    assert [part.slice for part in parts] == [
-        PointInTimeSlice(number, len(parts), "pit") for number in range(len(parts))
-    ]
+    snapshots = (ShardSnapshot(0, "pit", 99),)
+    parts = partition_index(1, snapshots)
+    assert [part.slice for part in parts] == [IndexSlice(number, len(parts), snapshots) for number in range(len(parts))]
     assert len(parts) >= 2
 
 
-def test_slices_are_capped_at_the_engine_limit() -> None:
-    assert len(partition_index(200, "pit")) == 1024
+def test_number_of_slices_is_limited() -> None:
+    assert len(partition_index(200, (ShardSnapshot(0, "pit", 99),))) == 1024
+
+
+@given(st.integers(-1, 10_000), st.integers(1, 50))
+def test_slices_cover_each_sequence_number_once(max_seq_no: int, count: int) -> None:
+    snapshot = ShardSnapshot(0, "pit", max_seq_no)
+    covered = []
+    for number in range(count):
+        after, up_to = IndexSlice(number, count, (snapshot,)).bounds(snapshot)
+        covered += range(after + 1, up_to + 1)
+    assert covered == list(range(max_seq_no + 1))
 
 
 def test_pickled_ledgers_are_merged() -> None:

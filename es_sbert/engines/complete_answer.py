@@ -1,0 +1,150 @@
+"""Tell complete answers of an engine from partial ones.
+
+An engine answers 200 although shards, nodes or remote clusters are missing, and says so in the answer only. What reads
+such an answer as if it were complete takes documents for missing, or shard 1 for shard 0. Therefore every answer is
+checked here, unless the caller has asked for partial ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from es_sbert.engines.error_mapping import SEARCH_CONTEXT_MISSING, point_in_time_lost, root_cause
+from es_sbert.errors import RequestFailed
+
+Json = dict[str, Any]
+
+_UNAVAILABLE = 503
+_BAD_REQUEST = 400
+# What every copy of a shard would answer. All other failures may come from a node that is gone or overloaded.
+_QUERY_FAULTS = frozenset(
+    {
+        "query_shard_exception",
+        "parsing_exception",
+        "illegal_argument_exception",
+        "script_exception",
+        "too_many_clauses",
+        "too_many_nested_clauses",
+        "number_format_exception",
+    }
+)
+_HEALTH_REMEDY = "Look at `GET _cluster/health` and `GET _cat/shards`, and try again when all shards are active."
+
+
+def check_complete(answer: Json, label: str, action: str) -> None:
+    """Check that an answer covers everything that was asked for.
+
+    Args:
+        answer: The parsed body of a 2xx response.
+        label: The engine, for messages.
+        action: What was asked, such as `POST /docs/_search`.
+
+    Raises:
+        PointInTimeLost: the point in time that was searched is gone.
+        RequestFailed: shards, nodes or remote clusters are missing, or the engine's own time limit ended the request.
+            Status 503 if the same request may succeed later, 400 if the query is the reason.
+    """
+    shards = answer.get("_shards") or {}
+    if shards.get("failed"):
+        raise _shards_failed(answer, label, action)
+    if answer.get("timed_out"):
+        raise RequestFailed(
+            f"{label} did not finish {action} within the engine's own time limit, so its answer is partial",
+            f"Ask for less, or raise the limit. {_HEALTH_REMEDY}",
+            _UNAVAILABLE,
+        )
+    clusters = answer.get("_clusters") or {}
+    if any(clusters.get(state) for state in ("skipped", "partial", "failed")):
+        raise RequestFailed(
+            f"{label} answered {action} without {_missing_clusters(clusters)}",
+            "Look at `GET _remote/info`, and try again when the remote clusters are connected.",
+            _UNAVAILABLE,
+        )
+    nodes = answer.get("_nodes") or {}
+    if nodes.get("failed"):
+        raise RequestFailed(
+            f"{label} answered {action} for only {nodes.get('successful')} of {nodes.get('total')} nodes: "
+            f"{_first_reason(nodes) or 'a node does not answer'}",
+            "Look at `GET _cat/nodes`, and try again.",
+            _UNAVAILABLE,
+        )
+    if answer.get("acknowledged") is False:
+        raise RequestFailed(
+            f"{label} has accepted {action}, but not all nodes have applied it within the engine's own time limit",
+            "Look at `GET _cluster/health` and `GET _cluster/pending_tasks`, and run the command again.",
+            _UNAVAILABLE,
+        )
+
+
+def missing_shards_error(label: str, action: str, name: str, missing: list[int], count: int) -> RequestFailed:
+    """The error for an answer that lacks primary shards.
+
+    Args:
+        missing: Their numbers.
+        count: Primary shards of the index.
+    """
+    numbers = ", ".join(map(str, missing[:10]))
+    which = f"shard {numbers} has" if len(missing) == 1 else f"shards {numbers} have"
+    return RequestFailed(
+        f"{label} answered {action} for only {count - len(missing)} of {count} shards of {name}: {which} no active "
+        "primary",
+        _HEALTH_REMEDY,
+        _UNAVAILABLE,
+    )
+
+
+def _shards_failed(answer: Json, label: str, action: str) -> RequestFailed:
+    shards = answer["_shards"]
+    failures = list(_failures(answer))
+    kinds = {root_cause(failure.get("reason"))[0] for failure in failures}
+    if SEARCH_CONTEXT_MISSING in kinds:
+        return point_in_time_lost(label, shard_failures_text(answer))
+    is_query = bool(kinds) and kinds <= _QUERY_FAULTS
+    return RequestFailed(
+        f"{label} answered {action} for only {shards.get('successful')} of {shards.get('total')} shards: "
+        f"{shard_failures_text(answer)}",
+        "Fix the query, so that every shard can run it." if is_query else _HEALTH_REMEDY,
+        _BAD_REQUEST if is_query else _UNAVAILABLE,
+    )
+
+
+def shard_failures_text(answer: Json) -> str:
+    """Why shards failed: the first reason, and how many more there are. Never empty.
+
+    Args:
+        answer: With `_shards`.
+    """
+    failures = list(_failures(answer))
+    if not failures:
+        return "they have no active copy"
+    first = failures[0]
+    kind, reason = root_cause(first.get("reason"))
+    if reason == kind:  # engines give no reason if a node is gone
+        reason = kind.removesuffix("_exception").replace("_", " ")
+    where = f"shard {first['shard']}" if isinstance(first.get("shard"), int) and first["shard"] >= 0 else "a shard"
+    index = f" of {first['index']}" if first.get("index") else ""
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return f"{where}{index}: {reason}{more}"
+
+
+def _failures(answer: Json) -> Iterator[Json]:
+    """The failures of shards that the answer gives; there may be fewer than failed."""
+    listed = (answer.get("_shards") or {}).get("failures")
+    yield from (failure for failure in listed or () if isinstance(failure, dict))
+
+
+def _missing_clusters(clusters: Json) -> str:
+    """Names of the remote clusters that an answer lacks, with a reason if the engine gives one."""
+    details = clusters.get("details") or {}
+    missing = {name: one for name, one in details.items() if one.get("status") not in ("successful", "running")}
+    if not missing:
+        return f"{clusters.get('skipped') or clusters.get('failed') or clusters.get('partial')} remote clusters"
+    named = [name if name != "(local)" else "the local cluster" for name in missing]
+    reason = next((text for one in missing.values() if (text := _first_reason(one))), "")
+    return ", ".join(named) + (f": {reason}" if reason else "")
+
+
+def _first_reason(part: Json) -> str:
+    failures = part.get("failures") or []
+    return root_cause(failures[0].get("reason", failures[0]))[1] if failures else ""

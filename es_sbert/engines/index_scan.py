@@ -1,0 +1,306 @@
+"""Read all documents of an index that match a query, shard by shard, in the order of their last writes.
+
+Each shard is read from a point in time, which keeps documents that are written or deleted while it is read. A node
+that goes down takes its points in time with it. Another one is then opened, and reading continues after the last
+document: the `_seq_no` of a document is the same on all copies of a shard, unlike its position in the files. Documents
+that were written again since the first point in time was opened are no longer where they were; they come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.retry import Retrier, without_retries
+from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed
+
+_TOO_MANY_REQUESTS = 429
+# A broken connection says nothing about the point in time; one that breaks again may come from its node.
+_FAILURES_BEFORE_REOPENING = 2
+
+
+class ScanPage(NamedTuple):
+    """Documents of one shard.
+
+    Attributes:
+        shard: Number of the shard.
+        hits: With `_seq_no` and `_primary_term`.
+        is_rewritten: Whether a point in time was lost, and the documents were written after it was opened. Some of them
+            may have been read before, in an earlier version.
+    """
+
+    shard: int
+    hits: list[Json]
+    is_rewritten: bool
+
+
+class ShardSnapshot(NamedTuple):
+    """A point in time of one shard.
+
+    Attributes:
+        shard: Number of the shard.
+        point_in_time: Its id.
+        max_seq_no: The highest number of its documents; -1 for none.
+    """
+
+    shard: int
+    point_in_time: str
+    max_seq_no: int
+
+
+@dataclass(frozen=True)
+class IndexSlice:
+    """One of the parts that an index is read in; each document of the snapshots is in exactly one of them.
+
+    Attributes:
+        number: From 0.
+        count: Of how many.
+        snapshots: One of each shard, the same for all slices.
+    """
+
+    number: int
+    count: int
+    snapshots: tuple[ShardSnapshot, ...]
+
+    def bounds(self, snapshot: ShardSnapshot) -> tuple[int, int]:
+        """The slice's part of the sequence numbers of a shard: first (exclusive) and last (inclusive)."""
+        length = snapshot.max_seq_no + 1
+        return length * self.number // self.count - 1, length * (self.number + 1) // self.count - 1
+
+
+def scan_index(
+    engine: Engine,
+    name: str,
+    *,
+    query: Json,
+    source_includes: Sequence[str],
+    page: int = 500,
+    vectors: bool = False,
+    slice: IndexSlice | None = None,
+    retrying: Retrier = without_retries,
+) -> Iterator[ScanPage]:
+    """All documents of an index that match a query.
+
+    Args:
+        name: An index, or an alias of one; the filter of an alias applies.
+        source_includes: Fields to read; none reads no `_source`.
+        page: Most documents of a page, at most `index.max_result_window`.
+        vectors: Also bring vectors on engines that leave them out of `_source`.
+        slice: The part of the index to read; None reads all of it.
+        retrying: Retries each request; a lost point in time is opened again.
+
+    Raises:
+        IndexMissing: no such index.
+        IndexMismatch: the index was deleted or replaced, or its alias was moved, while it was read.
+        EngineError: the engine failed for longer than `retrying` allows.
+    """
+    request: Json = {
+        "query": query,
+        "size": page,
+        "sort": [{"_seq_no": "asc"}],
+        "_source": engine.hit_source(source_includes, vectors=vectors),
+        "seq_no_primary_term": True,
+        "track_total_hits": False,
+    }
+    uuids = retrying(lambda: _index_uuids(engine, name))
+    if slice is None:
+        shards = retrying(lambda: _count_shards(engine, name))
+        readers = (_ShardReader(engine, name, uuids, shard, request, retrying) for shard in range(shards))
+    else:
+        readers = (
+            _ShardReader(engine, name, uuids, snapshot.shard, request, retrying, snapshot, slice.bounds(snapshot))
+            for snapshot in slice.snapshots
+        )
+    for reader in readers:
+        with closing(reader):
+            yield from reader.pages()
+
+
+def open_snapshots(engine: Engine, name: str, retrying: Retrier) -> tuple[ShardSnapshot, ...]:
+    """A point in time of each shard; the caller closes them with `close_snapshots`.
+
+    Raises:
+        IndexMissing: no such index.
+        EngineError: the engine failed.
+    """
+    count = retrying(lambda: _count_shards(engine, name))
+    snapshots: list[ShardSnapshot] = []
+    try:
+        for shard in range(count):
+            snapshots.append(retrying(lambda shard=shard: _open_snapshot(engine, name, shard)))  # type: ignore[misc]
+    except BaseException:
+        close_snapshots(engine, snapshots)
+        raise
+    return tuple(snapshots)
+
+
+def close_snapshots(engine: Engine, snapshots: Sequence[ShardSnapshot]) -> None:
+    """Close the points in time. Never fails: those that cannot be closed expire."""
+    for snapshot in snapshots:
+        engine.close_point_in_time(snapshot.point_in_time)
+
+
+def _open_snapshot(engine: Engine, name: str, shard: int) -> ShardSnapshot:
+    point_in_time = engine.open_point_in_time(name, shard=shard)
+    try:
+        latest: Json = {"sort": [{"_seq_no": "desc"}], "size": 1, "_source": False, "track_total_hits": False}
+        hits = engine.search_point_in_time(point_in_time, latest)["hits"]["hits"]
+    except BaseException:
+        engine.close_point_in_time(point_in_time)
+        raise
+    return ShardSnapshot(shard, point_in_time, int(hits[0]["sort"][0]) if hits else -1)
+
+
+def _count_shards(engine: Engine, name: str) -> int:
+    state = engine.get_index(name)
+    if state is None:
+        raise _index_missing(engine, name)
+    return state.shards
+
+
+def _index_uuids(engine: Engine, name: str) -> dict[str, str]:
+    uuids = engine.index_uuids(name)
+    if not uuids:
+        raise _index_missing(engine, name)
+    return uuids
+
+
+def _index_missing(engine: Engine, name: str) -> IndexMissing:
+    return IndexMissing(
+        f"there is no index {name} ({engine.info.label} at {engine.info.url})",
+        "Check the name: `GET _cat/indices` lists them.",
+    )
+
+
+class _ShardReader:
+    """Reads one shard; see `scan_index`.
+
+    Args:
+        uuids: The index as it was when the scan began.
+        request: Body of each search, without the range of sequence numbers.
+        snapshot: A point in time to begin with, which is not closed; None opens one.
+        bounds: Sequence numbers to read, see `IndexSlice.bounds`; None reads all.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        uuids: Mapping[str, str],
+        shard: int,
+        request: Json,
+        retrying: Retrier,
+        snapshot: ShardSnapshot | None = None,
+        bounds: tuple[int, int] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._uuids = uuids
+        self._shard = shard
+        self._request = request
+        self._retrying = retrying
+        self._bounds = bounds
+        self._given = snapshot
+        self._snapshot = snapshot
+        # Of the first point in time; None until there is one.
+        self._first_max = None if snapshot is None else snapshot.max_seq_no
+        self._failures = 0
+
+    def pages(self) -> Iterator[ScanPage]:
+        """The documents of the first point in time; if it was lost, those written since follow."""
+        first = self._retrying(self._current_snapshot)
+        after, up_to = self._bounds or (-1, first.max_seq_no)
+        yield from self._read(after, lambda: up_to, is_rewritten=False)
+        if self._snapshot != first:
+            yield from self._read(
+                first.max_seq_no, lambda: self._retrying(self._current_snapshot).max_seq_no, is_rewritten=True
+            )
+
+    def close(self) -> None:
+        """Close the point in time."""
+        if self._snapshot is not None and self._snapshot != self._given:
+            self._engine.close_point_in_time(self._snapshot.point_in_time)
+        self._snapshot = None
+
+    def _read(self, after: int, up_to: Callable[[], int], *, is_rewritten: bool) -> Iterator[ScanPage]:
+        """Pages of the documents with a number in (after, up_to].
+
+        A range of numbers at a time: a search sorts only what matches, and numbers are indexed.
+        """
+        page: int = self._request["size"]
+        width = page
+        while after < (end := up_to()):
+            last = min(after + width, end)
+            hits = self._retrying(lambda: self._search(after, last))  # noqa: B023
+            if hits:
+                yield ScanPage(self._shard, hits, is_rewritten)
+            if len(hits) == page:
+                after, width = int(hits[-1]["_seq_no"]), max(page, width // 2)
+            else:
+                after, width = last, width * 2 if 2 * len(hits) < page else width
+
+    def _search(self, after: int, up_to: int) -> list[Json]:
+        snapshot = self._current_snapshot()
+        numbers: Json = {"range": {"_seq_no": {"gt": after, "lte": up_to}}}
+        query: Json = {"bool": {"must": [self._request["query"]], "filter": [numbers]}}
+        try:
+            answer = self._engine.search_point_in_time(snapshot.point_in_time, self._request | {"query": query})
+        except IndexMissing as error:
+            raise self._index_replaced() from error
+        except EngineError as error:
+            self._failures += 1
+            if self._is_lost(error):
+                self.close()
+            raise
+        self._failures = 0
+        hits: list[Json] = answer["hits"]["hits"]
+        return hits
+
+    def _is_lost(self, error: EngineError) -> bool:
+        """Whether to open another point in time before the request is sent again."""
+        if isinstance(error, EngineUnreachable):
+            return self._failures >= _FAILURES_BEFORE_REOPENING
+        return not (isinstance(error, RequestFailed) and error.status == _TOO_MANY_REQUESTS)
+
+    def _current_snapshot(self) -> ShardSnapshot:
+        """The point in time to read from, opened if there is none.
+
+        Raises:
+            IndexMismatch: the index is not the one of the first point in time.
+            EngineError: the engine failed.
+        """
+        if self._snapshot is not None:
+            return self._snapshot
+        if self._engine.index_uuids(self._name) != self._uuids:
+            raise self._index_replaced()
+        may_refresh = self._first_max is None or self._refresh()
+        snapshot = _open_snapshot(self._engine, self._name, self._shard)
+        if self._first_max is None:
+            self._first_max = snapshot.max_seq_no
+        elif not may_refresh and snapshot.max_seq_no < self._first_max:
+            self._engine.close_point_in_time(snapshot.point_in_time)
+            raise RequestFailed(
+                f"a copy of shard {self._shard} of {self._name} does not show the latest writes yet, and this user may "
+                "not refresh the index",
+                "Give the user the privilege maintenance on the index, or run the command again later.",
+                503,
+            )
+        self._failures = 0
+        self._snapshot = snapshot
+        return snapshot
+
+    def _index_replaced(self) -> IndexMismatch:
+        return IndexMismatch(
+            f"the index {self._name} was deleted or replaced while it was read", "Run the command again."
+        )
+
+    def _refresh(self) -> bool:
+        """Refresh the index, because the next copy may show fewer writes than the lost one; False if not allowed."""
+        try:
+            self._engine.refresh(self._name)
+        except AccessDenied:
+            return False
+        return True

@@ -1,0 +1,112 @@
+"""Read what has changed in the shards of an index, in the order of the writes.
+
+Changes are read from a shard's primary: another copy may have missed a write, if it was cut off from the cluster and
+the node that coordinates the search does not know it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from es_sbert.engines.engine import Engine, Json, ShardState
+from es_sbert.engines.retry import Retrier
+from es_sbert.errors import EngineError
+
+T = TypeVar("T")
+
+
+class ShardChanges:
+    """Reads the changes of one index.
+
+    Args:
+        index: Its name.
+        retrying: Retries each request. If a shard gets another primary, that one is asked.
+
+    All methods raise `EngineError` if the engine fails for longer than `retrying` allows.
+    """
+
+    def __init__(self, engine: Engine, index: str, retrying: Retrier) -> None:
+        self._engine = engine
+        self._index = index
+        self._retrying = retrying
+        self._states: dict[int, ShardState] = {}
+
+    def states(self) -> dict[int, ShardState]:
+        """How far the writes of each shard are."""
+        return self._retrying(lambda: self._engine.shard_states(self._index))
+
+    def make_visible(self) -> dict[int, ShardState]:
+        """Refresh the index.
+
+        Returns:
+            How far the writes of each shard were; `read` sees them up to the global checkpoint.
+        """
+        return self._retrying(self._make_visible)
+
+    def _make_visible(self) -> dict[int, ShardState]:
+        # First the numbers, then the refresh: every write up to these numbers is visible then.
+        states = self._engine.shard_states(self._index)
+        self._engine.refresh(self._index)
+        self._states = states
+        return states
+
+    def read(
+        self,
+        shard: int,
+        after: int,
+        up_to: int,
+        *,
+        query: Json,
+        source_includes: Sequence[str],
+        page: int,
+        vectors: bool = False,
+        alias: str | None = None,
+    ) -> list[Json]:
+        """The first hits of a query whose last write has a `_seq_no` in (after, up_to]; see `Engine.read_changes`.
+
+        Args:
+            alias: Read by this alias of the index, whose filter applies.
+        """
+
+        def read() -> list[Json]:
+            return self._engine.read_changes(
+                alias or self._index,
+                shard,
+                after,
+                up_to,
+                query=query,
+                source_includes=source_includes,
+                page=page,
+                vectors=vectors,
+                node=self._states[shard].node,
+            )
+
+        return self._from_primary(read)
+
+    def search(self, shard: int, body: Json) -> Json:
+        """`_search` of one shard."""
+        return self._from_primary(lambda: self._engine.search_shard(self._index, shard, body, self._states[shard].node))
+
+    def open_point_in_time(self, shard: int) -> str:
+        """A point in time of one shard, with every write that `make_visible` knew."""
+        return self._from_primary(
+            lambda: self._engine.open_point_in_time(self._index, shard=shard, node=self._states[shard].node)
+        )
+
+    def _from_primary(self, call: Callable[[], T]) -> T:
+        """The result of a request to the primary of a shard; after a failure, it may be on another node."""
+        failed = False
+
+        def attempt() -> T:
+            nonlocal failed
+            if failed:
+                self._make_visible()
+                failed = False
+            try:
+                return call()
+            except EngineError:
+                failed = True
+                raise
+
+        return self._retrying(attempt)
