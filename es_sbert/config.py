@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from es_sbert.errors import UsageError
@@ -101,13 +101,31 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_VECTOR_FIELD = "embedding"
 MAX_TIMEOUT = 86_400  # seconds; no system takes any number
 _SECRETS = {"api_key": "API key", "password": "password", "token": "token"}
+# A comma separates two addresses only where an address, another comma or the end follows: a password may hold commas.
+_BETWEEN_ADDRESSES = re.compile(r",(?=\s*(?:[A-Za-z][A-Za-z0-9+.-]*://|,|$))")
+
+
+def split_addresses(url: str) -> list[str]:
+    """The addresses of the setting `url`, which are separated by commas."""
+    return [part.strip() for part in _BETWEEN_ADDRESSES.split(url)]
+
+
+def address_name(number: int, count: int) -> str:
+    """How messages call an address of the setting `url`, which may hold a password and is not repeated.
+
+    Args:
+        number: From 1.
+        count: Of how many.
+    """
+    return "the address of the engine" if count == 1 else f"address {number} of {count} of the engine"
 
 
 class EngineSettings(BaseSettings):
     """Where the search engine is and how to sign in.
 
     Attributes:
-        url: Base address, `http://host:port` or `https://…`.
+        url: Base address, `http://host:port` or `https://…`; several nodes of one cluster are separated by commas, or
+            given as a list. All of them get the same credentials and TLS settings.
         api_key: Encoded API key (Elasticsearch).
         username, password: Basic authentication.
         token: Bearer token: a service account's, OAuth's or a JSON Web Token.
@@ -116,6 +134,7 @@ class EngineSettings(BaseSettings):
         ca_certs: PEM file of the certificate authority that signed the server's certificate.
         fingerprint: SHA-256 of the server's certificate in hex digits, which then is all that is checked.
         timeout: Seconds for one request.
+        sniff: Also use the cluster's other nodes, at the addresses that they publish.
     """
 
     model_config = SettingsConfigDict(
@@ -134,6 +153,12 @@ class EngineSettings(BaseSettings):
     ca_certs: Path | None = None
     fingerprint: str | None = None
     timeout: float = Field(default=60.0, gt=0, le=MAX_TIMEOUT)
+    sniff: bool = False
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def _join_addresses(cls, value: Any) -> Any:
+        return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
     @model_validator(mode="before")
     @classmethod
@@ -166,12 +191,12 @@ class EngineSettings(BaseSettings):
                 "Give --username with the password in ES_SBERT_PASSWORD or a --password-file, or an API key in "
                 "ES_SBERT_API_KEY.",
             )
-        if not self.url.lower().startswith(("http://", "https://")):
-            # The address may hold a password, so it is not repeated here.
-            raise UsageError(
-                "the address of the engine has no http:// or https:// in front",
-                f"Write it as {DEFAULT_URL} is written.",
-            )
+        addresses = split_addresses(self.url)
+        for number, address in enumerate(addresses, 1):
+            if not address.lower().startswith(("http://", "https://")):
+                name = address_name(number, len(addresses))
+                problem = "has no http:// or https:// in front" if address or len(addresses) == 1 else "is empty"
+                raise UsageError(f"{name} {problem}", f"Write it as {DEFAULT_URL} is written.")
         if self.fingerprint is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", self.fingerprint.replace(":", "")):
             raise UsageError(
                 "the fingerprint is not a SHA-256 in hex digits",

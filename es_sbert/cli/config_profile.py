@@ -3,7 +3,7 @@
     model = "all-MiniLM-L6-v2"             # for every profile, and without one
 
     [profiles.production]
-    url = "https://search.example:9200"
+    url = "https://search.example:9200"    # or a list of the nodes of one cluster
     api_key_file = "production.key"        # relative to this file
 
 Command-line options take precedence over environment variables, and those over the file.
@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from es_sbert.config import MAX_TIMEOUT, expand_home, home_folder
+from es_sbert.config import MAX_TIMEOUT, expand_home, home_folder, split_addresses
 from es_sbert.errors import UsageError
 
 _FILE_SETTINGS = ("password_file", "api_key_file", "token_file", "ca_certs")
@@ -41,13 +41,20 @@ class Profile(BaseModel, frozen=True, extra="forbid", strict=True):
     ca_certs: str | None = None
     fingerprint: str | None = None
     timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT)
+    sniff: bool | None = None
     model: str | None = None
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def _join_addresses(cls, value: Any) -> Any:
+        is_list = isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
+        return ",".join(value) if is_list else value
 
 
 class ProfileOption(click.Option):
     """An option whose default may come from the profile of this call.
 
-    The profile's credentials are for the profile's address: they are not used with another one.
+    The profile's credentials are for the profile's addresses: they are not used with another one.
     """
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
@@ -55,7 +62,8 @@ class ProfileOption(click.Option):
         value = None if profile is None or self.name is None else getattr(profile, self.name, None)
         if profile is None or value is None:
             return super().get_default(ctx, call=call)
-        is_elsewhere = ctx.get_parameter_source("url") in _EXPLICIT_SOURCES and ctx.params.get("url") != profile.url
+        own, asked = split_addresses(profile.url or ""), split_addresses(ctx.params.get("url") or "")
+        is_elsewhere = ctx.get_parameter_source("url") in _EXPLICIT_SOURCES and not set(asked) <= set(own)
         if self.name not in ("url", "model") and is_elsewhere:
             return super().get_default(ctx, call=call)
         return value

@@ -82,6 +82,7 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
         checked = [check_model(field) for field in needed]
         findings = [finding for _, found in checked for finding in found]
         findings += checks.check_cuda(device)
+        findings += checks.check_addresses(settings)
         findings += checks.check_engine(engine, index)
         if looked is not None:
             findings += looked.findings

@@ -13,7 +13,14 @@ from click.core import ParameterSource
 from cloup import option_group
 
 from es_sbert.cli.config_profile import ProfileOption
-from es_sbert.config import DEFAULT_MODEL, DEFAULT_URL, DEFAULT_VECTOR_FIELD, MAX_TIMEOUT, EngineSettings
+from es_sbert.config import (
+    DEFAULT_MODEL,
+    DEFAULT_URL,
+    DEFAULT_VECTOR_FIELD,
+    MAX_TIMEOUT,
+    EngineSettings,
+    split_addresses,
+)
 from es_sbert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +65,7 @@ def engine_url_option(flag: str) -> Callable[[F], F]:
         show_envvar=True,
         is_eager=True,
         callback=reject_password_in_url,
-        help="Address of the engine.",
+        help="Address of the engine; several nodes of one cluster are separated by commas.",
     )
 
 
@@ -100,7 +107,7 @@ def reject_password_in_url(context: click.Context, parameter: click.Parameter, v
     """Refuse a password on the command line, which any user of the machine can read; the environment may hold one."""
     name = parameter.name or "url"
     is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    if is_typed and "@" in value.partition("://")[2].partition("/")[0]:
+    if is_typed and any("@" in url.partition("://")[2].partition("/")[0] for url in split_addresses(value)):
         # Kibana's credentials have other names.
         option, variable = ("--kibana-", "ES_SBERT_KIBANA_") if name == "kibana_url" else ("--", "ES_SBERT_")
         raise UsageError(
@@ -218,5 +225,8 @@ connection_help = (
     "Each option can be an environment variable, such as ES_SBERT_USERNAME; secrets can be ES_SBERT_PASSWORD, "
     "ES_SBERT_API_KEY or ES_SBERT_TOKEN."
 )
-connection_options = option_group("Connection", url_option, credential_options, help=connection_help)
+sniff_option = _profile_option(
+    "--sniff", "Also use the cluster's other nodes, at the addresses that they publish.", is_flag=True, default=False
+)
+connection_options = option_group("Connection", url_option, sniff_option, credential_options, help=connection_help)
 encoder_options = option_group("Model", model_option, device_options)

@@ -10,6 +10,7 @@ from importlib.metadata import distributions
 import numpy as np
 import onnxruntime
 
+from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.cuda_session import (
     CudaLibraryStatus,
@@ -20,6 +21,8 @@ from es_sbert.encoder.cuda_session import (
 )
 from es_sbert.encoder.device import INSTALL_CUDA_COMMAND, NvidiaDriver, cuda_driver
 from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
+from es_sbert.engines.address import parse_addresses
+from es_sbert.engines.connect import detect_cluster
 from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
@@ -248,6 +251,14 @@ class NodeDisk:
     def used(self) -> float:
         """Per cent."""
         return 100 * (1 - self.free / self.total) if self.total else 0.0
+
+
+def check_addresses(settings: EngineSettings) -> Iterator[Finding]:
+    """Of several addresses, those that do not answer."""
+    addresses = parse_addresses(settings)
+    if len(addresses) > 1:
+        for address, failure in detect_cluster(addresses).failures.items():
+            yield warning("address", f"{address.url} does not answer: {failure.message}", failure.remedy)
 
 
 def check_engine(engine: Engine, index: str | None) -> Iterator[Finding]:

@@ -1,17 +1,18 @@
-"""The address of an engine: URL, credentials and TLS settings, read from `EngineSettings`."""
+"""The addresses of an engine: URLs, credentials and TLS settings, read from `EngineSettings`."""
 
 from __future__ import annotations
 
 import base64
 import re
 import ssl
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import SecretStr
 
-from es_sbert.config import DEFAULT_URL, EngineSettings
+from es_sbert.config import DEFAULT_URL, EngineSettings, address_name, split_addresses
 from es_sbert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,33 +76,91 @@ class Address:
         )
 
 
+def join_urls(addresses: Sequence[Address]) -> str:
+    """The addresses without credentials, separated by commas: safe to print."""
+    return ",".join(address.url for address in addresses)
+
+
 def parse_address(settings: EngineSettings) -> Address:
-    """The address of these settings; a user name and password inside the URL are honoured and taken out.
+    """The only address of these settings; see `parse_addresses`.
 
     Raises:
-        UsageError: a URL that cannot be read, two kinds of credentials, an API key or token that no header takes, or a
-            CA file that is missing or broken.
+        UsageError: see `parse_addresses`; also several addresses.
     """
+    addresses = parse_addresses(settings)
+    if len(addresses) > 1:
+        raise UsageError(f"{len(addresses)} addresses are given where one is needed", "Give one of them.")
+    return addresses[0]
+
+
+def parse_addresses(settings: EngineSettings) -> tuple[Address, ...]:
+    """The different addresses of these settings, in their order.
+
+    A user name and password inside a URL are honored and taken out; they apply to all addresses.
+
+    Raises:
+        UsageError: a URL that cannot be read, two kinds of credentials, two URLs with different credentials, an API key
+            or token that no header takes, or a CA file that is missing or broken.
+    """
+    urls = split_addresses(settings.url)
+    parts = [_split_url(url, address_name(number, len(urls))) for number, url in enumerate(urls, 1)]
+    signed = [each for each in parts if each.username is not None]
+    if len({(each.username, each.password) for each in signed}) > 1:
+        raise UsageError(
+            "the addresses of the engine hold different user names or passwords",
+            "Nodes of one cluster take the same ones: write them once, in ES_SBERT_USERNAME and ES_SBERT_PASSWORD.",
+        )
+    user, password = (signed[0].username, signed[0].password) if signed else (None, None)
+    authorization = _authorization(settings, user, password)
+    ssl_context = _ssl_context(settings) if any(each.scheme == "https" for each in parts) else None
+    addresses = [
+        Address(
+            scheme=each.scheme,
+            host=each.hostname or "",
+            port=DEFAULT_PORTS[each.scheme] if each.port is None else each.port,
+            path=each.path.rstrip("/"),
+            authorization=authorization,
+            ssl_context=ssl_context if each.scheme == "https" else None,
+            timeout=settings.timeout,
+            fingerprint=_fingerprint(settings, each.scheme),
+        )
+        for each in parts
+    ]
+    # The same node twice would get twice the requests, and the clients refuse it.
+    return tuple({address.url: address for address in addresses}.values())
+
+
+def published_addresses(base: Address, published: Sequence[str]) -> list[Address]:
+    """The different addresses that a cluster's nodes publish.
+
+    Args:
+        base: Has the scheme, path, credentials and TLS settings of all of them.
+        published: `host:port`, `[IPv6]:port` or `name/IP:port`, as the nodes API shows them; others are left out.
+    """
+    found: dict[str, Address] = {}
+    for text in published:
+        host, _, port = text.rpartition(":")
+        # Where a name is published, it comes before the IP address; a certificate is more likely to hold the name.
+        host = host.partition("/")[0].strip("[]")
+        if host and port.isdigit():
+            address = replace(base, host=host, port=int(port))
+            found[address.url] = address
+    return list(found.values())
+
+
+def _split_url(url: str, name: str) -> SplitResult:
     try:
-        parts = urlsplit(settings.url)
-        port = parts.port
+        parts = urlsplit(url)
+        is_valid = parts.port is None or parts.port >= 0
         host = parts.hostname or ""
         host.encode("idna")  # an empty or too long part between two dots is a ValueError too
     except ValueError:
-        parts, port, host = None, None, ""
-    if parts is None or not host or not host.isprintable() or " " in host or parts.query or parts.fragment:
+        is_valid, host = False, ""
+    if not is_valid or not host or not host.isprintable() or " " in host or parts.query or parts.fragment:
         # The URL itself may hold a password, so it is not repeated here.
-        raise UsageError("the address of the engine is not a URL", f"Write it as {DEFAULT_URL} is written.")
-    return Address(
-        scheme=parts.scheme,
-        host=host,
-        port=DEFAULT_PORTS[parts.scheme] if port is None else port,
-        path=parts.path.rstrip("/"),
-        authorization=_authorization(settings, parts.username, parts.password),
-        ssl_context=_ssl_context(settings) if parts.scheme == "https" else None,
-        timeout=settings.timeout,
-        fingerprint=_fingerprint(settings, parts.scheme),
-    )
+        hint = " Each of several addresses begins with http:// or https://." if "," in url else ""
+        raise UsageError(f"{name} is not a URL", f"Write it as {DEFAULT_URL} is written.{hint}")
+    return parts
 
 
 def _authorization(settings: EngineSettings, url_user: str | None, url_password: str | None) -> str | None:
@@ -139,7 +198,7 @@ def _fingerprint(settings: EngineSettings, scheme: str) -> str | None:
     if settings.fingerprint is None:
         return None
     if scheme != "https":
-        raise UsageError("a fingerprint is checked by TLS alone", "Write https:// in front of the address.")
+        raise UsageError("a fingerprint is checked by TLS alone", "Write https:// in front of every address.")
     return settings.fingerprint.replace(":", "").lower()
 
 

@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -14,56 +18,95 @@ from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout, HttpHeaders, Urllib3HttpNode
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import Address, parse_address
+from es_sbert.engines.address import Address, join_urls, parse_addresses, published_addresses
 from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
-from es_sbert.engines.error_mapping import CREDENTIALS_REMEDY, access_denied, connection_error, root_cause
+from es_sbert.engines.error_mapping import (
+    CREDENTIALS_REMEDY,
+    access_denied,
+    connection_error,
+    response_error,
+    root_cause,
+)
 from es_sbert.engines.rest import EngineResponse
-from es_sbert.errors import AccessDenied, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.engines.retry import is_transient
+from es_sbert.errors import (
+    AccessDenied,
+    EngineError,
+    EngineUnreachable,
+    EsSbertError,
+    RequestFailed,
+    TlsFailed,
+    UnsupportedEngine,
+    UsageError,
+)
+from es_sbert.messages import log_event
 
 MIN_VERSIONS = {EngineType.ELASTICSEARCH: (8, 19, 0), EngineType.OPENSEARCH: (3, 0, 0)}
 # Every supported server understands this version's media type.
 _COMPATIBLE_VERSION = (8, 0, 0)
 _VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
+_SNIFF_PATH = "/_nodes/http?filter_path=nodes.*.roles,nodes.*.http.publish_address"
+# Nodes that only manage the cluster; the official clients leave them out too.
+_MANAGER_ROLES = (["master"], ["cluster_manager"])
+# Seconds that the other addresses are waited for once one has answered.
+_OTHERS_SECONDS = 5.0
 
 
 def connect(settings: EngineSettings) -> Engine:
     """Detect the engine at an address and open a client for it; close it with `close()`.
 
+    Of several addresses, one has to answer; the others are used once they do.
+
     Raises:
-        UsageError: an address that is not a URL, or contradictory credentials.
+        UsageError: an address that is not a URL, contradictory credentials, or addresses of different clusters.
         EngineUnreachable, AccessDenied, UnsupportedEngine, RequestFailed: see `identify_engine`.
     """
-    address = parse_address(settings)
-    info = detect_engine(address)
+    addresses: Sequence[Address] = parse_addresses(settings)
+    cluster = detect_cluster(addresses)
+    for failed, failure in cluster.failures.items():
+        message = f"{failed.url} does not answer; the other addresses are used until it does: {failure.message}"
+        log_event("address_failed", message, logging.WARNING, url=failed.url, reason=failure.message)
+    if settings.sniff:
+        addresses = _sniff(cluster)
+    info = EngineInfo(cluster.info.engine_type, cluster.info.version, join_urls(addresses))
     # Each client package takes a tenth of a second and more to import: import only the one in use.
     if info.engine_type is EngineType.ELASTICSEARCH:
         from es_sbert.engines.elasticsearch import ElasticsearchEngine
 
-        return ElasticsearchEngine.at(info, address)
+        return ElasticsearchEngine.at(info, addresses)
     from es_sbert.engines.opensearch import OpenSearchEngine
 
-    return OpenSearchEngine.at(info, address)
+    return OpenSearchEngine.at(info, addresses)
 
 
 def open_engine(engine: Any) -> Engine:
     """Connect to an engine, or use an open connection.
 
     Args:
-        engine: None for the settings of the environment; else an address, settings, a client of elasticsearch-py or
-            opensearch-py, or an engine.
+        engine: None for the settings of the environment; else an address, a list of addresses of one cluster, settings,
+            a client of elasticsearch-py or opensearch-py, or an engine.
 
     Raises:
         UsageError: an asynchronous client, or none of these.
         EngineError: the engine cannot be used.
     """
-    if engine is None or isinstance(engine, str):
-        return connect(EngineSettings() if engine is None else EngineSettings(url=engine))
+    if engine is None:
+        return connect(EngineSettings())
+    if is_address(engine):
+        return connect(EngineSettings(url=engine if isinstance(engine, str) else ",".join(engine)))
     if isinstance(engine, EngineSettings):
         return connect(engine)
     if not hasattr(engine, "get_indices"):  # any object with the methods of `Engine` is one
         return from_client(engine)
     opened: Engine = engine
     return opened
+
+
+def is_address(engine: object) -> bool:
+    """Whether this is an address, or a list of addresses."""
+    return isinstance(engine, str) or (
+        isinstance(engine, list | tuple) and bool(engine) and all(isinstance(each, str) for each in engine)
+    )
 
 
 class AsyncClientAdapter:
@@ -152,15 +195,174 @@ def _opensearch_url(host: Mapping[str, Any]) -> str:
     return f"{scheme}://{host.get('host', 'localhost')}:{host.get('port', 9200)}{f'/{path}' if path else ''}"
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """What answers at several addresses.
+
+    Attributes:
+        info: The engine, in the oldest version that answered.
+        answering: The addresses that answered.
+        failures: Address → why it did not answer.
+    """
+
+    info: EngineInfo
+    answering: tuple[Address, ...]
+    failures: dict[Address, EsSbertError]
+
+
 def detect_engine(address: Address) -> EngineInfo:
     """Which engine runs at an address, in which version; see `identify_engine`."""
+    return _identify(address)[0]
+
+
+def detect_cluster(addresses: Sequence[Address]) -> Cluster:
+    """Which engine runs at these addresses; one that does not answer is no error while another does.
+
+    Raises:
+        UsageError: they belong to different clusters.
+        EngineUnreachable, RequestFailed: none answers; the error is the first address's and names the reasons of all.
+        AccessDenied, TlsFailed, UnsupportedEngine: an address refuses the credentials or is no engine.
+    """
+    if len(addresses) == 1:
+        return Cluster(detect_engine(addresses[0]), tuple(addresses), {})
+    found, failures = _identify_all(addresses)
+    for address in addresses:
+        failure = failures.get(address)
+        if failure is not None and (not isinstance(failure, EngineError) or not _may_be_down(failure)):
+            raise failure
+    if not found:
+        error = failures[addresses[0]]
+        reasons = "; ".join(failures[address].message for address in addresses)
+        error.message = f"none of {len(addresses)} addresses answers: {reasons}"
+        raise error
+    answering = tuple(address for address in addresses if address in found)
+    _check_same_cluster([(address.url, *found[address]) for address in answering])
+    return Cluster(min((info for info, _ in found.values()), key=lambda info: info.version), answering, failures)
+
+
+def _may_be_down(failure: EngineError) -> bool:
+    """Whether this is how a node fails that is not running, or not ready."""
+    return is_transient(failure) and not isinstance(failure, TlsFailed)
+
+
+def _identify_all(
+    addresses: Sequence[Address],
+) -> tuple[dict[Address, tuple[EngineInfo, str | None]], dict[Address, EsSbertError]]:
+    """Ask all addresses at once, so that one that hangs costs little: what answered, and why others did not."""
+    found: dict[Address, tuple[EngineInfo, str | None]] = {}
+    failures: dict[Address, EsSbertError] = {}
+    answers = {_in_thread(_identify, address): address for address in addresses}
+    waiting: set[concurrent.futures.Future[Any]] = set(answers)
+    while waiting:
+        limit = _OTHERS_SECONDS if found else None
+        done, waiting = concurrent.futures.wait(waiting, limit, concurrent.futures.FIRST_COMPLETED)
+        for answer in done:
+            try:
+                found[answers[answer]] = answer.result()
+            except EsSbertError as error:
+                failures[answers[answer]] = error
+        if not done:
+            for answer in waiting:
+                url = answers[answer].url
+                failures[answers[answer]] = EngineUnreachable(
+                    f"{url} did not answer within {_OTHERS_SECONDS:g} seconds", "Check its process, and its log."
+                )
+            break
+    return found, failures
+
+
+def _in_thread(
+    call: Callable[[Address], tuple[EngineInfo, str | None]], address: Address
+) -> concurrent.futures.Future[tuple[EngineInfo, str | None]]:
+    """The result of a call in a thread that does not keep the process from ending."""
+    future: concurrent.futures.Future[tuple[EngineInfo, str | None]] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call(address))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="detect-engine", daemon=True).start()
+    return future
+
+
+def _check_same_cluster(found: Sequence[tuple[str, EngineInfo, str | None]]) -> None:
+    """Refuse addresses of different engines or clusters: documents would be spread over them.
+
+    Args:
+        found: Address, engine, and UUID of the cluster where it is known.
+
+    Raises:
+        UsageError: they differ.
+    """
+    first_url, first, _ = found[0]
+    for url, info, _ in found:
+        if info.engine_type is not first.engine_type:
+            raise UsageError(
+                f"{first.label} answers at {first_url}, but {info.label} at {url}",
+                "Give only addresses of nodes of one cluster.",
+            )
+    known = [(url, uuid) for url, _, uuid in found if uuid is not None]
+    for url, uuid in known:
+        if uuid != known[0][1]:
+            raise UsageError(
+                f"{known[0][0]} and {url} belong to different clusters",
+                "Give only addresses of nodes of one cluster.",
+            )
+
+
+def _identify(address: Address) -> tuple[EngineInfo, str | None]:
+    """The engine at an address, and the UUID of its cluster where `GET /` says it."""
     node = Urllib3HttpNode(address.node_config())
+    uuids: list[str] = []
+
+    def get(path: str) -> EngineResponse:
+        response = _get(node, path)
+        uuid = response.body.get("cluster_uuid") if isinstance(response.body, dict) else None
+        # A node that has not joined a cluster yet says `_na_`.
+        if isinstance(uuid, str) and uuid != "_na_":
+            uuids.append(uuid)
+        return response
+
     try:
-        return identify_engine(lambda path: _get(node, path), address.url)
+        return identify_engine(get, address.url), uuids[0] if uuids else None
     except (TransportConnectionError, ConnectionTimeout) as error:
         raise connection_error(address.url, error, address.timeout) from error
     finally:
         node.close()
+
+
+def _sniff(cluster: Cluster) -> tuple[Address, ...]:
+    """The addresses that the nodes of a cluster publish and that answer; those that are down now are kept.
+
+    Where none of them answers, as behind a load balancer or in containers, the given addresses stay.
+
+    Raises:
+        AccessDenied, RequestFailed: the engine does not list its nodes.
+    """
+    asked = cluster.answering[0]
+    node = Urllib3HttpNode(asked.node_config())
+    try:
+        response = _get(node, _SNIFF_PATH)
+    except (TransportConnectionError, ConnectionTimeout) as error:
+        raise connection_error(asked.url, error, asked.timeout) from error
+    finally:
+        node.close()
+    if response.status != 200 or not isinstance(response.body, dict):
+        raise response_error(response.status, response.body, label=asked.url, action="GET /_nodes/http")
+    nodes = [each for each in response.body.get("nodes", {}).values() if each.get("roles") not in _MANAGER_ROLES]
+    published = [each["http"]["publish_address"] for each in nodes if "http" in each]
+    listed = published_addresses(asked, published)
+    _, failures = _identify_all([each for each in listed if each not in cluster.answering])
+    for address, failure in failures.items():
+        message = f"the address {address.url} that a node publishes is not used: {failure.message}"
+        log_event("address_failed", message, logging.WARNING, url=address.url, reason=failure.message)
+    usable = [each for each in listed if each not in failures]
+    if not usable:
+        return (*cluster.answering, *cluster.failures)
+    # Not the given addresses that answer: another name of the same node would get it twice the requests.
+    return (*usable, *(each for each in cluster.failures if each not in usable))
 
 
 def _get(node: Urllib3HttpNode, path: str) -> EngineResponse:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 
 from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout
@@ -13,6 +15,13 @@ from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, Seriali
 from es_sbert.engines.address import Address
 from es_sbert.engines.engine import Engine, EngineClient, EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
+from es_sbert.engines.node_watch import (
+    FIRST_BACKOFF_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    NodeWatch,
+    WatchedTransportNode,
+    send_with_failover,
+)
 from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
 from es_sbert.errors import EngineUnreachable
 from es_sbert.messages import log_event
@@ -23,20 +32,47 @@ _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 class ElasticsearchEngine(Engine):
     """Elasticsearch, by a client of either major version."""
 
-    def __init__(self, info: EngineInfo, client: EngineClient, timeout: float | None) -> None:
+    def __init__(
+        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
+    ) -> None:
         super().__init__(info, client, timeout)
+        self._watch = watch
         self._warned: set[str] = set()
         # Logged below; as Python warnings they would show a line of this file.
         warnings.filterwarnings("ignore", category=ElasticsearchWarning, module=re.escape(__name__))
 
     @classmethod
-    def at(cls, info: EngineInfo, address: Address) -> ElasticsearchEngine:
-        """Open a client."""
-        client = Elasticsearch([address.node_config()], max_retries=0, retry_on_timeout=False)
-        return cls(info, client, address.timeout)
+    def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> ElasticsearchEngine:
+        """Open a client for one node or several."""
+        timeout = addresses[0].timeout
+        if len(addresses) == 1:
+            client = Elasticsearch([addresses[0].node_config()], max_retries=0, retry_on_timeout=False)
+            return cls(info, client, timeout)
+        watch = NodeWatch()
+        client = Elasticsearch(
+            [replace(each.node_config(), _extras={"_es_sbert_watch": watch}) for each in addresses],
+            node_class=WatchedTransportNode,
+            dead_node_backoff_factor=FIRST_BACKOFF_SECONDS,
+            max_dead_node_backoff=MAX_BACKOFF_SECONDS,
+            max_retries=0,
+            retry_on_timeout=False,
+        )
+        return cls(info, client, timeout, watch)
+
+    def close(self) -> None:
+        super().close()
+        if self._watch is not None:
+            self._watch.close()
 
     def send(
         self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
+    ) -> EngineResponse:
+        return send_with_failover(
+            lambda: self._send_once(method, path, params, body, ndjson=ndjson), self._watch, method, path
+        )
+
+    def _send_once(
+        self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
     ) -> EngineResponse:
         # In the dialect of the server's major version: the client would otherwise use its own, which an older server
         # rejects with 400.
@@ -45,21 +81,27 @@ class ElasticsearchEngine(Engine):
         if body is not None:
             kind = "x-ndjson" if ndjson else "json"
             headers["content-type"] = f"application/vnd.elasticsearch+{kind}; compatible-with={version}"
-        url = self.info.url
         try:
             response = self._client.perform_request(method, path, params=params or {}, headers=headers, body=body)
         except ApiError as error:
             self._log_warnings(error.meta.headers.get("warning") or "")
             return EngineResponse(error.meta.status, error.meta.headers, error.body)
         except (TransportConnectionError, ConnectionTimeout) as error:
-            raise connection_error(url, error, self._timeout) from error
+            raise connection_error(self._asked_url, error, self._timeout) from error
         except UnsupportedProductError as error:
             # A proxy's own page, or a response that was cut off among its headers: both may be temporary.
-            raise EngineUnreachable(f"{url} is not Elasticsearch", "Check the address and any proxy.") from error
+            raise EngineUnreachable(
+                f"{self._asked_url} is not Elasticsearch", "Check the address and any proxy."
+            ) from error
         except SerializationError as error:
-            raise not_json(url) from error
+            raise not_json(self._asked_url) from error
         self._log_warnings(response.meta.headers.get("warning") or "")
         return EngineResponse(response.meta.status, response.meta.headers, response.body)
+
+    @property
+    def _asked_url(self) -> str:
+        """Address of the node to which this thread sent its last request."""
+        return self.info.url if self._watch is None else self._watch.last_url
 
     def _log_warnings(self, header: str) -> None:
         """Log the engine's deprecation warnings, each once."""

@@ -119,6 +119,19 @@ _START_ENGINE_REMEDY = (
 )
 
 
+class NodeSilentError(Exception):
+    """A node that accepts connections, but answers neither a request nor a health request.
+
+    Args:
+        url: Its address.
+        sent: Whether the request was sent, so that the node may have carried it out.
+    """
+
+    def __init__(self, url: str, *, sent: bool) -> None:
+        super().__init__(f"{url} has stopped answering")
+        self.sent = sent
+
+
 def connection_error(
     url: str, error: BaseException, timeout: float | None, *, refused_remedy: str = _START_ENGINE_REMEDY
 ) -> EngineUnreachable:
@@ -130,8 +143,14 @@ def connection_error(
         timeout: Seconds that were allowed, for the message of a timeout; None where the client alone knows them.
         refused_remedy: What to do if the connection is refused.
     """
-    causes = list(_exception_chain(error))
+    causes = list(exception_chain(error))
     text = " ".join(str(cause) for cause in causes).lower()
+    silent = next((cause for cause in causes if isinstance(cause, NodeSilentError)), None)
+    if silent is not None:
+        return EngineUnreachable(
+            f"{silent}: not even a health request gets a response",
+            "Check that the process is not stopped and the machine not overloaded, or restart the node.",
+        )
     if any(isinstance(cause, ssl.SSLError) for cause in causes) or "certificate" in text or "ssl" in text:
         if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:
             return TlsFailed(
@@ -171,7 +190,7 @@ def not_json(url: str) -> EngineUnreachable:
     return EngineUnreachable(f"{url} sent a response that is not JSON", "Check for a proxy in front of the engine.")
 
 
-def _exception_chain(error: BaseException) -> list[BaseException]:
+def exception_chain(error: BaseException) -> list[BaseException]:
     """The exception and everything it wraps, outermost first."""
     found: list[BaseException] = []
     waiting: list[BaseException] = [error]

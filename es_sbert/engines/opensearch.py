@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlencode
 
-from opensearchpy import OpenSearch
+from elastic_transport import NodeConfig
+from opensearchpy import OpenSearch, Urllib3HttpConnection
 from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
-from es_sbert.engines.engine import Engine, EngineInfo, Json
-from es_sbert.engines.error_mapping import connection_error, not_json
+from es_sbert.engines.engine import Engine, EngineClient, EngineInfo, Json
+from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
+from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch, send_with_failover
 from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
 
 # Lucene's files of vectors, quantized vectors and graphs, with their headers.
@@ -23,44 +27,103 @@ def _count_vector_fields(mappings: Json) -> int:
     return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
 
 
+class _WatchedConnection(Urllib3HttpConnection):
+    """The connections to one of several nodes.
+
+    Args:
+        watch: Watches it.
+        node_config: Its address, for health requests.
+    """
+
+    def __init__(self, *, watch: NodeWatch, node_config: NodeConfig, **options: Any) -> None:
+        super().__init__(**options)
+        self._watch = watch
+        self._watched = watch.add(node_config, self.pool)
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with self._watch.request(self._watched):
+                return super().perform_request(*args, **kwargs)
+        except NodeSilentError as error:
+            raise ClientConnectionError("N/A", str(error), error) from error
+
+
 class OpenSearchEngine(Engine):
     """OpenSearch, by the transport of a client."""
 
+    def __init__(
+        self, info: EngineInfo, client: EngineClient, timeout: float | None, watch: NodeWatch | None = None
+    ) -> None:
+        super().__init__(info, client, timeout)
+        self._watch = watch
+
     @classmethod
-    def at(cls, info: EngineInfo, address: Address) -> OpenSearchEngine:
-        """Open a client."""
+    def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> OpenSearchEngine:
+        """Open a client for one node or several."""
+        first = addresses[0]
+        hosts: list[Json] = [
+            {"host": each.host, "port": each.port, "url_prefix": each.path, "use_ssl": each.scheme == "https"}
+            for each in addresses
+        ]
+        options: dict[str, Any] = {"retry_on_timeout": False}
+        watch = NodeWatch() if len(addresses) > 1 else None
+        if watch is not None:
+            hosts = [host | {"node_config": each.node_config()} for host, each in zip(hosts, addresses, strict=True)]
+            options = {
+                "connection_class": _WatchedConnection,
+                "watch": watch,
+                # The client's own minute is long, and it doubles five times.
+                "dead_timeout": FIRST_BACKOFF_SECONDS,
+                # Nothing is sent again after a timeout (`max_retries`), but the node is left out.
+                "retry_on_timeout": True,
+            }
         client = OpenSearch(
-            hosts=[{"host": address.host, "port": address.port, "url_prefix": address.path}],
-            use_ssl=address.scheme == "https",
-            ssl_context=address.ssl_context,
-            ssl_assert_fingerprint=address.fingerprint,
-            headers=address.headers,
-            timeout=address.timeout,
+            hosts=hosts,
+            ssl_context=next((each.ssl_context for each in addresses if each.ssl_context is not None), None),
+            ssl_assert_fingerprint=first.fingerprint,
+            headers=first.headers,
+            timeout=first.timeout,
             pool_maxsize=MAX_CONNECTIONS,
             max_retries=0,
-            retry_on_timeout=False,
+            **options,
         )
-        return cls(info, client.transport, address.timeout)
+        return cls(info, client.transport, first.timeout, watch)
+
+    def close(self) -> None:
+        super().close()
+        if self._watch is not None:
+            self._watch.close()
 
     def send(
         self, method: str, path: str, params: QueryParams = None, body: bytes | None = None, *, ndjson: bool = False
+    ) -> EngineResponse:
+        return send_with_failover(
+            lambda: self._send_once(method, path, params, body, ndjson=ndjson), self._watch, method, path
+        )
+
+    def _send_once(
+        self, method: str, path: str, params: QueryParams, body: bytes | None, *, ndjson: bool
     ) -> EngineResponse:
         headers = {"content-type": "application/x-ndjson" if ndjson else "application/json"}
         params = dict(params or {})
         if "timeout" in params:
             # The client would use it as its own timeout instead of sending it.
             path, params = f"{path}?{urlencode(params)}", {}
-        url = self.info.url
         try:
             response = self._client.perform_request(method, path, params=params, headers=headers, body=body)
         except ClientConnectionError as error:
-            raise connection_error(url, error, self._timeout) from error
+            raise connection_error(self._asked_url, error, self._timeout) from error
         except TransportError as error:
             return EngineResponse(int(error.status_code), {}, error.info)
         except SerializationError as error:
-            raise not_json(url) from error
+            raise not_json(self._asked_url) from error
         # The client returns only the parsed body of a 2xx response, without headers; any 2xx means success here.
         return EngineResponse(200, {}, response)
+
+    @property
+    def _asked_url(self) -> str:
+        """Address of the node to which this thread sent its last request."""
+        return self.info.url if self._watch is None else self._watch.last_url
 
     def open_point_in_time(self, name: str, *, shard: int, node: str = "") -> str:
         # By default, shards without an active copy would be left out of it.

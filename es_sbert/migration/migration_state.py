@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
 
 from es_sbert.bundle.bundle import cache_folder
+from es_sbert.config import split_addresses
 from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.errors import IndexMismatch, OutputError, UsageError
 from es_sbert.filesystem import file_lock
@@ -195,6 +196,10 @@ class MigrationStateStore:
 def migration_lock(url: str, alias: str) -> Iterator[None]:
     """Keep out other processes while the block runs; the system ends it even if this process is killed.
 
+    Args:
+        url: Address of the engine. Of several, separated by commas, each is locked: another process may name the same
+            cluster by others of its nodes, or in another order.
+
     Raises:
         UsageError: another process is migrating the same alias.
         OutputError: the cache folder cannot be written.
@@ -203,12 +208,14 @@ def migration_lock(url: str, alias: str) -> Iterator[None]:
     def refuse() -> None:
         raise UsageError(f"another process is migrating {alias}", "Let it finish, or stop it first.")
 
-    path = cache_folder() / f"migrate-{hashlib.sha256(f'{url} {alias}'.encode()).hexdigest()[:32]}.lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        remedy = "Let ES_SBERT_CACHE name a folder that this user may write to."
-        raise OutputError(f"the lock file {path} cannot be written: {error.strerror}", remedy) from error
-    with file_lock(path, refuse):
+    with ExitStack() as locks:
+        for address in sorted(set(split_addresses(url))):
+            path = cache_folder() / f"migrate-{hashlib.sha256(f'{address} {alias}'.encode()).hexdigest()[:32]}.lock"
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            except OSError as error:
+                remedy = "Let ES_SBERT_CACHE name a folder that this user may write to."
+                raise OutputError(f"the lock file {path} cannot be written: {error.strerror}", remedy) from error
+            locks.enter_context(file_lock(path, refuse))
         yield

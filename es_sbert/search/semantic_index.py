@@ -11,7 +11,7 @@ from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.engines.connect import open_engine
+from es_sbert.engines.connect import is_address, open_engine
 from es_sbert.engines.engine import Engine, Json
 from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from es_sbert.ingest.load_report import LoadReport
     from es_sbert.ingest.load_threads import LoadControl
 
-    EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | None
+    EngineOrClient: TypeAlias = Engine | Elasticsearch | OpenSearch | EngineSettings | str | Sequence[str] | None
 
 Result = TypeVar("Result", bound=RankedHits[Any])
 
@@ -89,7 +89,8 @@ class SemanticIndex:
 
     Args:
         index: Index or alias, or several; all of one model.
-        engine: An address, settings, a client of elasticsearch-py (8 or 9) or opensearch-py, or an engine. An open
+        engine: An address, a list of addresses of one cluster, settings, a client of elasticsearch-py (8 or 9) or
+            opensearch-py, or an engine. An open
             client or engine is used with its own settings and is not closed by `close`.
         options: See `OpenOptions`.
 
@@ -105,7 +106,7 @@ class SemanticIndex:
         _check_options(options, OpenOptions)
         self._names = as_names(index)
         self._alias_resolver: AliasResolver | None = None
-        self._owns_engine = _is_address(engine)
+        self._owns_engine = _opens_engine(engine)
         self._engine = open_engine(engine)
         try:
             self._alias_resolver = AliasResolver(self._engine, self._names, options)
@@ -144,10 +145,10 @@ class SemanticIndex:
             ensure_vector_field(connection, name, request, shards=shards, replicas=replicas)
             index = cls(name, connection, **opening)
         except BaseException:
-            if _is_address(engine):
+            if _opens_engine(engine):
                 connection.close()
             raise
-        index._owns_engine = _is_address(engine)
+        index._owns_engine = _opens_engine(engine)
         return index
 
     @property
@@ -405,9 +406,9 @@ class SemanticIndex:
         self.close()
 
 
-def _is_address(engine: object) -> bool:
+def _opens_engine(engine: object) -> bool:
     """Whether the connection is opened, and so closed, by the index."""
-    return engine is None or isinstance(engine, str | EngineSettings)
+    return engine is None or isinstance(engine, EngineSettings) or is_address(engine)
 
 
 def _check_options(options: Mapping[str, Any], allowed: Any) -> None:

@@ -31,6 +31,8 @@ class Relay:
         self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
         self._limit = limit
         self.cuts = 0
+        self._thawed = threading.Event()
+        self._thawed.set()
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -56,6 +58,7 @@ class Relay:
         left = limit[0] if limit is not None else 0
         try:
             while data := source.recv(65536):
+                self._thawed.wait()
                 if limit is not None and len(data) >= left:
                     sink.sendall(data[:left])
                     self._cut(source, sink, reset=limit[1])
@@ -76,6 +79,14 @@ class Relay:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
+    def freeze(self) -> None:
+        """Hand nothing on, as a stopped process: connections are taken and kept, and get no answer."""
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        """Hand on what waits, and all that comes."""
+        self._thawed.set()
+
     def drop(self) -> None:
         """Cut the connections that there are; new ones are taken."""
         for end in list(self._sockets):
@@ -91,6 +102,7 @@ class Relay:
             return
         self._server.close()
         self.drop()
+        self.thaw()
         for thread in self._threads:
             thread.join()
         for end in self._sockets:

@@ -102,11 +102,11 @@ def test_opensearch_client_verifies_fingerprint(secured: Secured) -> None:
     """No OpenSearch with TLS is at hand: its client, against the same server."""
     info = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), secured.url)
     given = settings(secured, ca_certs=None, fingerprint=fingerprint(secured))
-    with closing(OpenSearchEngine.at(info, parse_address(given))) as engine:
+    with closing(OpenSearchEngine.at(info, [parse_address(given)])) as engine:
         assert engine.get_index("docs") is None
     wrong = settings(secured, ca_certs=None, fingerprint="ab" * 32)
     with (
-        closing(OpenSearchEngine.at(info, parse_address(wrong))) as engine,
+        closing(OpenSearchEngine.at(info, [parse_address(wrong)])) as engine,
         pytest.raises(EngineUnreachable, match="not the one with the fingerprint given"),
     ):
         engine.get_index("docs")

@@ -86,6 +86,22 @@ def test_profile_credentials_are_not_used_with_another_url(
     assert same["api_key_file"] == file.parent / "keys/production"
 
 
+def test_profile_lists_the_addresses_of_a_cluster(file: Path) -> None:
+    file.write_text('url = ["http://a:9200", "http://b:9200"]\nusername = "anna"\nsniff = true')
+    given = options_of()
+    assert (given["url"], given["username"], given["sniff"]) == ("http://a:9200,http://b:9200", "anna", True)
+    # Each of them is the profile's address, in any order; another one is not.
+    assert options_of("--url", "http://b:9200")["username"] == "anna"
+    assert options_of("--url", "http://b:9200,http://a:9200")["username"] == "anna"
+    assert options_of("--url", "http://a:9200,http://c:9200")["username"] is None
+
+
+def test_password_in_any_typed_address_is_refused(file: Path) -> None:
+    with pytest.raises(UsageError, match="a command line is public") as refused:
+        options_of("--url", "http://a:9200,http://anna:hunter2@b:9200")
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -93,6 +109,8 @@ def test_profile_credentials_are_not_used_with_another_url(
         ("api_key = 'k3y'", 'api_key_file = "FILE"'),
         ("timeout = -1", "timeout"),
         ("url = 1", "url"),
+        ("url = []", "url"),
+        ("url = [1]", "url"),
         ("profiles = 1", "profiles are tables"),
         ("url =", "cannot be read"),
         ("\udcff", "cannot be read"),

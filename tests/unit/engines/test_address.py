@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import parse_address
+from es_sbert.engines.address import join_urls, parse_address, parse_addresses, published_addresses
 from es_sbert.errors import UsageError
 
 
@@ -118,3 +118,61 @@ def test_missing_and_broken_ca_files_are_rejected(tmp_path: Path) -> None:
     broken.write_text("no certificate")
     with pytest.raises(UsageError, match="not a PEM file"):
         parse_address(settings(url="https://localhost:9200", ca_certs=broken))
+
+
+def test_several_addresses_are_read_in_their_order_and_share_credentials() -> None:
+    given = "http://a:9200, http://u:p,w@b:9200/engine ,https://c,http://a:9200/"
+    addresses = parse_addresses(settings(url=given))
+    assert join_urls(addresses) == "http://a:9200,http://b:9200/engine,https://c:443"
+    basic = "Basic " + base64.b64encode(b"u:p,w").decode()
+    assert {address.authorization for address in addresses} == {basic}
+    assert [address.ssl_context is not None for address in addresses] == [False, False, True]
+
+
+def test_a_list_of_addresses_is_one_setting() -> None:
+    assert settings(url=["http://a:1", "http://b:2"]).url == "http://a:1,http://b:2"
+    assert join_urls(parse_addresses(settings(url=["http://a:1", "http://b:2"]))) == "http://a:1,http://b:2"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://a:9200,", "address 2 of 2 of the engine is empty"),
+        ("http://a:9200,,http://u:hunter2@b:9200", "address 2 of 3 of the engine is empty"),
+        ("http://a:9200,ftp://u:hunter2@b:9200", "address 2 of 2 of the engine has no http://"),
+        ("http://a:9200,http://u:hunter2@b:port", "address 2 of 2 of the engine is not a URL"),
+        ("http://u:hunter2@a:9200,b:9200", "the address of the engine is not a URL"),
+        ("http://u:hunter2@a:9200,http://u:hunter3@b:9200", "different user names or passwords"),
+        ("http://u:hunter2@a:9200,http://v:hunter2@b:9200", "different user names or passwords"),
+    ],
+)
+def test_a_faulty_address_of_several_is_named_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_addresses(settings(url=url))
+    assert message in caught.value.message
+    assert "hunter" not in str(caught.value)
+
+
+def test_the_same_credentials_may_be_in_every_address() -> None:
+    addresses = parse_addresses(settings(url="http://u:p@a:9200,http://u:p@b:9200"))
+    assert len({address.authorization for address in addresses}) == 1
+
+
+def test_credentials_in_one_of_several_addresses_and_options_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="the URL holds a user name"):
+        parse_addresses(settings(url="http://a:9200,http://u:p@b:9200", api_key="k"))
+
+
+def test_one_address_is_required_where_several_make_no_sense() -> None:
+    with pytest.raises(UsageError, match="2 addresses are given where one is needed"):
+        parse_address(settings(url="http://a:9200,http://b:9200"))
+
+
+def test_published_addresses_have_the_settings_of_the_one_that_was_asked() -> None:
+    base = parse_address(settings(url="https://u:p@lb:9200/engine"))
+    found = published_addresses(
+        base, ["10.0.0.1:9200", "node-2/10.0.0.2:9201", "[::1]:9200", "10.0.0.1:9200", "", "nonsense"]
+    )
+    assert join_urls(found) == ("https://10.0.0.1:9200/engine,https://node-2:9201/engine,https://[::1]:9200/engine")
+    assert {address.authorization for address in found} == {base.authorization}
+    assert all(address.ssl_context is base.ssl_context for address in found)

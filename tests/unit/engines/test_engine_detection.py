@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import _parse_version, connect
-from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed, UnsupportedEngine
+from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
 
 Serve = Callable[..., str]
 
@@ -105,6 +105,56 @@ def test_unavailable_engine_without_version_is_request_failed() -> None:
     error = error_of(503, {"error": {"type": "x", "reason": "not ready"}}, ELASTIC)
     assert isinstance(error, RequestFailed)
     assert error.status == 503
+
+
+def opensearch_root(uuid: str, number: str = "3.6.0") -> bytes:
+    return orjson.dumps({"cluster_uuid": uuid, "version": {"number": number, "distribution": "opensearch"}})
+
+
+def test_addresses_of_different_clusters_are_rejected() -> None:
+    with (
+        web_server(200, opensearch_root("one"), {}) as first,
+        web_server(200, opensearch_root("two"), {}) as second,
+        pytest.raises(UsageError, match=f"{first} and {second} belong to different clusters"),
+    ):
+        connect(EngineSettings(url=f"{first},{second}"))
+
+
+def test_addresses_of_different_engines_are_rejected() -> None:
+    elasticsearch = orjson.dumps({"cluster_uuid": "one", "version": {"number": "9.5.0"}})
+    with (
+        web_server(200, opensearch_root("one"), {}) as first,
+        web_server(200, elasticsearch, ELASTIC) as second,
+        pytest.raises(UsageError, match=r"OpenSearch 3\.6\.0 answers at .*, but Elasticsearch 9\.5\.0 at"),
+    ):
+        connect(EngineSettings(url=f"{first},{second}"))
+
+
+def test_the_oldest_version_of_a_cluster_counts_and_a_node_without_a_cluster_is_no_other() -> None:
+    with (
+        web_server(200, opensearch_root("one", "3.7.0"), {}) as first,
+        web_server(200, opensearch_root("_na_", "3.6.0"), {}) as second,
+        closing(connect(EngineSettings(url=f"{first},{second}"))) as engine,
+    ):
+        assert engine.info.version == (3, 6, 0)
+
+
+def test_a_node_that_is_not_ready_is_left_out() -> None:
+    with (
+        web_server(503, b"not ready", {}) as first,
+        web_server(200, opensearch_root("one"), {}) as second,
+        closing(connect(EngineSettings(url=f"{first},{second}"))) as engine,
+    ):
+        assert engine.info.url == f"{first},{second}"
+
+
+def test_an_address_that_is_no_engine_is_an_error_though_another_answers() -> None:
+    with (
+        web_server(200, opensearch_root("one"), {}) as first,
+        web_server(200, b"<html>Welcome</html>", {}) as second,
+        pytest.raises(UnsupportedEngine, match=f"{second} is neither"),
+    ):
+        connect(EngineSettings(url=f"{first},{second}"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,295 @@
+"""Watch the nodes of a cluster that is reached at several addresses, and move requests away from those that fail.
+
+The official clients' own pools choose the node of each request (round robin), leave out a node whose connection failed,
+and try it again after a while. Two things are added here. A request that a node leaves unanswered is broken off if the
+node does not answer a health request either: a stopped process or a hung machine keeps its connections open. And a node
+that failed has to answer a health request before it gets the next request.
+
+With one address, none of this is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from elastic_transport import ConnectionError as TransportConnectionError
+from elastic_transport import HttpHeaders, NodeConfig, TransportError, Urllib3HttpNode
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
+
+from es_sbert.engines.error_mapping import NodeSilentError, exception_chain
+from es_sbert.errors import EngineUnreachable
+
+T = TypeVar("T")
+
+# Seconds without an answer after which the node is checked, and again after each check that it passes.
+UNANSWERED_SECONDS = 5.0
+# Seconds for the answer to a health request, and how many may fail: a garbage collection stops a node for seconds.
+HEALTH_SECONDS, HEALTH_ATTEMPTS = 3.0, 2
+# Seconds for a connection to a node: a machine that is switched off does not refuse one.
+_CONNECT_SECONDS = 10.0
+# Seconds without requests after which the thread ends.
+_IDLE_SECONDS = 10.0
+# Waits of a client's pool before it tries a node again: the first, doubled with every failure, and the longest.
+FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 30.0
+
+_NEVER_SENT = (NewConnectionError, ConnectTimeoutError)
+# Last parts of the paths of POST requests that change nothing, or the same however often they are sent.
+_REPEATABLE_APIS = frozenset({
+    "_analyze", "_count", "_disk_usage", "_field_caps", "_flush", "_has_privileges", "_mget", "_msearch", "_refresh",
+    "_search",
+})  # fmt: skip
+
+
+def may_repeat(error: EngineUnreachable, method: str, path: str) -> bool:
+    """Whether a request that failed on one node may be sent to another at once.
+
+    A request that was never sent may; so may a read whose connection broke. A write may not: the node may have carried
+    it out. A request that a healthy node does not answer in time is not repeated: it would overload the next node too.
+    """
+    causes = exception_chain(error)
+    if any(isinstance(cause, _NEVER_SENT) for cause in causes):
+        return True
+    silent = next((cause for cause in causes if isinstance(cause, NodeSilentError)), None)
+    if silent is not None and not silent.sent:
+        return True
+    if silent is None and any(isinstance(cause, ReadTimeoutError) for cause in causes):
+        return False
+    api = path.partition("?")[0].rpartition("/")[2]
+    return method in ("GET", "HEAD") or (method == "POST" and api in _REPEATABLE_APIS)
+
+
+class WatchedNode:
+    """One node: whether it failed last, and whether it answers.
+
+    Args:
+        config: Its address and TLS settings. Health requests carry no credentials: a refusal is an answer too.
+        seconds: For the answer to a health request.
+
+    Attributes:
+        url: Address without credentials.
+        is_suspect: Set by a failure, until it answers.
+    """
+
+    def __init__(self, config: NodeConfig, seconds: float) -> None:
+        self._node = Urllib3HttpNode(dataclasses.replace(config, headers={}, connections_per_node=2, _extras={}))
+        self._seconds = seconds
+        self.url = self._node.base_url
+        self.is_suspect = False
+        self._lock = threading.Lock()
+        self._checked, self._answered = 0.0, True
+
+    def answers(self, attempts: int = 1) -> bool:
+        """Whether the node answers a health request; any response counts.
+
+        Args:
+            attempts: How many may fail.
+        """
+        asked = time.monotonic()
+        with self._lock:
+            # Whoever waited for the lock shares the result.
+            if self._checked < asked:
+                self._answered = any(self._answers_once() for _ in range(attempts))
+                self._checked = time.monotonic()
+            return self._answered
+
+    def _answers_once(self) -> bool:
+        # Not over a connection that a firewall may have dropped since.
+        headers = HttpHeaders({"accept": "application/json", "connection": "close"})
+        try:
+            self._node.perform_request("GET", "/", headers=headers, request_timeout=self._seconds)
+        except TransportError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._node.close()
+
+
+class _Flight:
+    """A request in progress.
+
+    Attributes:
+        node: Where it was sent.
+        next_check: When the node is checked, by the monotonic clock.
+        connection: The connection that carries it, once there is one.
+        is_broken_off: Whether the watch has broken it off.
+    """
+
+    def __init__(self, node: WatchedNode, next_check: float) -> None:
+        self.node = node
+        self.next_check = next_check
+        self.connection: Any = None
+        self.is_broken_off = False
+
+    def break_off(self) -> None:
+        self.is_broken_off = True
+        # Another thread may use the connection by now, and TLS would want to say goodbye: wake the reader only.
+        sock = getattr(self.connection, "sock", None)
+        if sock is not None and self.connection.flight is self:
+            with suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class NodeWatch:
+    """Watches the nodes of one client. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._unanswered, self._health, self._attempts = UNANSWERED_SECONDS, HEALTH_SECONDS, HEALTH_ATTEMPTS
+        self.nodes: list[WatchedNode] = []
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._flights: set[_Flight] = set()
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def add(self, config: NodeConfig, pool: Any) -> WatchedNode:
+        """Watch a node.
+
+        Args:
+            pool: Its urllib3 pool, whose connections can then be broken off.
+        """
+        node = WatchedNode(config, self._health)
+        self.nodes.append(node)
+        base = pool.ConnectionCls
+        pool.ConnectionCls = type(base.__name__, (_WatchedConnection, base), {"watch": self})
+        return node
+
+    @property
+    def last_url(self) -> str:
+        """Address of the node to which this thread sent its last request; empty before the first."""
+        return getattr(self._local, "url", "")
+
+    @property
+    def current(self) -> _Flight | None:
+        """The request that this thread is sending."""
+        return getattr(self._local, "flight", None)
+
+    @contextmanager
+    def request(self, node: WatchedNode) -> Iterator[None]:
+        """Watch one request to a node while the block runs.
+
+        Raises:
+            NodeSilentError: the node does not answer, and the request was not sent, or was broken off.
+        """
+        self._local.url = node.url
+        if node.is_suspect and not node.answers():
+            raise NodeSilentError(node.url, sent=False)
+        flight = _Flight(node, time.monotonic() + self._unanswered)
+        self._local.flight = flight
+        with self._lock:
+            self._flights.add(flight)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="node-watch", daemon=True)
+                self._thread.start()
+        try:
+            yield
+            node.is_suspect = False
+        except Exception as error:
+            causes = exception_chain(error)
+            # Errors that are answers come as exceptions too.
+            node.is_suspect = any(isinstance(cause, HTTPError) for cause in causes)
+            if flight.is_broken_off and not any(isinstance(cause, _NEVER_SENT) for cause in causes):
+                raise NodeSilentError(node.url, sent=True) from error
+            raise
+        finally:
+            self._local.flight = None
+            with self._lock:
+                self._flights.discard(flight)
+
+    def _run(self) -> None:
+        idle_since = time.monotonic()
+        while not self._closed.wait(min(1.0, self._unanswered / 5)):
+            now = time.monotonic()
+            with self._lock:
+                if self._flights:
+                    idle_since = now
+                elif now - idle_since > _IDLE_SECONDS:
+                    self._thread = None
+                    return
+                due = [flight for flight in self._flights if flight.next_check <= now]
+            for node in {flight.node for flight in due}:
+                is_silent = not node.answers(self._attempts)
+                # If no other node answers, the fault may be on this side, and no node would be better.
+                if is_silent and any(other.answers() for other in self.nodes if other is not node):
+                    node.is_suspect = True
+                    self._break_off([flight for flight in due if flight.node is node])
+            for flight in due:
+                flight.next_check = time.monotonic() + self._unanswered
+
+    def _break_off(self, flights: list[_Flight]) -> None:
+        with self._lock:
+            for flight in self._flights.intersection(flights):
+                flight.break_off()
+
+    def close(self) -> None:
+        self._closed.set()
+        for node in self.nodes:
+            node.close()
+
+
+class _WatchedConnection:
+    """Mixed into a connection class of urllib3: notes which request a connection carries, and connects in time."""
+
+    watch: NodeWatch
+    flight: _Flight | None = None
+    timeout: Any
+    sock: Any
+
+    def connect(self) -> None:
+        self._note_flight()
+        # The timeout of a request is long; a connection is made in a moment, or never.
+        allowed = self.timeout
+        self.timeout = min(allowed, _CONNECT_SECONDS) if isinstance(allowed, int | float) else _CONNECT_SECONDS
+        try:
+            super().connect()  # type: ignore[misc]
+        finally:
+            self.timeout = allowed
+        self.sock.settimeout(allowed)
+
+    def request(self, *args: Any, **kwargs: Any) -> Any:
+        self._note_flight()
+        return super().request(*args, **kwargs)  # type: ignore[misc]
+
+    def _note_flight(self) -> None:
+        self.flight = self.watch.current
+        if self.flight is not None:
+            self.flight.connection = self
+
+
+def send_with_failover(call: Callable[[], T], watch: NodeWatch | None, method: str, path: str) -> T:
+    """The result of a call that sends one request; sent again to other nodes where `may_repeat` allows it.
+
+    Args:
+        call: Sends the request to the node that the client's pool chooses next.
+        watch: None with one address: nothing is sent again.
+    """
+    left = 1 if watch is None else len(watch.nodes)
+    while True:
+        left -= 1
+        try:
+            return call()
+        except EngineUnreachable as error:
+            if not left or not may_repeat(error, method, path):
+                raise
+
+
+class WatchedTransportNode(Urllib3HttpNode):
+    """A node of elastic-transport; the configuration's `_extras` name its watch as `_es_sbert_watch`."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        self._watch: NodeWatch = config._extras["_es_sbert_watch"]
+        self._watched = self._watch.add(config, self.pool)
+
+    def perform_request(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with self._watch.request(self._watched):
+                return super().perform_request(*args, **kwargs)
+        except NodeSilentError as error:
+            raise TransportConnectionError(str(error), errors=(error,)) from error
