@@ -13,6 +13,7 @@ from cloup import option_group
 from es_sbert.cli import options as shared
 from es_sbert.cli.logs import log_format_option
 from es_sbert.config import DEFAULT_MODEL, read_secret_file
+from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.errors import UsageError, require_extra
 from es_sbert.messages import log_event
 
@@ -165,6 +166,15 @@ _limit_options = option_group(
     _limit_option(
         "--answer-timeout", "answer_seconds", "How long the engine may take to answer.", 3600.0, _SECONDS, "SECONDS"
     ),
+    _limit_option(
+        "--health-timeout",
+        "health_seconds",
+        "How long a node may take to answer a health request; it gets two when a request is unanswered for 5 seconds, "
+        "and counts as stopped if it answers neither.",
+        3.0,
+        _SECONDS,
+        "SECONDS",
+    ),
 )
 _model_options = option_group(
     "Models",
@@ -307,6 +317,7 @@ def serve(**options: Any) -> int:
     \b
     Examples:
       es-sbert serve --upstream http://localhost:9200
+      es-sbert serve --upstream http://node1:9200,http://node2:9200
       es-sbert serve --upstream https://search.example:9200 --ca-certs ca.pem --hybrid
       curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
     """
@@ -321,7 +332,7 @@ def serve(**options: Any) -> int:
     with bind_socket(listen) as listening:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         address = f"{'http' if listen.certificate is None else 'https'}://{host}:{listening.getsockname()[1]}"
-        said = f"{address} passes requests on to {settings.upstream.url}"
+        said = f"{address} passes requests on to {join_urls(parse_addresses(settings.upstream))}"
         log_event("serving", said, text=f"{said}. Press Ctrl-C to end.", address=address)
         running.run(sockets=[listening])
     return 0 if running.started else 2

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from es_sbert.gateway.admission import AdmissionControl, ConnectionLimiter, has_bearer_key
+from es_sbert.gateway.proxy.upstream_nodes import UpstreamNode
 
 _SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TEXTS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -64,6 +65,7 @@ class GatewayMetrics:
         self._running = gauge("requests_running", "Requests in progress.")
         unanswered = "Requests without a response of the engine, by reason."
         self.upstream_errors = counter("upstream_errors", unanswered, "reason")
+        self._nodes = gauge("upstream_up", "1 for a node that gets requests, 0 for one that is left out.", "node")
         self.texts_waiting = gauge("texts_waiting", "Texts waiting to be embedded.")
         self.texts_refused = counter("texts_refused", "Texts refused because too many waited.")
         self._vectors = counter("vectors", "Vectors by source: cache or model.", "source")
@@ -118,6 +120,11 @@ class GatewayMetrics:
         """A model was loaded, or dropped if `change` is -1."""
         labels = (model, fingerprint) if model in self._named else ("other", "")
         self._models.labels(*labels).inc(change)
+
+    def track_nodes(self, nodes: Sequence[UpstreamNode]) -> None:
+        """Report which nodes of the engine get requests at each scrape; by numbers, since addresses are not public."""
+        for node in nodes:
+            self._nodes.labels(str(node.number)).set_function(lambda node=node: float(node.is_alive))  # type: ignore[misc]
 
     def track(self, admission: AdmissionControl, connections: ConnectionLimiter) -> None:
         """Report connections and buffered bytes at each scrape."""

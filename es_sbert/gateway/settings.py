@@ -244,6 +244,8 @@ class Limits(FrozenSettings):
         connect_seconds: Timeout of a connection to the engine.
         answer_seconds: Timeout of the engine's response, and between two chunks of it. Long, because a synchronous
             reindex sends nothing until its end.
+        health_seconds: Timeout of a health request, which a node gets that leaves a request unanswered.
+        unanswered_seconds: Time without an answer before it gets one.
         idle_seconds: Timeout between two chunks of a request body, and of an idle connection.
         body_seconds: Maximum time spent waiting for one body (408).
         body_rate: Minimum bytes per second of a body while the gateway waits for it (408).
@@ -262,6 +264,8 @@ class Limits(FrozenSettings):
     semantic_text_bytes: int = Field(default=256 * 1024, ge=1)
     connect_seconds: float = Field(default=10.0, gt=0)
     answer_seconds: float = Field(default=3600.0, gt=0)
+    health_seconds: float = Field(default=3.0, gt=0)
+    unanswered_seconds: float = Field(default=5.0, gt=0)
     idle_seconds: float = Field(default=75.0, gt=0)
     body_seconds: float = Field(default=600.0, gt=0)
     body_rate: float = Field(default=1024.0, gt=0)

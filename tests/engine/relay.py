@@ -21,13 +21,14 @@ class Relay:
         target: Address of the engine.
         limit: Called for each direction of each new connection: bytes that it lets through before both ends are cut
             off, with a reset or without; None lets everything through.
+        port: To listen on; 0 for any.
     """
 
-    def __init__(self, target: str, limit: Callable[[], tuple[int, bool] | None] = lambda: None) -> None:
+    def __init__(self, target: str, limit: Callable[[], tuple[int, bool] | None] = lambda: None, port: int = 0) -> None:
         parts = urlsplit(target)
         assert parts.hostname is not None
         self._target = (parts.hostname, parts.port or 80)
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
         self._limit = limit
         self.cuts = 0

@@ -7,7 +7,7 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,21 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import Address, parse_address
+from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.engines.error_mapping import connection_error, response_error
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers
+from es_sbert.gateway.proxy.upstream_nodes import (
+    HealthChecker,
+    NodeRotation,
+    NodeSilent,
+    SilenceWatch,
+    UpstreamNode,
+    keepalive_socket,
+)
 from es_sbert.gateway.settings import Limits
 
 logger = logging.getLogger(__name__)
@@ -62,11 +70,12 @@ class Upstream:
     """HTTP client for the engine. Call `open` in the event loop that uses it.
 
     Args:
-        settings: Address, and the gateway's own credentials, which are never used for a client's request.
+        settings: Addresses, and the gateway's own credentials, which are never used for a client's request.
         limits: Timeouts.
 
     Attributes:
-        url: The engine's address, without credentials.
+        url: The engine's addresses, without credentials.
+        nodes: The engine's nodes, one for each address.
         own_credentials: The gateway's own credentials as headers; empty if it has none.
         engine_type: None until the engine has responded.
         log: For what only the operator may know.
@@ -76,12 +85,16 @@ class Upstream:
     """
 
     def __init__(self, settings: EngineSettings, limits: Limits) -> None:
-        self._address: Address = parse_address(settings)
-        own = self._address.authorization
+        addresses = parse_addresses(settings)
+        own = addresses[0].authorization
         self.own_credentials: Headers = [] if own is None else [(b"authorization", own.encode())]
-        self.url = self._address.url
+        self.url = join_urls(addresses)
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
+        self._health: HealthChecker | None = None
+        self.nodes = [UpstreamNode(address, number) for number, address in enumerate(addresses, 1)]
+        self._rotation = NodeRotation(self.nodes, self._revive)
+        self._revivals: set[asyncio.Task[None]] = set()
         self.engine_type: EngineType | None = None
         self.log = ThrottledLog(logger)
 
@@ -93,9 +106,14 @@ class Upstream:
     def open(self) -> None:
         """Create the HTTP session, in a running event loop."""
         # The gateway's limit of concurrent requests also limits connections.
-        fingerprint = self._address.fingerprint
-        tls = aiohttp.Fingerprint(bytes.fromhex(fingerprint)) if fingerprint else self._address.ssl_context or True
-        connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=self._limits.idle_seconds)
+        addresses = [node.address for node in self.nodes]
+        fingerprint = addresses[0].fingerprint
+        context = next((each.ssl_context for each in addresses if each.ssl_context is not None), None)
+        tls = aiohttp.Fingerprint(bytes.fromhex(fingerprint)) if fingerprint else context or True
+        connector = aiohttp.TCPConnector(
+            limit=0, ssl=tls, keepalive_timeout=self._limits.idle_seconds, socket_factory=keepalive_socket
+        )
+        self._health = HealthChecker(tls, self._limits)
         self._session = aiohttp.ClientSession(
             connector=connector,
             auto_decompress=False,
@@ -110,22 +128,105 @@ class Upstream:
             middlewares=(_retry_only_reads,),
         )
 
-    def send(
+    @asynccontextmanager
+    async def send(
         self, method: str, target: bytes, headers: Headers, body: bytes | AsyncIterator[bytes] | None
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Send a request. The body of the response is not decompressed.
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request to the next node. The body of the response is not decompressed.
+
+        A request that was not sent, because the node refuses connections, goes on to the next node. So does a read that
+        a node leaves unanswered.
 
         Args:
             target: Path and query, ASCII, as checked by `IncomingRequest`.
             headers: Hop-by-hop headers are dropped.
+
+        Raises:
+            aiohttp.ClientError, TimeoutError: no node answered; see `transport_error`.
+        """
+        data = _LargeBody(body) if isinstance(body, bytes) and len(body) > _MAX_SINGLE_WRITE_BYTES else body
+        may_repeat = method in _RETRYABLE_METHODS and (body is None or isinstance(body, bytes))
+        decoded = decode_headers(end_to_end_headers(headers))
+        tried: list[UpstreamNode] = []
+        failure: Exception | None = None
+        while (node := self._rotation.choose(tried)) is not None:
+            is_answered = False
+            try:
+                async with self._exchange(node, method, target, decoded, data) as reply:
+                    is_answered = True
+                    self._mark_alive(node)
+                    yield reply
+                    return
+            except (aiohttp.ClientError, TimeoutError) as error:
+                is_unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+                if isinstance(error, NodeSilent) or (is_unsent and not is_answered):
+                    self._mark_dead(node, error)
+                # A request that takes too long on a node that is alive would take too long on the next one.
+                has_timed_out = isinstance(error, TimeoutError) and not isinstance(error, NodeSilent)
+                if is_answered or not (is_unsent or (may_repeat and not has_timed_out)):
+                    raise
+                tried.append(node)
+                failure = error
+        assert failure is not None, "there is a node"
+        raise failure
+
+    @asynccontextmanager
+    async def _exchange(
+        self,
+        node: UpstreamNode,
+        method: str,
+        target: bytes,
+        headers: CIMultiDict[str],
+        data: Any,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request to a node.
+
+        Raises:
+            NodeSilent: the node has stopped answering, before or after the beginning of its response.
+            aiohttp.ClientError, TimeoutError: it did not answer.
         """
         assert self._session is not None, "open"
+        assert self._health is not None, "open"
         # The target begins with a slash, so it cannot change the host.
-        url = URL(self.url + target.decode("ascii"), encoded=True)
-        data = _LargeBody(body) if isinstance(body, bytes) and len(body) > _MAX_SINGLE_WRITE_BYTES else body
-        return self._session.request(
-            method, url, headers=decode_headers(end_to_end_headers(headers)), data=data, allow_redirects=False
-        )
+        url = URL(node.url + target.decode("ascii"), encoded=True)
+        async with (
+            SilenceWatch(node, self._health, self._limits.unanswered_seconds),
+            self._session.request(method, url, headers=headers, data=data, allow_redirects=False) as reply,
+        ):
+            yield reply
+
+    def _mark_dead(self, node: UpstreamNode, error: Exception) -> None:
+        """Leave a node out for a while; a single one is always tried."""
+        seconds = self._rotation.mark_dead(node)
+        if len(self.nodes) > 1:
+            reason = "has stopped answering" if isinstance(error, NodeSilent) else "cannot be reached"
+            self.log.warning(
+                "%s %s and is left out. It is tried again after %s seconds.",
+                node.url,
+                reason,
+                f"{seconds:g}",
+                kind=node.url,
+            )
+
+    def _mark_alive(self, node: UpstreamNode) -> None:
+        if self._rotation.mark_alive(node) and len(self.nodes) > 1:
+            logger.info("%s answers again", node.url)
+
+    def _revive(self, node: UpstreamNode) -> None:
+        """Send a node that is left out a health request, in the background."""
+        if node.health_check is None:
+            revival = asyncio.create_task(self._check(node))
+            self._revivals.add(revival)
+            revival.add_done_callback(self._revivals.discard)
+            # Not again for each request meanwhile.
+            node.retry_at = float("inf")
+
+    async def _check(self, node: UpstreamNode) -> None:
+        assert self._health is not None, "open"
+        if await self._health.answers(node, 1):
+            self._mark_alive(node)
+        else:
+            self._rotation.mark_dead(node)
 
     async def fetch(
         self, method: str, target: bytes, headers: Headers, body: bytes | None
@@ -172,15 +273,25 @@ class Upstream:
         return reply.status, reply.body
 
     async def health_problem(self) -> str | None:
-        """Why the engine is not available; None if it is. An engine that requires authentication is available."""
+        """Why the engine is not available; None if a node is. One that requires authentication is available."""
+        problems = await asyncio.gather(*map(self._node_problem, self.nodes))
+        return None if None in problems else problems[0]
+
+    async def _node_problem(self, node: UpstreamNode) -> str | None:
         try:
-            async with asyncio.timeout(self._limits.connect_seconds):
-                reply = await self.request("GET", "/", [])
-        except EngineUnreachable as error:
-            return error.message
+            async with (
+                asyncio.timeout(self._limits.connect_seconds),
+                self._exchange(node, "GET", b"/", CIMultiDict(accept=_JSON), None) as reply,
+            ):
+                self.detect_engine_type(reply)
+                self._mark_alive(node)
+                return f"the engine responds with status {reply.status}" if reply.status >= 500 else None
+        except NodeSilent as error:
+            return self.transport_error(error).message
         except TimeoutError:
             return f"the engine did not respond within {self._limits.connect_seconds:g} seconds"
-        return f"the engine responds with status {reply.status}" if reply.status >= 500 else None
+        except aiohttp.ClientError as error:
+            return self.transport_error(error).message
 
     def require_object(self, reply: UpstreamReply, action: str) -> Json:
         """The JSON object of a successful response.
@@ -243,6 +354,13 @@ class Upstream:
 
     def transport_error(self, error: Exception) -> EngineUnreachable:
         """The error for a request without a response. Only the log gets the address and the cause."""
+        if isinstance(error, NodeSilent):
+            self.log.warning(
+                "the engine at %s has stopped answering: it accepts connections, but not even a health request gets a "
+                "response. Check that its process is not stopped and its machine not overloaded.",
+                str(error),
+            )
+            return UpstreamTimeout("the engine behind the gateway has stopped answering", _CHECK_BEFORE_RETRY)
         if isinstance(error, aiohttp.ServerTimeoutError | asyncio.TimeoutError):
             self.log.warning(
                 "the engine at %s did not respond in time. Check its load (`GET _nodes/hot_threads`), or start the "
@@ -268,6 +386,10 @@ class Upstream:
         return EngineUnreachable("the engine behind the gateway cannot be reached", _RETRY_SOON)
 
     async def close(self) -> None:
+        for revival in self._revivals:
+            revival.cancel()
+        if self._health is not None:
+            await self._health.close()
         if self._session is not None:
             await self._session.close()
 

@@ -1,0 +1,185 @@
+"""The gateway before several nodes: dead ones, frozen ones, and slow ones that must not be taken for frozen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx
+import pytest
+
+from tests.conftest import free_port
+from tests.engine.relay import Relay
+from tests.gateway.echo import HEAD, OK, Echo, Received
+from tests.gateway.serving import gateway
+
+# Sooner than by default; an answer to a health request is waited for as long.
+SOON = {"unanswered_seconds": 0.3, "health_seconds": 1.5}
+
+
+@contextmanager
+def proxied(tiny: Path, *upstreams: str) -> Iterator[httpx.Client]:
+    with (
+        gateway(",".join(upstreams), tiny, **SOON) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=120) as client,
+    ):
+        yield client
+
+
+def asked(echo: Echo, target: bytes) -> int:
+    """How often an upstream got a request."""
+    return sum(got.target == target for got in echo.received)
+
+
+@pytest.fixture
+def echoes() -> Iterator[tuple[Echo, Echo]]:
+    with Echo() as one, Echo() as other:
+        yield one, other
+
+
+def test_nodes_take_turns(tiny: Path, echoes: tuple[Echo, Echo]) -> None:
+    with proxied(tiny, echoes[0].url, echoes[1].url) as client:
+        for _ in range(6):
+            assert client.post("/docs/_refresh").status_code == 200
+        assert [asked(echo, b"/docs/_refresh") for echo in echoes] == [3, 3]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_any_request_goes_on_to_the_next_node_if_one_refuses_connections(tiny: Path, method: str) -> None:
+    with Echo() as echo, proxied(tiny, f"http://127.0.0.1:{free_port()}", echo.url) as client:
+        for number in range(4):
+            assert client.request(method, f"/docs/_doc/{number}", content=b'{"a":1}').status_code == 200
+        # A body that arrives in parts is sent from its beginning.
+        assert client.request(method, "/docs/_doc/5", content=iter([b'{"a"', b":1}"])).status_code == 200
+        assert {got.body for got in echo.received if b"_doc" in got.target and got.body} == {b'{"a":1}'}
+        shown = client.get("/metrics").text
+        assert 'es_sbert_gateway_upstream_up{node="1"} 0.0' in shown
+        assert 'es_sbert_gateway_upstream_up{node="2"} 1.0' in shown
+        assert client.get("/readyz").json()["engine"] == "ok"
+
+
+def test_a_node_that_comes_back_gets_requests_again(tiny: Path, echoes: tuple[Echo, Echo]) -> None:
+    relay = Relay(echoes[0].url)
+    port = int(relay.url.rpartition(":")[2])
+    with proxied(tiny, relay.url, echoes[1].url) as client:
+        relay.stop()
+        for _ in range(2):
+            assert client.get("/docs/_doc/1").status_code == 200
+        assert asked(echoes[0], b"/docs/_doc/1") == 0
+        with Relay(echoes[0].url, port=port):
+            deadline = time.monotonic() + 120
+            while not asked(echoes[0], b"/docs/_doc/1"):
+                assert client.get("/docs/_doc/1").status_code == 200
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+def test_a_read_goes_on_to_the_next_node_if_one_freezes(tiny: Path, echoes: tuple[Echo, Echo]) -> None:
+    with Relay(echoes[0].url) as relay, proxied(tiny, relay.url, echoes[1].url) as client:
+        relay.freeze()
+        for _ in range(4):
+            assert client.get("/docs/_doc/1").status_code == 200
+        assert asked(echoes[1], b"/docs/_doc/1") == 4
+
+
+def test_a_write_is_not_repeated_if_a_node_freezes(tiny: Path, echoes: tuple[Echo, Echo]) -> None:
+    with Relay(echoes[0].url) as relay, proxied(tiny, relay.url, echoes[1].url) as client:
+        relay.freeze()
+        answers = [client.post("/docs/_forcemerge") for _ in range(4)]
+        # One of them went to the frozen node, which is left out from then on.
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 504]
+        [failed] = [answer for answer in answers if answer.status_code == 504]
+        reason = failed.json()["error"]["reason"]
+        assert "has stopped answering" in reason
+        assert "check before you repeat a write" in reason
+        assert relay.url.rpartition(":")[2] not in reason
+        assert asked(echoes[1], b"/docs/_forcemerge") == 3
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_single_frozen_engine_is_a_504(tiny: Path, echoes: tuple[Echo, Echo], method: str) -> None:
+    with Relay(echoes[0].url) as relay, proxied(tiny, relay.url) as client:
+        assert client.request(method, "/docs/_doc/1").status_code == 200
+        relay.freeze()
+        failed = client.request(method, "/docs/_doc/1")
+        assert failed.status_code == 504
+        assert "has stopped answering" in failed.json()["error"]["reason"]
+        assert client.get("/readyz").status_code == 503
+        relay.thaw()
+        assert client.request(method, "/docs/_doc/1").status_code == 200
+
+
+def slowly(seconds: float, *, in_body: bool) -> Callable[[Received, BinaryIO], bool]:
+    """Answer health requests at once, and others after a while, before the answer or within it."""
+
+    def reply(got: Received, out: BinaryIO) -> bool:
+        if got.target == b"/":
+            out.write(OK)
+        elif in_body:
+            out.write(HEAD + b"content-length: 2\r\n\r\n{")
+            out.flush()
+            time.sleep(seconds)
+            out.write(b"}")
+        else:
+            time.sleep(seconds)
+            out.write(OK)
+        return True
+
+    return reply
+
+
+@pytest.mark.parametrize("in_body", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_slow_answer_of_a_healthy_node_is_waited_for(tiny: Path, count: int, in_body: bool) -> None:
+    with ExitStack() as stack:
+        echoes = [stack.enter_context(Echo(slowly(3.0, in_body=in_body))) for _ in range(count)]
+        client = stack.enter_context(proxied(tiny, *(echo.url for echo in echoes)))
+        answer = client.get("/docs/_doc/1")
+        assert (answer.status_code, answer.text) == (200, "{}")
+        assert sum(asked(echo, b"/docs/_doc/1") for echo in echoes) == 1
+        # It was looked at: a stopped node would have been noticed.
+        assert sum(asked(echo, b"/") for echo in echoes) > 1
+
+
+def test_an_answer_whose_node_freezes_in_its_middle_is_cut_off(tiny: Path) -> None:
+    relays: list[Relay] = []
+
+    def freeze_after_the_head(got: Received, out: BinaryIO) -> bool:
+        if got.target != b"/docs/_doc/1":
+            out.write(OK)
+            return True
+        out.write(HEAD + b"content-length: 2\r\n\r\n{")
+        out.flush()
+        time.sleep(1)  # the relay hands it on
+        relays[0].freeze()
+        return True
+
+    with Echo(freeze_after_the_head) as echo, Relay(echo.url) as relay, proxied(tiny, relay.url) as client:
+        relays.append(relay)
+        with pytest.raises(httpx.RemoteProtocolError):
+            client.get("/docs/_doc/1")
+
+
+@pytest.mark.parametrize(("method", "sent"), [("GET", 2), ("POST", 1), ("PUT", 1), ("DELETE", 1)])
+def test_only_reads_are_repeated_on_the_next_node_after_a_connection_broke(tiny: Path, method: str, sent: int) -> None:
+    def hang_up(got: Received, out: BinaryIO) -> bool:
+        if got.target != b"/docs/_settings":
+            out.write(OK)
+        return got.target != b"/docs/_settings"
+
+    with Echo(hang_up) as one, Echo(hang_up) as other, proxied(tiny, one.url, other.url) as client:
+        assert client.request(method, "/docs/_settings").status_code == 502
+        assert [min(1, asked(echo, b"/docs/_settings")) for echo in (one, other)].count(1) == sent
+
+
+def test_readiness_needs_one_node(tiny: Path, echoes: tuple[Echo, Echo]) -> None:
+    relay = Relay(echoes[0].url)
+    with proxied(tiny, relay.url, f"http://127.0.0.1:{free_port()}") as client:
+        assert client.get("/readyz").json()["engine"] == "ok"
+        relay.stop()
+        problem = client.get("/readyz").json()["engine"]
+        assert "cannot be reached" in problem
+        assert "127.0.0.1" not in problem
