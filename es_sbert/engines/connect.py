@@ -34,6 +34,7 @@ from es_sbert.errors import (
     EngineError,
     EngineUnreachable,
     EsSbertError,
+    HostUnknown,
     RequestFailed,
     TlsFailed,
     UnsupportedEngine,
@@ -220,7 +221,7 @@ def detect_cluster(addresses: Sequence[Address]) -> Cluster:
 
     Raises:
         UsageError: they belong to different clusters.
-        EngineUnreachable, RequestFailed: none answers; the error is the first address's and names the reasons of all.
+        EngineUnreachable, RequestFailed: none answers; the message has the reasons of all.
         AccessDenied, TlsFailed, UnsupportedEngine: an address refuses the credentials or is no engine.
     """
     if len(addresses) == 1:
@@ -231,7 +232,9 @@ def detect_cluster(addresses: Sequence[Address]) -> Cluster:
         if failure is not None and (not isinstance(failure, EngineError) or not _may_be_down(failure)):
             raise failure
     if not found:
-        error = failures[addresses[0]]
+        # An unknown host is not waited for, but one that is known may be starting.
+        ordered = [failures[address] for address in addresses]
+        error = next((each for each in ordered if not isinstance(each, HostUnknown)), ordered[0])
         reasons = "; ".join(failures[address].message for address in addresses)
         error.message = f"none of {len(addresses)} addresses answers: {reasons}"
         raise error
