@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from es_sbert.cli.main import main
 from tests.gateway.running import serve
+from tests.programs import server
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.slow
@@ -51,6 +53,16 @@ def test_serve_models_and_key_without_engine(tiny: Path, tmp_path: Path) -> None
     events = [orjson.loads(line)["event"] for line in log.splitlines()]
     assert events[0] == "serving"
     assert "Traceback" not in log
+
+
+def test_log_names_the_engine_without_the_password_of_its_address(tiny: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "es_sbert.cli.main", "serve", "--port", "0", "--model", str(tiny)]
+    environment = {"ES_SBERT_URL": "http://anna:hunter2@127.0.0.1:9,http://127.0.0.1:10"}
+    log = tmp_path / "gateway.log"
+    with server(command, folder=tmp_path, environment=environment, log=log):
+        pass
+    assert "passes requests on to http://127.0.0.1:9,http://127.0.0.1:10." in log.read_text()
+    assert "hunter2" not in log.read_text()
 
 
 @pytest.mark.parametrize(
