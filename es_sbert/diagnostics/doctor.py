@@ -22,7 +22,7 @@ from es_sbert.encoder.cuda_session import (
 from es_sbert.encoder.device import INSTALL_CUDA_COMMAND, NvidiaDriver, cuda_driver
 from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
 from es_sbert.engines.address import parse_addresses
-from es_sbert.engines.connect import detect_cluster
+from es_sbert.engines.detection import detect_cluster
 from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index

@@ -1,56 +1,24 @@
 """Connect to an engine: from settings, from a URL, or from an elasticsearch-py or opensearch-py client.
 
-`detect_engine` finds out whether Elasticsearch or OpenSearch answers, and in which version.
+`es_sbert.engines.detection` finds out whether Elasticsearch or OpenSearch answers, and in which version.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import orjson
-from elastic_transport import ConnectionError as TransportConnectionError
-from elastic_transport import ConnectionTimeout, HttpHeaders, Urllib3HttpNode
-
 from es_sbert.config import EngineSettings
-from es_sbert.engines.address import Address, join_urls, parse_addresses, published_addresses
-from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
-from es_sbert.engines.error_mapping import (
-    CREDENTIALS_REMEDY,
-    access_denied,
-    connection_error,
-    response_error,
-    root_cause,
-)
-from es_sbert.engines.rest import EngineResponse
-from es_sbert.engines.retry import is_transient
-from es_sbert.errors import (
-    AccessDenied,
-    EngineError,
-    EngineUnreachable,
-    EsSbertError,
-    HostUnknown,
-    RequestFailed,
-    TlsFailed,
-    UnsupportedEngine,
-    UsageError,
-)
+from es_sbert.engines.address import Address, join_urls, parse_addresses
+from es_sbert.engines.detection import detect_cluster, identify_engine, sniff
+from es_sbert.engines.engine import Engine, EngineInfo, EngineType
+from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.messages import log_event
 
-MIN_VERSIONS = {EngineType.ELASTICSEARCH: (8, 19, 0), EngineType.OPENSEARCH: (3, 0, 0)}
 # Every supported server understands this version's media type.
 _COMPATIBLE_VERSION = (8, 0, 0)
-_VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
-_SNIFF_PATH = "/_nodes/http?filter_path=nodes.*.roles,nodes.*.http.publish_address"
-# Nodes that only manage the cluster; the official clients leave them out too.
-_MANAGER_ROLES = (["master"], ["cluster_manager"])
-# Seconds that the other addresses are waited for once one has answered.
-_OTHERS_SECONDS = 5.0
 
 
 def connect(settings: EngineSettings) -> Engine:
@@ -68,7 +36,7 @@ def connect(settings: EngineSettings) -> Engine:
         message = f"{failed.url} does not answer; the other addresses are used until it does: {failure.message}"
         log_event("address_failed", message, logging.WARNING, url=failed.url, reason=failure.message)
     if settings.sniff:
-        addresses = _sniff(cluster)
+        addresses = sniff(cluster)
     info = EngineInfo(cluster.info.engine_type, cluster.info.version, join_urls(addresses))
     # Each client package takes a tenth of a second and more to import: import only the one in use.
     if info.engine_type is EngineType.ELASTICSEARCH:
@@ -194,274 +162,3 @@ def _opensearch_url(host: Mapping[str, Any]) -> str:
     scheme = "https" if host.get("use_ssl") else host.get("scheme", "http")
     path = str(host.get("url_prefix") or "").strip("/")
     return f"{scheme}://{host.get('host', 'localhost')}:{host.get('port', 9200)}{f'/{path}' if path else ''}"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What answers at several addresses.
-
-    Attributes:
-        info: The engine, in the oldest version that answered.
-        answering: The addresses that answered.
-        failures: Address → why it did not answer.
-    """
-
-    info: EngineInfo
-    answering: tuple[Address, ...]
-    failures: dict[Address, EsSbertError]
-
-
-def detect_engine(address: Address) -> EngineInfo:
-    """Which engine runs at an address, in which version; see `identify_engine`."""
-    return _identify(address)[0]
-
-
-def detect_cluster(addresses: Sequence[Address]) -> Cluster:
-    """Which engine runs at these addresses; one that does not answer is no error while another does.
-
-    Raises:
-        UsageError: they belong to different clusters.
-        EngineUnreachable, RequestFailed: none answers; the message has the reasons of all.
-        AccessDenied, TlsFailed, UnsupportedEngine: an address refuses the credentials or is no engine.
-    """
-    if len(addresses) == 1:
-        return Cluster(detect_engine(addresses[0]), tuple(addresses), {})
-    found, failures = _identify_all(addresses)
-    for address in addresses:
-        failure = failures.get(address)
-        if failure is not None and (not isinstance(failure, EngineError) or not _may_be_down(failure)):
-            raise failure
-    if not found:
-        # An unknown host is not waited for, but one that is known may be starting.
-        ordered = [failures[address] for address in addresses]
-        error = next((each for each in ordered if not isinstance(each, HostUnknown)), ordered[0])
-        reasons = "; ".join(failures[address].message for address in addresses)
-        error.message = f"none of {len(addresses)} addresses answers: {reasons}"
-        raise error
-    answering = tuple(address for address in addresses if address in found)
-    _check_same_cluster([(address.url, *found[address]) for address in answering])
-    return Cluster(min((info for info, _ in found.values()), key=lambda info: info.version), answering, failures)
-
-
-def _may_be_down(failure: EngineError) -> bool:
-    """Whether this is how a node fails that is not running, or not ready."""
-    return is_transient(failure) and not isinstance(failure, TlsFailed)
-
-
-def _identify_all(
-    addresses: Sequence[Address],
-) -> tuple[dict[Address, tuple[EngineInfo, str | None]], dict[Address, EsSbertError]]:
-    """Ask all addresses at once, so that one that hangs costs little: what answered, and why others did not."""
-    found: dict[Address, tuple[EngineInfo, str | None]] = {}
-    failures: dict[Address, EsSbertError] = {}
-    answers = {_in_thread(_identify, address): address for address in addresses}
-    waiting: set[concurrent.futures.Future[Any]] = set(answers)
-    while waiting:
-        limit = _OTHERS_SECONDS if found else None
-        done, waiting = concurrent.futures.wait(waiting, limit, concurrent.futures.FIRST_COMPLETED)
-        for answer in done:
-            try:
-                found[answers[answer]] = answer.result()
-            except EsSbertError as error:
-                failures[answers[answer]] = error
-        if not done:
-            for answer in waiting:
-                url = answers[answer].url
-                failures[answers[answer]] = EngineUnreachable(
-                    f"{url} did not answer within {_OTHERS_SECONDS:g} seconds", "Check its process, and its log."
-                )
-            break
-    return found, failures
-
-
-def _in_thread(
-    call: Callable[[Address], tuple[EngineInfo, str | None]], address: Address
-) -> concurrent.futures.Future[tuple[EngineInfo, str | None]]:
-    """The result of a call in a thread that does not keep the process from ending."""
-    future: concurrent.futures.Future[tuple[EngineInfo, str | None]] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call(address))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="detect-engine", daemon=True).start()
-    return future
-
-
-def _check_same_cluster(found: Sequence[tuple[str, EngineInfo, str | None]]) -> None:
-    """Refuse addresses of different engines or clusters: documents would be spread over them.
-
-    Args:
-        found: Address, engine, and UUID of the cluster where it is known.
-
-    Raises:
-        UsageError: they differ.
-    """
-    first_url, first, _ = found[0]
-    for url, info, _ in found:
-        if info.engine_type is not first.engine_type:
-            raise UsageError(
-                f"{first.label} answers at {first_url}, but {info.label} at {url}",
-                "Give only addresses of nodes of one cluster.",
-            )
-    known = [(url, uuid) for url, _, uuid in found if uuid is not None]
-    for url, uuid in known:
-        if uuid != known[0][1]:
-            raise UsageError(
-                f"{known[0][0]} and {url} belong to different clusters",
-                "Give only addresses of nodes of one cluster.",
-            )
-
-
-def _identify(address: Address) -> tuple[EngineInfo, str | None]:
-    """The engine at an address, and the UUID of its cluster where `GET /` says it."""
-    node = Urllib3HttpNode(address.node_config())
-    uuids: list[str] = []
-
-    def get(path: str) -> EngineResponse:
-        response = _get(node, path)
-        uuid = response.body.get("cluster_uuid") if isinstance(response.body, dict) else None
-        # A node that has not joined a cluster yet says `_na_`.
-        if isinstance(uuid, str) and uuid != "_na_":
-            uuids.append(uuid)
-        return response
-
-    try:
-        return identify_engine(get, address.url), uuids[0] if uuids else None
-    except (TransportConnectionError, ConnectionTimeout) as error:
-        raise connection_error(address.url, error, address.timeout) from error
-    finally:
-        node.close()
-
-
-def _sniff(cluster: Cluster) -> tuple[Address, ...]:
-    """The addresses that the nodes of a cluster publish and that answer; those that are down now are kept.
-
-    Where none of them answers, as behind a load balancer or in containers, the given addresses stay.
-
-    Raises:
-        AccessDenied, RequestFailed: the engine does not list its nodes.
-    """
-    asked = cluster.answering[0]
-    node = Urllib3HttpNode(asked.node_config())
-    try:
-        response = _get(node, _SNIFF_PATH)
-    except (TransportConnectionError, ConnectionTimeout) as error:
-        raise connection_error(asked.url, error, asked.timeout) from error
-    finally:
-        node.close()
-    if response.status != 200 or not isinstance(response.body, dict):
-        raise response_error(response.status, response.body, label=asked.url, action="GET /_nodes/http")
-    nodes = [each for each in response.body.get("nodes", {}).values() if each.get("roles") not in _MANAGER_ROLES]
-    published = [each["http"]["publish_address"] for each in nodes if "http" in each]
-    listed = published_addresses(asked, published)
-    _, failures = _identify_all([each for each in listed if each not in cluster.answering])
-    for address, failure in failures.items():
-        message = f"the address {address.url} that a node publishes is not used: {failure.message}"
-        log_event("address_failed", message, logging.WARNING, url=address.url, reason=failure.message)
-    usable = [each for each in listed if each not in failures]
-    if not usable:
-        return (*cluster.answering, *cluster.failures)
-    # Not the given addresses that answer: another name of the same node would get it twice the requests.
-    return (*usable, *(each for each in cluster.failures if each not in usable))
-
-
-def _get(node: Urllib3HttpNode, path: str) -> EngineResponse:
-    meta, raw = node.perform_request("GET", path, headers=HttpHeaders({"accept": "application/json"}))
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        body = raw.decode("utf-8", "replace")
-    return EngineResponse(meta.status, meta.headers, body)
-
-
-def identify_engine(get: Callable[[str], EngineResponse], url: str) -> EngineInfo:
-    """Which engine answers, in which version.
-
-    Elasticsearch signs every response with `X-Elastic-Product`, OpenSearch names itself in `GET /`. If `GET /` is
-    missing (distributions without the rest-root module), the node's own description has the version.
-
-    Args:
-        get: Sends a GET request for a path.
-        url: Address without credentials.
-
-    Raises:
-        EngineUnreachable: no response.
-        AccessDenied: 401 or 403.
-        RequestFailed: an engine responds, but is not ready.
-        UnsupportedEngine: another web server, or a version that is too old.
-    """
-    root = get("/")
-    _check_access(root, "/", url)
-    is_elasticsearch = root.headers.get("x-elastic-product", "") == "Elasticsearch"
-    info = _parse_root(root, url, is_elasticsearch=is_elasticsearch)
-    if info is None and is_elasticsearch:
-        nodes = get(_VERSION_PATH)
-        _check_access(nodes, _VERSION_PATH, url)
-        info = _parse_nodes(nodes, url)
-    if info is None and (root.status == 429 or root.status >= 500):
-        # A proxy whose engine is away, or an engine that is starting.
-        raise RequestFailed(
-            f"{url} is not ready: GET / gave {root.status}",
-            "Wait until the engine has started; if there is a proxy in front of it, check its log.",
-            root.status,
-        )
-    if info is None:
-        raise UnsupportedEngine(
-            f"{url} is neither Elasticsearch nor OpenSearch (GET / gave {root.status})",
-            "Check host, port and path of the address; Kibana and Dashboards (5601) are not the engine (9200).",
-        )
-    oldest = MIN_VERSIONS[info.engine_type]
-    if info.version < oldest:
-        raise UnsupportedEngine(
-            f"{info.label} at {info.url} is too old",
-            f"es-sbert needs {EngineInfo(info.engine_type, oldest, info.url).label} or newer: upgrade the server, or "
-            "start another one with `es-sbert engine up`.",
-        )
-    return info
-
-
-def _check_access(response: EngineResponse, path: str, url: str) -> None:
-    if response.status == 401:
-        raise AccessDenied(f"{url} refused the credentials (401)", CREDENTIALS_REMEDY)
-    if response.status == 403:
-        raise access_denied(url, f"GET {path.partition('?')[0]} (403)", root_cause(response.body)[1])
-
-
-def _parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) -> EngineInfo | None:
-    """The engine as `GET /` describes it."""
-    body: Json = response.body if response.status == 200 and isinstance(response.body, dict) else {}
-    described: Any = body.get("version")
-    version = _parse_version(described.get("number")) if isinstance(described, dict) else None
-    if version is None:
-        return None
-    if described.get("distribution") == "opensearch":
-        return EngineInfo(EngineType.OPENSEARCH, version, url)
-    # Elasticsearch before 7.14 does not sign its responses; the tagline is enough to call it too old.
-    if is_elasticsearch or body.get("tagline") == "You Know, for Search":
-        return EngineInfo(EngineType.ELASTICSEARCH, version, url)
-    return None
-
-
-def _parse_nodes(response: EngineResponse, url: str) -> EngineInfo:
-    """Elasticsearch as its nodes API describes it."""
-    nodes = response.body.get("nodes", {}) if isinstance(response.body, dict) else {}
-    for node in nodes.values():
-        version = _parse_version(node.get("version"))
-        if version is not None:
-            return EngineInfo(EngineType.ELASTICSEARCH, version, url)
-    raise RequestFailed(
-        f"Elasticsearch at {url} does not tell its version: {root_cause(response.body)[1]}",
-        "Give the user or API key the cluster privilege monitor, or wait until the server is ready.",
-        response.status,
-    )
-
-
-def _parse_version(text: object) -> tuple[int, int, int] | None:
-    """`9.5.0` or `9.0.0-SNAPSHOT` as numbers; None for other texts."""
-    numbers = str(text).partition("-")[0].split(".")
-    if len(numbers) < 3 or not all(number.isdigit() for number in numbers[:3]):
-        return None
-    return int(numbers[0]), int(numbers[1]), int(numbers[2])

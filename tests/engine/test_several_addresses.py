@@ -15,10 +15,10 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines import connect as connecting
-from es_sbert.engines import node_watch
+from es_sbert.engines import detection, node_watch
 from es_sbert.engines.connect import connect
 from es_sbert.errors import EngineUnreachable, RequestFailed
+from tests.cluster import Cluster
 from tests.conftest import free_port
 from tests.engine.ingest_support import Interposed, contents, load, sentences, write_jsonl
 from tests.engine.relay import Relay
@@ -34,7 +34,7 @@ def check_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unanswered requests are looked at sooner than by default."""
     monkeypatch.setattr(node_watch, "UNANSWERED_SECONDS", 0.3)
     monkeypatch.setattr(node_watch, "HEALTH_ATTEMPTS", 1)
-    monkeypatch.setattr(connecting, "_OTHERS_SECONDS", 2.0)
+    monkeypatch.setattr(detection, "_OTHERS_SECONDS", 2.0)
 
 
 @pytest.fixture
@@ -225,3 +225,34 @@ def test_sniffed_nodes_that_cannot_be_reached_are_not_used(es9_url: str) -> None
         settings = EngineSettings(url=proxy.url, sniff=True)
         with closing(connect(settings)) as engine:
             assert engine.info.url == proxy.url
+
+
+def test_a_cluster_is_loaded_and_searched_while_its_nodes_freeze_and_die(
+    es9_cluster: Cluster, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path
+) -> None:
+    """The node that dies is the first address, the one that freezes the second; no copy of a document is lost."""
+    documents = sentences(200)
+    docs = write_jsonl(tmp_path / "docs.jsonl", documents)
+    with es9_cluster.restored() as cluster:
+        name = fresh_index(cluster.urls[2])
+        cluster.call(f"/{name}", "PUT", {"settings": {"number_of_replicas": 2}})
+        cluster.wait_until("green", index=name)
+        ends = {4: lambda: cluster.kill(0)}
+        summary = load(
+            cluster.url, Interposed(tiny, lambda window: ends.pop(window, lambda: None)()), name, docs,
+            dead=tmp_path / "dead", id_field="id", batch_window=8, bulk_bytes=20_000, retry_seconds=120,
+        )  # fmt: skip
+        assert (summary.indexed + summary.updated + summary.unchanged, summary.dead) == (200, 0)
+        cluster.restore()
+        with closing(connect(addresses(*cluster.urls))) as engine:
+            cluster.freeze(1)
+            cluster.wait_until("yellow", nodes=2)
+            for _ in range(6):
+                assert engine.count(name) == 200
+
+
+def test_sniffing_finds_the_other_nodes_of_a_cluster(es9_cluster: Cluster) -> None:
+    settings = EngineSettings(url=es9_cluster.urls[0], sniff=True)
+    with closing(connect(settings)) as engine:
+        ports = {url.rpartition(":")[2] for url in engine.info.url.split(",")}
+        assert ports == {url.rpartition(":")[2] for url in es9_cluster.urls}

@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.connect import _parse_version, connect
+from es_sbert.engines.connect import connect
+from es_sbert.engines.detection import _parse_version
 from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
 
 Serve = Callable[..., str]
