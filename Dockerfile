@@ -26,8 +26,13 @@ RUN /opt/es-sbert/bin/pip install --no-cache-dir -c constraints.txt ".[serve,cud
 FROM python:3.11-slim AS base
 RUN useradd --create-home --uid 1000 es-sbert \
     && install -d -o es-sbert -g es-sbert /files /home/es-sbert/.cache
+# The last four turn off usage reporting, in programs that are started by other commands than es-sbert too.
 ENV PATH=/opt/es-sbert/bin:$PATH \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    HAYSTACK_TELEMETRY_ENABLED=False \
+    HF_HUB_DISABLE_TELEMETRY=1 \
+    ORT_DISABLE_TELEMETRY=1 \
+    RAY_USAGE_STATS_ENABLED=0
 USER es-sbert
 WORKDIR /files
 ENTRYPOINT ["es-sbert"]

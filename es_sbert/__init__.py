@@ -26,6 +26,19 @@ if _TYPE_CHECKING:
 # The version's only place: pyproject.toml, `es-sbert --version` and the bundles read it here.
 __version__ = "0.1.0"
 
+# Usage reporting of dependencies is off unless the environment says otherwise. onnxruntime reads its variable during
+# its import, writes a device id and a database below ~/.cache, and resolves its collector's name; its
+# `disable_telemetry_events()` comes after that. Every module of this package, in worker processes and Ray actors too,
+# is imported after this line.
+NO_TELEMETRY = {
+    "HAYSTACK_TELEMETRY_ENABLED": "False",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "ORT_DISABLE_TELEMETRY": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+for _name, _value in NO_TELEMETRY.items():
+    _os.environ.setdefault(_name, _value)
+
 # `exporters/` and `mappings/` are top-level folders of a checkout and are installed inside this package. In a checkout
 # that is not installed, Python finds them by this path. Links in their place would not survive a checkout on Windows.
 _folder = _os.path.dirname(__file__)

@@ -43,6 +43,9 @@ os.environ["ES_SBERT_CONFIG"] = os.devnull
 # also the same to the last bit. Read when torch and numpy are loaded, which is after this.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Test modules import onnxruntime before es_sbert, which would otherwise set this.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 # Servers that live for minutes take less of the processor where their Java compiles less.
 os.environ.setdefault("ES_SBERT_ENGINE_JAVA_OPTS", "-XX:TieredStopAtLevel=1")
 
