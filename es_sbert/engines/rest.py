@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,12 +39,26 @@ def quote_index_names(names: str | Sequence[str]) -> str:
     return quote_index_name(names) if isinstance(names, str) else ",".join(map(quote_index_name, names))
 
 
+# `cluster:index`; not `<date{math:with colons}>`, nor the selector `index::failures`.
+_REMOTE_NAME = re.compile(r"-?[^<:]+:(?!:)")
+
+
+def is_remote_name(name: str) -> bool:
+    """Whether a name or pattern is that of indices of a remote cluster: `far:docs`, `*:docs`, `-far:*`."""
+    return _REMOTE_NAME.match(name) is not None
+
+
 def quote_index_name(name: str) -> str:
     """An index or alias name as a path segment.
 
     Raises:
-        UsageError: a pattern, a list of names, an API's own path, or invisible characters.
+        UsageError: a pattern, a list of names, a name of a remote cluster, an API's own path, or invisible characters.
     """
+    if name.isprintable() and any(is_remote_name(each) for each in name.split(",")):
+        raise UsageError(
+            f"{name!r} is not the name of one index of this cluster, but names a remote cluster",
+            "Only the gateway (`es-sbert serve`) searches remote clusters. Or connect to that cluster itself (--url).",
+        )
     if (
         not name.isprintable()
         or not name

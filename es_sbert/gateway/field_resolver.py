@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.engines.rest import is_remote_name
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.index_lookup import ResolvedIndices
-from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField
 from es_sbert.search.search_scope import SearchScope, find_incompatible
@@ -36,6 +36,7 @@ class FieldResolver:
 
         Raises:
             IndexMismatch: there is no such vector field, no vector field at all, or the models differ.
+            EsSbertError: the vector fields of remote indices are unknown (`RemoteRefusal`), here and below.
         """
         return self._cached("virtual", name, self._resolve_virtual)
 
@@ -45,7 +46,8 @@ class FieldResolver:
         Raises:
             IndexMismatch: there is no such vector field, or the models differ.
         """
-        return self.virtual(name) if self._searched and not self._searched.ordinary else None
+        known = self._searched or self._searched.refusal is not None
+        return self.virtual(name) if known and not self._searched.ordinary else None
 
     def named(self, name: str) -> SearchScope | None:
         """The vector field of that name (`NAME.vector` for a field of chunks); None if no index has it.
@@ -78,25 +80,20 @@ class FieldResolver:
     def _resolve_virtual(self, name: str) -> SearchScope | None:
         if name in self._defined:
             return None
+        if not (name == self._virtual or name.startswith(f"{self._virtual}.")):
+            return None
+        if not self._searched and self._searched.ordinary:
+            return None
+        self._check_known(name)
         if not self._searched:
-            if self._searched.ordinary or not (name == self._virtual or name.startswith(f"{self._virtual}.")):
-                return None
-            if self._searched.remote:
-                raise IndexMismatch(
-                    f"{name} cannot be used: the vector fields of remote clusters are unknown",
-                    "Send semantic queries on a remote cluster through a gateway of that cluster.",
-                )
             raise IndexMismatch(
                 f"{name} cannot be used: the searched indices have no vector field",
                 "Embed the documents of an index: es-sbert ingest --index INDEX.",
             )
         fields = self._searched.fields
         if name == self._virtual:
-            return self._resolve({index: _default_field(by_name) for index, by_name in fields.items()}, name)
-        prefix = f"{self._virtual}."
-        if not name.startswith(prefix):
-            return None
-        field = self.named(name.removeprefix(prefix))
+            return self._resolve({index: self._default_field(index) for index in fields}, name)
+        field = self.named(name.removeprefix(f"{self._virtual}."))
         if field is None and not self._searched.ordinary:
             names = sorted({field for by_name in fields.values() for field in by_name})
             raise IndexMismatch(
@@ -105,15 +102,56 @@ class FieldResolver:
             )
         return field
 
+    def _check_known(self, name: str) -> None:
+        """Refuse a query that would lack the remote indices.
+
+        Raises:
+            EsSbertError: their vector fields are unknown.
+        """
+        if self._searched.refusal is not None:
+            raise self._searched.refusal.error(name)
+
+    def _check_texts_known(self, name: str) -> None:
+        """Refuse a query that needs to know which texts are embedded.
+
+        Raises:
+            IndexMismatch: there are remote indices with vectors.
+            EsSbertError: see `_check_known`.
+        """
+        self._check_known(name)
+        remote = next(filter(is_remote_name, self._searched.fields), None)
+        if remote is not None:
+            raise IndexMismatch(
+                f"{name} cannot be used: the gateway cannot read which texts are embedded in {remote}",
+                f"Query the field {self._virtual}, which works across clusters. For hybrid search use a gateway of the "
+                "remote cluster; the header X-Es-Sbert: on turns it off.",
+            )
+
+    def _default_field(self, index: str) -> str:
+        """The vector field of an index that queries use by default.
+
+        Raises:
+            IndexMismatch: a remote index has several, and their order is unknown.
+        """
+        fields = self._searched.fields[index]
+        if is_remote_name(index) and len(fields) > 1 and DEFAULT_VECTOR_FIELD not in fields:
+            raise IndexMismatch(
+                f"{self._virtual} cannot be used: {index} has several vector fields, {', '.join(sorted(fields))}",
+                f"Name one of them: {self._virtual}.NAME.",
+            )
+        return DEFAULT_VECTOR_FIELD if DEFAULT_VECTOR_FIELD in fields else next(iter(fields))
+
     def _resolve_name(self, name: str) -> SearchScope | None:
+        self._check_known(name)
         plain = name.removesuffix(".vector")
         field_by_index = {index: plain for index, fields in self._searched.fields.items() if plain in fields}
         return self._resolve(field_by_index, name) if field_by_index else None
 
     def _resolve_text(self, text_field: str) -> SearchScope | None:
+        self._check_texts_known(text_field)
         field_by_index: dict[str, str] = {}
         for index, fields in self._searched.fields.items():
-            default = _default_field(fields)
+            default = self._default_field(index)
             for name in sorted(fields, key=lambda name: name != default):
                 text = fields[name].text
                 if text is not None and text_field in TextTemplate.parse(text).fields:
@@ -122,6 +160,7 @@ class FieldResolver:
         return self._resolve(field_by_index, text_field) if field_by_index else None
 
     def _text_fields(self, _: str) -> list[str]:
+        self._check_texts_known("a query on several fields")
         templates = {meta.text for fields in self._searched.fields.values() for meta in fields.values()}
         return sorted({field for text in templates if text is not None for field in TextTemplate.parse(text).fields})
 
@@ -154,9 +193,6 @@ class FieldResolver:
                 "Search these indices separately, as two searches of one _msearch.",
             )
         shards = sum(searched.shards[index] for index in field_by_index)
-        return SearchScope(tuple(sorted(fields, key=lambda field: field.index)), searched.filters, shards)
-
-
-def _default_field(fields: dict[str, VectorFieldMeta]) -> str:
-    """The vector field of an index that queries use by default."""
-    return DEFAULT_VECTOR_FIELD if DEFAULT_VECTOR_FIELD in fields else next(iter(fields))
+        # Local indices first: their mappings say more, such as the name of the model.
+        fields.sort(key=lambda field: (is_remote_name(field.index), field.index))
+        return SearchScope(tuple(fields), searched.filters, shards)

@@ -7,7 +7,6 @@ caller's credentials, so a response never reveals anything that the engine would
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlencode
@@ -19,6 +18,7 @@ from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, credential_headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.remote_lookup import RemoteIndices, RemoteLookup, RemoteRefusal, split_remote
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 
 _CACHE_SIZE = 1000
@@ -147,8 +147,6 @@ _FILTER_PATH = (
     # Ordinary fields of the virtual field's name: with a type, with subfields, with a dot in the name, runtime fields.
     "*.mappings.properties.{0}*.type", "*.mappings.properties.{0}.properties", "*.mappings.runtime.{0}*.type",
 )  # fmt: skip
-# `cluster:index`; not `<date{math:with colons}>`, nor the selector `index::failures`.
-_REMOTE_NAME = re.compile(r"-?[^<:]+:(?!:)")
 # Characters of an expression; the rest of the request line is for the parameters.
 _MAX_EXPRESSION_LENGTH = 3000
 
@@ -179,7 +177,7 @@ class ResolvedIndices:
         shards: Concrete index → number of primary shards.
         exists: Whether any index matches, with vector fields or without.
         ordinary: Whether the virtual field's name may be an ordinary field in one of them.
-        remote: Whether all of them belong to remote clusters, whose mappings are not read.
+        refusal: Why the vector fields of the remote indices among them are unknown.
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
     """
 
@@ -187,7 +185,7 @@ class ResolvedIndices:
     shards: dict[str, int]
     exists: bool = True
     ordinary: bool = True
-    remote: bool = False
+    refusal: RemoteRefusal | None = None
     filters: dict[str, Json] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -196,7 +194,6 @@ class ResolvedIndices:
 
 NO_MAPPINGS = ResolvedIndices({}, {})
 MISSING_INDICES = ResolvedIndices({}, {}, exists=False)
-REMOTE_INDICES = ResolvedIndices({}, {}, ordinary=False, remote=True)
 
 
 class IndexLookup:
@@ -215,6 +212,7 @@ class IndexLookup:
         self._virtual = virtual_field
         self._filter_path = ",".join(_FILTER_PATH).format(virtual_field)
         self._permissions = CallerPermissions(upstream)
+        self._remote = RemoteLookup(upstream, virtual_field)
         self._keys = CallerCacheKeys()
         self._cache: TTLCache[bytes, ResolvedIndices] = TTLCache(_CACHE_SIZE, _CACHE_SECONDS)
         self._pending: dict[bytes, asyncio.Task[ResolvedIndices]] = {}
@@ -273,9 +271,16 @@ class IndexLookup:
 
     async def _resolve(self, key: bytes, names: IndexExpression) -> ResolvedIndices:
         options = {name: names.options[name] for name in EXPRESSION_OPTIONS if name in names.options}
-        local = local_indices(names.expression)
-        if local is None:
-            return REMOTE_INDICES
+        local, remote = split_remote(names.expression)
+        resolved = MISSING_INDICES if local is None else await self._resolve_local(local, options, names)
+        if remote is not None:
+            found = await self._remote.resolve(split_expression(remote), options, names.headers)
+            resolved = with_remote(resolved, found)
+        if resolved not in (MISSING_INDICES, NO_MAPPINGS) and resolved.refusal is None:
+            self._cache[key] = resolved
+        return resolved
+
+    async def _resolve_local(self, local: str, options: dict[str, str], names: IndexExpression) -> ResolvedIndices:
         parts = split_expression(local or "_all")
         credentials = self.lookup_credentials(names.headers)
         # Permissions first: a caller without any costs the engine one request. Without credentials, the caller's
@@ -308,7 +313,6 @@ class IndexLookup:
             if filters and len(parts) > 1:
                 raise _expression_too_long(names.expression, "it contains aliases with filters")
             resolved = replace(resolved, filters=filters)
-        self._cache[key] = resolved
         return resolved
 
     async def _mappings(
@@ -352,14 +356,19 @@ class IndexLookup:
             return {index: state["filter"] for index, state in indices.items() if "filter" in state}
 
 
-def local_indices(expression: str) -> str | None:
-    """The part of an expression that names indices of the local cluster; None if there is none.
-
-    Args:
-        expression: Percent-encoded; empty for all indices.
-    """
-    local = [name for name in expression.split(",") if not _REMOTE_NAME.match(unquote(name))]
-    return ",".join(local) if local else None
+def with_remote(local: ResolvedIndices, remote: RemoteIndices) -> ResolvedIndices:
+    """The local and the remote indices of an expression together."""
+    if not remote.names and remote.refusal is None:
+        return local
+    if not local.exists:
+        local = ResolvedIndices({}, {}, ordinary=False)
+    return replace(
+        local,
+        fields=local.fields | remote.fields,
+        shards=local.shards | remote.shards,
+        ordinary=local.ordinary or remote.ordinary,
+        refusal=remote.refusal,
+    )
 
 
 def split_expression(expression: str) -> list[str]:

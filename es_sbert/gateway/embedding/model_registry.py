@@ -186,7 +186,7 @@ class ModelRegistry:
             ModelError: it cannot be loaded. The reason, which may name models and folders, is only logged.
         """
         try:
-            return await self.get(meta.model, meta.fingerprint)
+            return await self.get(meta.model or None, meta.fingerprint)  # without a name on a remote cluster
         except (ModelError, IndexMismatch, DeviceError) as error:
             self._log.warning(
                 "the model of %s cannot be used: %s. %s", index, error.message, error.remedy, kind="model"

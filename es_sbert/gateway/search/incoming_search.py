@@ -22,6 +22,7 @@ from es_sbert.gateway.proxy.incoming_request import (
 )
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.remote_lookup import lacks_clusters
 from es_sbert.gateway.settings import MIB, Limits
 
 
@@ -234,6 +235,7 @@ _CACHE_SIZE = 1000
 _MAX_INDICES = 10_000
 # A name that no index has.
 _NO_INDEX = "_none"
+_ALL_REMOTE = "*:*"
 
 
 class PitResolver:
@@ -269,5 +271,9 @@ class PitResolver:
             found = self._upstream.require_object(answer, "POST /_search")
             with self._upstream.parsing("POST /_search"):
                 indices = [bucket["key"] for bucket in found["aggregations"]["indices"]["buckets"]]
-                self._cache[key] = ",".join(quote(name, safe="") for name in indices) or _NO_INDEX
+                expression = ",".join(quote(name, safe="") for name in indices)
+                if lacks_clusters(found):
+                    # Which indices are missing is unknown. Semantic queries are refused as far as they are remote.
+                    return f"{expression},{_ALL_REMOTE}" if expression else _ALL_REMOTE
+                self._cache[key] = expression or _NO_INDEX
         return self._cache[key]

@@ -9,6 +9,7 @@ from itertools import chain
 from urllib.parse import urlencode
 
 from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.rest import is_remote_name
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS
@@ -253,7 +254,8 @@ def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
 
 def _matches_more_than_k(engine_type: EngineType, part: SearchScope) -> bool:
     oversampled = engine_type is EngineType.OPENSEARCH and part.oversample(part.name) is not None
-    return oversampled or part.meta.index_type == IndexType.FLAT
+    # The type in a remote cluster is unknown.
+    return oversampled or part.meta.index_type == IndexType.FLAT or any(map(is_remote_name, part.indices))
 
 
 def kth_hit_body(

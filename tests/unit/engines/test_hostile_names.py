@@ -51,6 +51,19 @@ def test_path_like_index_names_are_rejected(name: str) -> None:
         quote_index_name(name)
 
 
+@pytest.mark.parametrize("name", ["far:docs", "docs,far:docs", "*:docs", "-far:*"])
+def test_names_of_remote_clusters_are_rejected_with_the_way_to_search_them(name: str) -> None:
+    with pytest.raises(UsageError, match="names a remote cluster") as caught:
+        quote_index_name(name)
+    assert "es-sbert serve" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["docs::failures", "<logs-{now/d{HH:mm}}>"])
+def test_colons_of_other_names_do_not_name_a_remote_cluster(name: str) -> None:
+    with pytest.raises(UsageError, match="wildcards"):
+        quote_index_name(name)
+
+
 @pytest.mark.parametrize("name", ["a%2Fb", "日本", "a;b", "a&b=c", "%2e%2e"])
 def test_special_index_names_are_escaped(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_.~%-]+", quote_index_name(name))

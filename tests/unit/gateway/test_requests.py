@@ -26,12 +26,13 @@ from es_sbert.errors import (
 )
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.errors import BadRequest, error_body, error_object, http_status, response_headers
-from es_sbert.gateway.index_lookup import local_indices, resolve_mappings, split_expression
+from es_sbert.gateway.index_lookup import resolve_mappings, split_expression
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute, match_route
 from es_sbert.gateway.proxy.forward import BufferedResponse
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, credential_headers, decompress_body
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, lines_to_utf8, parse_object, to_utf8, write_object
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply, end_to_end_headers
+from es_sbert.gateway.remote_lookup import RemoteVectorField, remote_vector_fields, split_remote
 from es_sbert.gateway.search.incoming_search import has_json_body
 from es_sbert.gateway.search.search_handlers import add_hint, split_entries
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings, SemanticSettings
@@ -283,18 +284,38 @@ def test_mapped_field_with_virtual_name_is_ordinary(answer: Json, ordinary: bool
 
 
 @pytest.mark.parametrize(
-    ("expression", "here"),
+    ("expression", "local", "remote"),
     [
-        ("", ""),
-        ("docs,-old*", "docs,-old*"),
-        ("docs,far:docs,*%3Adocs,-far:old", "docs"),
-        ("far:docs", None),
-        ("docs::failures", "docs::failures"),
-        ("%3Clogs-%7Bnow%2Fd%7BHH%3Amm%7D%7D%3E", "%3Clogs-%7Bnow%2Fd%7BHH%3Amm%7D%7D%3E"),
+        ("", "", None),
+        ("docs,-old*", "docs,-old*", None),
+        ("docs,far:docs,*%3Adocs,-far:old", "docs", "far:docs,*%3Adocs,-far:old"),
+        ("docs,-far:*", "docs", None),
+        ("far:docs", None, "far:docs"),
+        ("docs::failures", "docs::failures", None),
+        ("%3Clogs-%7Bnow%2Fd%7BHH%3Amm%7D%7D%3E", "%3Clogs-%7Bnow%2Fd%7BHH%3Amm%7D%7D%3E", None),
     ],
 )
-def test_local_indices_excludes_remote_clusters(expression: str, here: str | None) -> None:
-    assert local_indices(expression) == here
+def test_local_and_remote_names_are_separated(expression: str, local: str | None, remote: str | None) -> None:
+    assert split_remote(expression) == (local, remote)
+
+
+def test_remote_vector_fields_are_those_with_a_fingerprint() -> None:
+    """A field of another program has none. Indices are named only where not all have the field."""
+    vector, keyword = {"type": "dense_vector"}, {"type": "keyword"}
+    capabilities: Json = {
+        "embedding": {"dense_vector": {**vector, "indices": ["far:a", "far:b"]}, "nested": {"indices": ["far:c"]}},
+        "embedding.vector": {"dense_vector": {**vector, "indices": ["far:c"]}},
+        "embedding_meta.fingerprint": {"keyword": {**keyword, "indices": ["far:a", "far:c"]}},
+        "title_meta.fingerprint": {"keyword": keyword},
+        "title": {"dense_vector": vector},
+        "another": {"dense_vector": vector},
+        "text_meta.fingerprint": {"keyword": keyword},
+    }
+    names = frozenset({"far:a", "far:b", "far:c"})
+    assert remote_vector_fields(capabilities, names, "dense_vector") == [
+        RemoteVectorField("embedding", frozenset({"far:a"}), frozenset({"far:c"})),
+        RemoteVectorField("title", names, frozenset()),
+    ]
 
 
 def test_long_index_expressions_are_split() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.gateway.field_resolver import FieldResolver
-from es_sbert.gateway.index_lookup import NO_MAPPINGS, REMOTE_INDICES, ResolvedIndices
+from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
 from es_sbert.gateway.search.incoming_search import SemanticBudget
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, kth_hit_body
 from es_sbert.gateway.search.query_rewriter import QueryPosition, QueryRewriter
@@ -275,8 +275,6 @@ def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
     for text in ("title:semantic", '_exists_:title AND "semantic: a science"'):
         other: Json = {"query": {"query_string": {"query": text}}}
         assert Rewriting(ResolvedIndices({}, {}, ordinary=False))(other) is other
-    with pytest.raises(IndexMismatch, match="of remote clusters"):
-        Rewriting(REMOTE_INDICES).query(SEMANTIC)
     body = {"query": SEMANTIC}
     assert Rewriting(NO_MAPPINGS)(body) is body
 

@@ -1,0 +1,333 @@
+"""Find the vector fields of indices on remote clusters (`far:docs`), with the caller's credentials only.
+
+No engine returns mappings across clusters. What a search needs is in other responses, which each engine gives to
+callers who may search the remote indices:
+
+- the vector fields, and whether they hold passages: field capabilities
+- the model: the fingerprint that every document carries (`embedding_meta.fingerprint`)
+- on OpenSearch, whether a field has a graph: the error for a query vector of a wrong length
+
+What cannot be found out is a `RemoteRefusal`. A cluster that does not respond must not look like one without vectors,
+because the response to the search would then silently lack its documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+from urllib.parse import unquote, urlencode
+
+from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.rest import is_remote_name
+from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, IndexMismatch, IndexMissing
+from es_sbert.gateway.concurrency import gather_or_cancel
+from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
+from es_sbert.gateway.proxy.upstream import Upstream
+from es_sbert.index.mapping import (
+    CHUNK_VECTOR,
+    VECTOR_TYPES,
+    ChunkRules,
+    IndexType,
+    VectorFieldMeta,
+    document_meta_field,
+)
+
+# Any number above one: hits of several shards are cut off at the k-th.
+_SEVERAL_SHARDS = 2
+# All that can be known of passages is that there are some.
+_SOME_CHUNKS = ChunkRules(tokens=1, overlap=0)
+_FINGERPRINT = f"{document_meta_field('')}.fingerprint"
+_MAPPED = ("indices", "failures", "fields.{0}*", "fields.*.dense_vector", "fields.*.knn_vector", "fields.*.nested",
+           "fields.*fingerprint.keyword")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RemoteRefusal:
+    """Why the vector fields of remote indices are unknown, so that semantic queries are refused.
+
+    Attributes:
+        kind: Class of the error, which decides the status of the response.
+    """
+
+    message: str
+    remedy: str
+    kind: type[EsSbertError] = IndexMismatch
+
+    def error(self, name: str) -> EsSbertError:
+        """The error for a query on the field of this name."""
+        return self.kind(f"{name} cannot be used: {self.message}", self.remedy)
+
+
+@dataclass(frozen=True)
+class RemoteIndices:
+    """The remote indices of an expression.
+
+    Attributes:
+        names: Concrete names, `CLUSTER:INDEX`.
+        fields: Name → its vector fields by name; only indices that have any.
+        ordinary: Whether the virtual field's name is an ordinary field in one of them.
+        refusal: Why the vector fields are unknown.
+    """
+
+    names: frozenset[str] = frozenset()
+    fields: dict[str, dict[str, VectorFieldMeta]] = field(default_factory=dict)
+    ordinary: bool = False
+    refusal: RemoteRefusal | None = None
+
+    @property
+    def shards(self) -> dict[str, int]:
+        """Name → number of primary shards, as far as it matters: one or several."""
+        return dict.fromkeys(self.fields, _SEVERAL_SHARDS)
+
+
+@dataclass(frozen=True)
+class RemoteVectorField:
+    """A vector field of remote indices.
+
+    Attributes:
+        plain: The indices where documents have one vector.
+        chunked: The indices where they have one per passage.
+    """
+
+    name: str
+    plain: frozenset[str]
+    chunked: frozenset[str]
+
+    @property
+    def fingerprint_field(self) -> str:
+        return f"{self.name}{_FINGERPRINT}"
+
+    def vectors_query(self, plain: Json, chunked: Json) -> Json:
+        """A query for documents whose vectors match, by a query for each of the two kinds of indices."""
+        nested = {"nested": {"path": self.name, "query": chunked}}
+        should = [
+            {"bool": {"filter": [{"terms": {"_index": sorted(indices)}}, query]}}
+            for indices, query in ((self.plain, plain), (self.chunked, nested))
+            if indices
+        ]
+        return {"bool": {"should": should, "minimum_should_match": 1}}
+
+
+def split_remote(expression: str) -> tuple[str | None, str | None]:
+    """The names of local and of remote indices in an expression; None where it has none.
+
+    Args:
+        expression: Percent-encoded; empty for all local indices.
+    """
+    names = expression.split(",")
+    remote = [name for name in names if is_remote_name(unquote(name))]
+    local = [name for name in names if not is_remote_name(unquote(name))]
+    if all(name.startswith("-") for name in remote):
+        remote = []  # exclusions alone select nothing
+    return ",".join(local) if local else None, ",".join(remote) if remote else None
+
+
+class RemoteLookup:
+    """Finds the vector fields of remote indices.
+
+    Args:
+        upstream: The engine that connects to the remote clusters.
+        virtual_field: Name that may be an ordinary field in a remote index.
+    """
+
+    def __init__(self, upstream: Upstream, virtual_field: str) -> None:
+        self._upstream = upstream
+        self._virtual = virtual_field
+
+    async def resolve(self, parts: Sequence[str], options: Mapping[str, str], headers: Headers) -> RemoteIndices:
+        """The remote indices of an expression.
+
+        Args:
+            parts: The expression, percent-encoded, in parts that fit into the path of a request.
+            options: Parameters that change how the expression is resolved.
+            headers: The caller's.
+
+        Raises:
+            EngineUnreachable: the engine itself did not respond.
+        """
+        found = await gather_or_cancel(self._resolve(part, options, credential_headers(headers)) for part in parts)
+        return RemoteIndices(
+            frozenset(chain.from_iterable(each.names for each in found)),
+            {index: fields for each in found for index, fields in each.fields.items()},
+            any(each.ordinary for each in found),
+            next((each.refusal for each in found if each.refusal is not None), None),
+        )
+
+    async def _resolve(self, part: str, options: Mapping[str, str], credentials: Headers) -> RemoteIndices:
+        shown = unquote(part)
+        filter_path = ",".join(_MAPPED).format(self._virtual)
+        query = {**options, "fields": "*", "include_unmapped": "true", "filter_path": filter_path}
+        reply = await self._upstream.request("GET", f"/{part}/_field_caps?{urlencode(query)}", credentials)
+        if reply.status in (400, 401):
+            return RemoteIndices()  # the engine rejects the search, too
+        if reply.status != 200:
+            return RemoteIndices(refusal=_refusal_of_status(shown, reply.status, reply.body))
+        with self._upstream.parsing("GET /_field_caps"):
+            capabilities, names = reply.body.get("fields", {}), frozenset(reply.body.get("indices", ()))
+            if reply.body.get("failures"):
+                return RemoteIndices(names, refusal=_incomplete(shown, reply.body["failures"]))
+            fields = remote_vector_fields(capabilities, names, VECTOR_TYPES[self._upstream.engine_type_or_default])
+            ordinary = any(name == self._virtual or name.startswith(f"{self._virtual}.") for name in capabilities)
+        target = f"/{part}/_search?{urlencode(options)}"
+        models = await self._models(target, shown, fields, credentials)
+        if isinstance(models, RemoteRefusal):
+            return RemoteIndices(names, ordinary=ordinary, refusal=models)
+        graphs = await self._indices_with_graph(target, fields, credentials)
+        by_index: dict[str, dict[str, VectorFieldMeta]] = {}
+        for each in fields:
+            if each.name in models:
+                for index in each.plain | each.chunked:
+                    by_index.setdefault(index, {})[each.name] = self._meta(each, index, models[each.name], graphs)
+        return RemoteIndices(names, by_index, ordinary)
+
+    def _meta(self, field: RemoteVectorField, index: str, fingerprint: str, graphs: frozenset[str]) -> VectorFieldMeta:
+        """What a search needs to know; the type stands for all that are searched by the same query."""
+        if self._upstream.engine_type_or_default is EngineType.ELASTICSEARCH:
+            # Oversampling for the coarsest type is right for all, and without effect on types that are not quantized.
+            index_type = IndexType.BBQ_HNSW
+        else:
+            # A kNN query fails on a field without a graph. A script searches any field, but compares all its vectors.
+            index_type = IndexType.INT8_HNSW if index in graphs else IndexType.FLAT
+        passages = _SOME_CHUNKS if index in field.chunked else None
+        return VectorFieldMeta(
+            fingerprint=fingerprint, model="", dimensions=0, index_type=index_type, passages=passages
+        )
+
+    async def _models(
+        self, target: str, shown: str, fields: Sequence[RemoteVectorField], credentials: Headers
+    ) -> dict[str, str] | RemoteRefusal:
+        """Field → fingerprint of its model; without fields that no document has.
+
+        The search also shows whether all clusters respond: OpenSearch leaves the others out of the field capabilities.
+        """
+        aggregations: Json = {}
+        for number, each in enumerate(fields):
+            any_vector = each.vectors_query(
+                {"exists": {"field": each.name}}, {"exists": {"field": f"{each.name}.{CHUNK_VECTOR}"}}
+            )
+            unmarked = {"filter": [any_vector], "must_not": [{"exists": {"field": each.fingerprint_field}}]}
+            aggregations[f"models-{number}"] = {"terms": {"field": each.fingerprint_field, "size": 2}}
+            aggregations[f"unmarked-{number}"] = {"filter": {"bool": unmarked}}
+        body = {"size": 0, "track_total_hits": False, "aggs": aggregations}
+        reply = await self._upstream.request("POST", target, credentials, body)
+        if reply.status != 200:
+            return _refusal_of_status(shown, reply.status, reply.body)
+        with self._upstream.parsing("POST /_search"):
+            if is_incomplete(reply.body):
+                return _incomplete(shown, reply.body)
+            models: dict[str, str] = {}
+            for number, each in enumerate(fields):
+                found = [bucket["key"] for bucket in reply.body["aggregations"][f"models-{number}"]["buckets"]]
+                if len(found) > 1:
+                    return RemoteRefusal(
+                        f"{each.name} holds vectors of several models in {shown}",
+                        "Search the remote indices separately, or migrate them to one model: "
+                        "es-sbert index migrate INDEX --model MODEL.",
+                    )
+                if reply.body["aggregations"][f"unmarked-{number}"]["doc_count"]:
+                    return RemoteRefusal(
+                        f"{shown} has documents that do not say by which model the vector in {each.name} was made",
+                        "Load them with es-sbert ingest, or send the search to a gateway of the remote cluster.",
+                    )
+                if found:
+                    models[each.name] = found[0]
+        return models
+
+    async def _indices_with_graph(
+        self, target: str, fields: Sequence[RemoteVectorField], credentials: Headers
+    ) -> frozenset[str]:
+        """The indices in which a kNN query is known to work, on OpenSearch."""
+        if self._upstream.engine_type_or_default is not EngineType.OPENSEARCH:
+            return frozenset()
+        bodies = [
+            {"size": 0, "query": each.vectors_query(_short_knn(each.name), _short_knn(f"{each.name}.{CHUNK_VECTOR}"))}
+            for each in fields
+        ]
+        replies = await gather_or_cancel(self._upstream.request("POST", target, credentials, body) for body in bodies)
+        with self._upstream.parsing("POST /_search"):
+            return frozenset(chain.from_iterable(_with_dimension_error(reply.body) for reply in replies))
+
+
+def remote_vector_fields(capabilities: Json, names: frozenset[str], vector_type: str) -> list[RemoteVectorField]:
+    """The vector fields that es-sbert fills, sorted by name.
+
+    Args:
+        capabilities: `fields` of a response to `_field_caps`.
+        names: The indices of that response.
+        vector_type: The engine's type of vector fields.
+    """
+
+    def indices(field: str, field_type: str) -> frozenset[str]:
+        entry = capabilities.get(field, {}).get(field_type)
+        # The indices are left out where all have the field.
+        return frozenset() if entry is None else frozenset(entry.get("indices") or names)
+
+    fields = []
+    for mapped in sorted(capabilities):
+        name = mapped.removesuffix(_FINGERPRINT)
+        own = indices(mapped, "keyword") if name != mapped else frozenset()
+        plain = own & indices(name, vector_type)
+        chunked = own & indices(name, "nested") & indices(f"{name}.{CHUNK_VECTOR}", vector_type)
+        if plain or chunked:
+            fields.append(RemoteVectorField(name, plain, chunked))
+    return fields
+
+
+def is_incomplete(answer: Json) -> bool:
+    """Whether a response to a search lacks shards or clusters."""
+    return bool(lacks_clusters(answer) or answer["timed_out"] or answer["_shards"]["failed"])
+
+
+def lacks_clusters(answer: Json) -> bool:
+    """Whether a response to a search lacks a remote cluster or a part of one."""
+    clusters = answer.get("_clusters", {})
+    return any(clusters.get(state) for state in ("skipped", "partial", "failed", "running"))
+
+
+def _short_knn(path: str) -> Json:
+    """A query that fails on every shard: by the field, or by the length of the vector if the field has a graph."""
+    return {"knn": {path: {"vector": [1.0], "k": 1}}}
+
+
+def _with_dimension_error(body: Any) -> list[str]:
+    error = body.get("error", {})
+    failures = error.get("failed_shards") or body.get("_shards", {}).get("failures", [])
+    return [each["index"] for each in failures if "dimension" in str(each["reason"].get("reason"))]
+
+
+def _refusal_of_status(shown: str, status: int, body: Any) -> RemoteRefusal:
+    if status == 404:
+        return RemoteRefusal(
+            f"{shown} names a remote cluster or index that does not exist",
+            "Check the names (`GET _remote/info`), or search with ignore_unavailable=true.",
+            IndexMissing,
+        )
+    if status == 403:
+        return RemoteRefusal(
+            f"the caller may not read the field capabilities of {shown}, or may not search it",
+            "Give the caller the privilege read on the remote indices, in both clusters.",
+            AccessDenied,
+        )
+    return _incomplete(shown, body)
+
+
+def _incomplete(shown: str, response: Any) -> RemoteRefusal:
+    reason = next(iter(_error_types(response)), None)
+    return RemoteRefusal(
+        f"not all remote indices of {shown} can be searched" + ("" if reason is None else f" ({reason})"),
+        "Check that they exist and that their cluster is connected (`GET _remote/info`), or leave them out.",
+        EngineUnreachable,
+    )
+
+
+def _error_types(value: Any) -> Iterable[str]:
+    """Types of the errors in a response, outermost first."""
+    if isinstance(value, dict):
+        if isinstance(value.get("type"), str) and "reason" in value:
+            yield value["type"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _error_types(each)
