@@ -31,6 +31,11 @@ if TYPE_CHECKING:
         "--filter", "filter_text", metavar="JSON", help="Query that every hit must match, applied during the search."
     ),
     click.option("--min-cosine", type=float, help="Drop hits whose cosine, -1 to 1, is below this value."),
+    click.option(
+        "--allow-partial",
+        is_flag=True,
+        help="Show the hits of the shards that respond if others fail, with a warning.  [default: fail]",
+    ),
     click.option("--like", metavar="ID", help="Search for documents similar to this one instead of a text."),
     shared.vector_field_option,
 )
@@ -41,7 +46,10 @@ if TYPE_CHECKING:
     ),
     click.option("--full", is_flag=True, help="Show the whole text of each hit, not its beginning."),
     click.option(
-        "--json", "as_json", is_flag=True, help="One JSON object a line: id, index, cosine, score, source, passage."
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="One JSON object a line: id, index, cosine, score, source, passage; partial if shards failed.",
     ),
     click.option("--show-body", is_flag=True, help="Print the request, ready to paste, instead of sending it."),
 )
@@ -115,7 +123,7 @@ def search(
     wanted = _parse_fields(options["fields"])
     if full and as_json:
         raise UsageError("--full is given with --json, which prints documents whole", "Leave --full out.")
-    how = shared.select_options(options, ("exact", "num_candidates", "oversample", "min_cosine"))
+    how = shared.select_options(options, ("exact", "num_candidates", "oversample", "min_cosine", "allow_partial"))
     how["filter"] = None if options["filter_text"] is None else parse_filter(options["filter_text"])
     how |= _fusion_options(hybrid, options["fusion"], options["weights"])
     query = like if text is None else text
@@ -164,9 +172,12 @@ def search(
         # A search by a document loads no model.
         for warning in semantic.encoder.info.warnings if like is None else ():
             print_message(f"Warning: {warning}")
+        if result.partial is not None:
+            print_message(f"Warning: the result is partial: {result.partial}")
         if as_json:
+            mark = {} if result.partial is None else {"partial": True}
             for hit in result:
-                click.echo(dump_object(hit.as_json()))
+                click.echo(dump_object(hit.as_json() | mark))
         else:
             _print_hits(result, semantic, wanted, full)
 

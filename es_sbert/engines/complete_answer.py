@@ -46,7 +46,7 @@ def check_complete(answer: Json, label: str, action: str) -> None:
             Status 503 if the same request may succeed later, 400 if the query is the reason.
     """
     shards = answer.get("_shards") or {}
-    if shards.get("failed"):
+    if shards.get("failed") or _lacks_copies(answer):
         raise _shards_failed(answer, label, action)
     if answer.get("timed_out"):
         raise RequestFailed(
@@ -119,13 +119,21 @@ def shard_failures_text(answer: Json) -> str:
     if not failures:
         return "they have no active copy"
     first = failures[0]
-    kind, reason = root_cause(first.get("reason"))
-    if reason == kind:  # engines give no reason if a node is gone
-        reason = kind.removesuffix("_exception").replace("_", " ")
+    reason = root_cause(first.get("reason"))[1]
     where = f"shard {first['shard']}" if isinstance(first.get("shard"), int) and first["shard"] >= 0 else "a shard"
     index = f" of {first['index']}" if first.get("index") else ""
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     return f"{where}{index}: {reason}{more}"
+
+
+def _lacks_copies(answer: Json) -> bool:
+    """Whether a search or a count lacks shards without an active copy, which OpenSearch does not count as failed.
+
+    Answers of other operations also count copies that are not assigned.
+    """
+    shards = answer.get("_shards") or {}
+    is_search = "timed_out" in answer or "count" in answer
+    return is_search and shards.get("successful", 0) < shards.get("total", 0)
 
 
 def _failures(answer: Json) -> Iterator[Json]:

@@ -428,6 +428,7 @@ class Engine(ABC):
         preference: str | None = None,
         named_scores: bool = False,
         hit_fields: Sequence[str] = (),
+        allow_partial: bool = False,
     ) -> Json:
         """`_search` as the engine answers it.
 
@@ -436,25 +437,33 @@ class Engine(ABC):
             preference: Which copies of the shards are asked, in the engine's words (`_shards:0`).
             named_scores: Return the scores of the queries that have a `_name`, not their names alone.
             hit_fields: Return only these members of the hits (`_id`), and nothing else of the answer.
+            allow_partial: Return an answer that lacks shards, too.
         """
         params = {} if preference is None else {"preference": preference}
+        if allow_partial:
+            # A cluster can refuse them by default (`search.default_allow_partial_results`).
+            params["allow_partial_search_results"] = "true"
         if hit_fields:
             params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
         if named_scores:
             params["include_named_queries_score"] = "true"
         path = quote_index_names(name)
-        answer: Json = self._request("POST", f"/{path}/_search", params, body)
+        answer: Json = self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial)
         return answer
 
-    def multi_search(self, name: str | Sequence[str], bodies: Sequence[Json]) -> list[Json]:
+    def multi_search(
+        self, name: str | Sequence[str], bodies: Sequence[Json], *, allow_partial: bool = False
+    ) -> list[Json]:
         """`_msearch`: several searches in one request, each answered as by `search`."""
         path = quote_index_names(name)
-        lines = b"".join(b"{}\n" + encode_json(body) + b"\n" for body in bodies)
+        header = encode_json({"allow_partial_search_results": True} if allow_partial else {})
+        lines = b"".join(header + b"\n" + encode_json(body) + b"\n" for body in bodies)
         answers: list[Json] = self._request("POST", f"/{path}/_msearch", body=lines)["responses"]
         for answer in answers:
             if "error" in answer:
                 raise self._response_error(answer.get("status", 500), answer, f"POST /{path}/_msearch")
-            self._check_complete(answer, f"POST /{path}/_msearch")
+            if not allow_partial:
+                self._check_complete(answer, f"POST /{path}/_msearch")
         if len(answers) != len(bodies):
             raise self._item_count_error(f"POST /{path}/_msearch", len(answers), len(bodies))
         return answers

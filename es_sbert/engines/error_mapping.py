@@ -297,6 +297,10 @@ def privilege_remedy(reason: str) -> str:
     )
 
 
+# Of errors that engines give no reason for.
+_REASONS = {"no_shard_available_action_exception": "no active copy"}
+
+
 def root_cause(body: Any) -> tuple[str, str]:
     """Type and one-line reason of the innermost error in an engine's answer."""
     error = body.get("error", body) if isinstance(body, dict) else body
@@ -320,7 +324,9 @@ def root_cause(body: Any) -> tuple[str, str]:
         reasons.append(str(cause.get("reason") or ""))
         cause = cause.get("caused_by")
     distinct = [reason for i, reason in enumerate(reasons) if reason and reason not in " ".join(reasons[:i])]
-    text = "; ".join(distinct) or kind or "no reason given"
+    text = "; ".join(distinct) or _REASONS.get(kind) or kind
+    if text == kind and kind.endswith("_exception"):
+        text = kind.removesuffix("_exception").replace("_", " ")
     return kind, _one_line(text)
 
 

@@ -277,7 +277,9 @@ def remote_vector_fields(capabilities: Json, names: frozenset[str], vector_type:
 
 def is_incomplete(answer: Json) -> bool:
     """Whether a response to a search lacks shards or clusters."""
-    return bool(lacks_clusters(answer) or answer["timed_out"] or answer["_shards"]["failed"])
+    shards = answer["_shards"]
+    # OpenSearch does not count a shard without an active copy as failed.
+    return lacks_clusters(answer) or answer["timed_out"] or shards["successful"] < shards["total"]
 
 
 def lacks_clusters(answer: Json) -> bool:

@@ -378,7 +378,12 @@ def hybrid_request(
         body["search_pipeline"] = hybrid.pipeline or normalization_pipeline(hybrid.weights)
     reader = HybridReader(engine_type, method, scope, queries)
     return SearchRequest(
-        scope.indices, (body | page,), method, True, lambda answers: reader.read_hybrid(answers[0], lexical_weight)
+        scope.indices,
+        (body | page,),
+        method,
+        True,
+        lambda answers: reader.read_hybrid(answers[0], lexical_weight),
+        params.allow_partial,
     )
 
 
@@ -408,4 +413,4 @@ def _rrf_request(
         named = dict(zip(bodies, answers, strict=True))
         return reader.read_rrf(named, weights=weights, constant=hybrid.rank_constant, offset=offset, size=size)
 
-    return SearchRequest(scope.indices, tuple(bodies.values()), method, False, read)
+    return SearchRequest(scope.indices, tuple(bodies.values()), method, False, read, params.allow_partial)

@@ -58,6 +58,8 @@ class SearchOptions(TypedDict, total=False):
         highlight: Fields in which the query's words are highlighted; or the engine's own `highlight`.
         aggregations: The engine's own `aggs`, over the documents that the search matches (`queries` says which).
         sort: The engine's own `sort`, among the documents that are found; None for the nearest first.
+        allow_partial: Return the hits of the shards that respond if others fail, and say so in `RankedHits.partial`.
+            By default a partial answer is an error.
     """
 
     filter: Json | None
@@ -72,6 +74,7 @@ class SearchOptions(TypedDict, total=False):
     highlight: Sequence[str] | Json | None
     aggregations: Json | None
     sort: Sequence[str | Json] | None
+    allow_partial: bool
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class SearchParams:
     highlight: Sequence[str] | Json | None = None
     aggregations: Json | None = None
     sort: Sequence[str | Json] | None = None
+    allow_partial: bool = False
 
     @classmethod
     def of(cls, k: int, options: SearchOptions) -> SearchParams:
@@ -211,6 +215,7 @@ class SearchRequest(Generic[Result]):
         method: How the nearest are found.
         named_scores: Whether hits must have the scores of named clauses.
         read: From the answers, in the order of the bodies, to the result.
+        allow_partial: Whether answers may lack shards.
     """
 
     indices: tuple[str, ...]
@@ -218,6 +223,7 @@ class SearchRequest(Generic[Result]):
     method: SearchMethod
     named_scores: bool
     read: Callable[[Sequence[Json]], Result]
+    allow_partial: bool = False
 
 
 class Search(Protocol[Result]):
@@ -257,7 +263,10 @@ class SimilarSearch:
     embeds_text: ClassVar[bool] = False
 
     def request(self, engine_type: EngineType, target: SearchTarget) -> SearchRequest[SearchResult]:
-        index, vectors = read_document_vectors(self.engine, target.scope, self.id, self.index)
+        allow_partial = self.params.allow_partial
+        index, vectors = read_document_vectors(
+            self.engine, target.scope, self.id, self.index, allow_partial=allow_partial
+        )
         params = replace(self.params, filter=exclude_document(self.params.filter, index, self.id))
         return search_request(engine_type, target.scope, vectors, params)
 
@@ -288,7 +297,9 @@ def search_request(
     else:
         body = search_body(engine_type, method, queries[0]) | page
     reader = ResponseReader(engine_type, method, scope, queries)
-    return SearchRequest(scope.indices, (body,), method, several, lambda answers: reader.read_knn(answers[0]))
+    return SearchRequest(
+        scope.indices, (body,), method, several, lambda answers: reader.read_knn(answers[0]), params.allow_partial
+    )
 
 
 def build_vector_queries(
@@ -347,12 +358,13 @@ def check_sort(method: SearchMethod, params: SearchParams) -> None:
 
 
 def read_document_vectors(
-    engine: Engine, scope: SearchScope, id: str, index: str | None = None
+    engine: Engine, scope: SearchScope, id: str, index: str | None = None, *, allow_partial: bool = False
 ) -> tuple[str, dict[str, Vectors]]:
     """The vectors of a document, read from the index.
 
     Args:
         index: Which of the indices, where several have a document of that id.
+        allow_partial: Whether shards may be missing that do not hold the document.
 
     Returns:
         Its index, and by vector field a vector *shape* ``(dimensions,)``; of several passages their mean direction.
@@ -370,7 +382,10 @@ def read_document_vectors(
     source = engine.info.source_with_vectors(list(dict.fromkeys(wanted)))
     # By a search, since a look-up by id alone misses documents with a routing value.
     query = {"query": {"ids": {"values": [id]}}, "_source": source}
-    found = [(hit["_index"], hit.get("_source", {})) for hit in engine.search(names, query)["hits"]["hits"]]
+    answer = engine.search(names, query, allow_partial=allow_partial)
+    if allow_partial and not answer["hits"]["hits"]:
+        answer = engine.search(names, query)  # raises an error if the missing shards may hold it
+    found = [(hit["_index"], hit.get("_source", {})) for hit in answer["hits"]["hits"]]
     if not found:
         raise UsageError(
             f"there is no document {id!r} in {', '.join(names)}", "Give the id of a document that is there."

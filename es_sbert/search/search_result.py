@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Generic, TypeVar
 
 from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.error_mapping import root_cause
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.messages import pluralize
@@ -133,6 +134,71 @@ class Reranking:
 
 
 @dataclass(frozen=True)
+class ShardFailure:
+    """A shard that a search lacks.
+
+    Attributes:
+        index: Its concrete index; empty if the engine does not say.
+        shard: Its number; None if the engine does not say.
+        reason: Why it failed.
+    """
+
+    index: str
+    shard: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        where = "a shard" if self.shard is None else f"shard {self.shard}"
+        return f"{where}{f' of {self.index}' if self.index else ''}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class PartialResult:
+    """What a search result lacks (`allow_partial`).
+
+    Attributes:
+        failed, total: Shards that are missing, of all that were to be searched.
+        timed_out: Whether the engine stopped at its own time limit, before all documents were compared.
+        failures: The failed shards for which the engine gives a reason; equal reasons may be given only once.
+    """
+
+    failed: int
+    total: int
+    timed_out: bool
+    failures: tuple[ShardFailure, ...] = ()
+
+    def __str__(self) -> str:
+        reasons = [str(failure) for failure in self.failures[:3]]
+        if len(self.failures) > 3:
+            reasons.append(f"{len(self.failures) - 3} more")
+        if self.failed and not reasons:
+            reasons = ["no active copy"]
+        if self.timed_out:
+            reasons.append("timed out")
+        return f"{self.failed} of {pluralize(self.total, 'shard')} failed ({'; '.join(reasons)})"
+
+
+def read_partial(answers: Iterable[Json]) -> PartialResult | None:
+    """What the answers to the searches of one request lack; None if they are complete."""
+    failed, total, timed_out = 0, 0, False
+    failures: dict[tuple[str, int | None], ShardFailure] = {}
+    for answer in answers:
+        shards = answer.get("_shards", {})
+        # OpenSearch does not count a shard without an active copy as failed.
+        missing = shards.get("total", 0) - shards.get("successful", 0)
+        failed, total = max(failed, missing), max(total, shards.get("total", 0))
+        timed_out = timed_out or bool(answer.get("timed_out"))
+        for each in shards.get("failures", ()):
+            _, reason = root_cause(each.get("reason") or {})
+            number = each.get("shard", -1)
+            failure = ShardFailure(each.get("index") or "", number if number >= 0 else None, reason or "no active copy")
+            failures.setdefault((failure.index, failure.shard), failure)
+    if not failed and not timed_out:
+        return None
+    return PartialResult(failed, total, timed_out, tuple(failures.values()))
+
+
+@dataclass(frozen=True)
 class RankedHits(Generic[AnyHit]):
     """Hits, best first.
 
@@ -144,6 +210,7 @@ class RankedHits(Generic[AnyHit]):
         aggregations: The engine's response to the requested aggregations.
         reranking: What a cross-encoder did that put the hits in order. Hits that it did not score follow in the
             order of the search: those of its window that have no text, then those beyond the window.
+        partial: What is missing, if shards failed and `allow_partial` was given; None if the result is complete.
     """
 
     hits: tuple[AnyHit, ...]
@@ -152,6 +219,7 @@ class RankedHits(Generic[AnyHit]):
     total: int | None = None
     aggregations: Json = field(default_factory=dict)
     reranking: Reranking | None = None
+    partial: PartialResult | None = None
 
     def __iter__(self) -> Iterator[AnyHit]:
         return iter(self.hits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
@@ -29,7 +30,7 @@ from es_sbert.search.search_request import (
     TextSearch,
     search_request,
 )
-from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult
+from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult, read_partial
 from es_sbert.search.search_scope import AliasResolver, ModelOptions, OpenOptions, SearchScope, as_names
 from es_sbert.search.vector_query import SearchMethod
 
@@ -373,10 +374,7 @@ class SemanticIndex:
 
     def _send(self, request: SearchRequest[Result]) -> Result:
         try:
-            if len(request.bodies) > 1:
-                return request.read(self._engine.multi_search(request.indices, request.bodies))
-            [body] = request.bodies
-            return request.read([self._engine.search(request.indices, body, named_scores=request.named_scores)])
+            answers = self._answers(request)
         except FeatureMissing as error:
             if request.method is not SearchMethod.EXACT or error.module != SCRIPTS_MODULE.name:
                 raise
@@ -388,6 +386,15 @@ class SemanticIndex:
                 error.status,
                 error.module,
             ) from error
+        result = request.read(answers)
+        return replace(result, partial=read_partial(answers)) if request.allow_partial else result
+
+    def _answers(self, request: SearchRequest[Any]) -> list[Json]:
+        partial = request.allow_partial
+        if len(request.bodies) > 1:
+            return self._engine.multi_search(request.indices, request.bodies, allow_partial=partial)
+        [body] = request.bodies
+        return [self._engine.search(request.indices, body, named_scores=request.named_scores, allow_partial=partial)]
 
     def close(self) -> None:
         """Close what this object opened itself."""

@@ -153,6 +153,8 @@ class CandidateCounts:
 _SHARD_PARAMETERS = (*EXPRESSION_OPTIONS, "routing", "preference")
 # Key of a query (`cutoff_key`) → cosine of the k-th nearest document; None if there are fewer than k.
 CutoffCosines = dict[str, float | None]
+# Key → the query and its filters.
+CutoffQueries = dict[str, tuple[SemanticQuery, Sequence[Json]]]
 
 # Per request, so that one request does not occupy all connections.
 _MAX_CONCURRENT = 8
@@ -168,30 +170,40 @@ class TopKCutoff:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
+    def select(self, queries: Iterable[tuple[SemanticQuery, Filters]]) -> CutoffQueries:
+        """The queries of a search that would match more than k documents.
+
+        Args:
+            queries: The semantic queries of a search, each with the filters that apply to it.
+        """
+        engine_type = self._upstream.engine_type_or_default
+        return {
+            cutoff_key(semantic, filters): (semantic, filters)
+            for semantic, filters in queries
+            if filters is not None and needs_cutoff(engine_type, semantic)
+        }
+
     async def cosines(
         self,
-        queries: Iterable[tuple[SemanticQuery, Filters]],
+        queries: CutoffQueries,
         vector: Callable[[SemanticQuery], QueryVector],
         body: Json,
         context: RewriteContext,
     ) -> CutoffCosines:
-        """The cosine of the k-th nearest document, for each semantic query that would match more than k documents.
+        """The cosine of the k-th nearest document for each query.
 
         Args:
-            queries: The semantic queries of a search, each with the filters that apply to it.
+            queries: See `select`.
             vector: Returns the vector of a query, *shape:* ``(dimensions,)``.
             body: The search.
+            context: Its parameters, with the `preference` of the search, so that both ask the same copies of the
+                shards. Copies are refreshed at different times, and a document that only the other one has would count.
 
         Raises:
             BadRequest: a setting of the indices does not allow the search.
             EngineUnreachable, RequestFailed: the search failed.
         """
         engine_type = self._upstream.engine_type_or_default
-        distinct = {
-            cutoff_key(semantic, filters): (semantic, filters)
-            for semantic, filters in queries
-            if filters is not None and needs_cutoff(engine_type, semantic)
-        }
         semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
         async def search(semantic: SemanticQuery, filters: Sequence[Json]) -> Json | None:
@@ -199,11 +211,11 @@ class TopKCutoff:
             async with semaphore:
                 return await self._search(kth, body, context)
 
-        answers = await gather_or_cancel(search(semantic, filters) for semantic, filters in distinct.values())
+        answers = await gather_or_cancel(search(semantic, filters) for semantic, filters in queries.values())
         with self._upstream.parsing("POST _search"):
             return {
                 key: kth_hit_cosine(engine_type, answer)
-                for key, answer in zip(distinct, answers, strict=True)
+                for key, answer in zip(queries, answers, strict=True)
                 if answer is not None
             }
 

@@ -149,6 +149,8 @@ class SearchHandler:
             return unchanged  # the engine rejects the template
         if not result.is_changed:
             return received.unchanged, result
+        if result.preference is not None and route.api is not EngineApi.VALIDATE:  # which lacks the parameter
+            params = [*params, ("preference", result.preference)]
         path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
         target = path + b"?" + urlencode(params, quote_via=quote).encode() if params else path
         # A search from the parameters `source` or `q` is sent as a body.
@@ -233,6 +235,8 @@ class SearchHandler:
         if not result.is_changed and not template:
             return entry
         written = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
+        if result.preference is not None:
+            entry = replace(entry, header=write_object(header | {"preference": result.preference}))
         return replace(entry, body=written, result=result if result.is_changed else None)
 
     async def _add_errors(self, outgoing: OutgoingRequest, errors: Sequence[Json | None]) -> BufferedResponse:

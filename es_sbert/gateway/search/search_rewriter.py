@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,8 @@ class RewriteResult:
         body: The rewritten body; the identical object if it contains no semantic query.
         queries: Its semantic queries.
         seconds: Time until their vectors were ready.
+        preference: Parameter to add to the search, so that it asks the copies of the shards that the gateway has asked
+            for the cosine of the k-th document; None for none.
         hint: Text to add to an error of the engine, which may be caused by a semantic query.
         confirm: Checks whether the indices are still those that the body was rewritten for; None if that is certain.
     """
@@ -73,6 +76,7 @@ class RewriteResult:
     body: Json
     queries: tuple[SemanticQuery, ...] = ()
     seconds: float = 0.0
+    preference: str | None = None
     hint: str | None = None
     confirm: Callable[[], Coroutine[Any, Any, bool]] | None = None
 
@@ -249,13 +253,18 @@ class SearchRewriter:
             indices = cast(ResolvedIndices, latest)
         await offload_if_large(context.size, collected.fill_vectors)
         lists = collected.lists
+        cut_off, preference = self._cutoff.select(collected.queries), None
+        # A point in time holds its copies.
+        if cut_off and "pit" not in body and "preference" not in context.options:
+            preference = f"es-sbert-{secrets.token_hex(8)}"  # random, so that searches are spread over the copies
+            context = replace(context, options={**context.options, "preference": preference})
         collected.cutoffs = await self._cutoff.cosines(
-            collected.queries, lambda semantic: lists[_vector_key(semantic)], body, context
+            cut_off, lambda semantic: lists[_vector_key(semantic)], body, context
         )
         if collected.cutoffs:
             rewritten = await offloaded_rewrite(indices, context.mode, collected.lookup, check, True)
         confirm = partial(self._is_current, context, indices) if confirm_later else None
-        return RewriteResult(body, rewritten, queries, time.perf_counter() - start, confirm=confirm)
+        return RewriteResult(body, rewritten, queries, time.perf_counter() - start, preference, confirm=confirm)
 
     async def is_semantic(self, body: Json, context: RewriteContext) -> bool:
         """Whether a body contains a semantic query, by the current mappings.

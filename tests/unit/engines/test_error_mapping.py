@@ -50,6 +50,8 @@ def test_root_cause_of_a_failed_shard() -> None:
         ({"error": "Incorrect HTTP method"}, "Incorrect HTTP method"),
         ("<html>\n502 Bad Gateway</html>", "<html> 502 Bad Gateway</html>"),
         ({"error": {"type": "only_type"}}, "only_type"),
+        ({"error": {"type": "node_not_connected_exception", "reason": None}}, "node not connected"),
+        ({"error": {"type": "no_shard_available_action_exception", "reason": None}}, "no active copy"),
         (None, "no reason given"),
         ("", "no reason given"),
     ],

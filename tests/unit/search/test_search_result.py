@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.error_mapping import root_cause
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.vector_field import FieldOutcome, VectorField
 from es_sbert.search.hybrid_search import HybridReader
-from es_sbert.search.search_result import Hit, HybridHit, Passage
+from es_sbert.search.search_result import Hit, HybridHit, Passage, read_partial
 from es_sbert.search.search_scope import SearchScope
 from es_sbert.search.vector_query import SearchMethod, VectorQuery
 
@@ -114,3 +115,36 @@ def test_nearest_chunk_is_extracted_from_the_text(
     result = reader(EngineType.ELASTICSEARCH, ("embedding", field)).read_knn(answer(hit))
     assert result.hits[0].passage == Passage(7, 11, text)
     assert result.hits[0].as_json()["passage"] == {"start": 7, "end": 11, "text": text}
+
+
+def test_complete_answers_are_not_partial() -> None:
+    assert read_partial([{"_shards": {"total": 2, "successful": 2, "failed": 0}, "timed_out": False}]) is None
+
+
+def test_failed_shard_without_a_reason_is_described_by_its_type() -> None:
+    """As engines answer after the loss of a node: the reason is null."""
+    gone = {"shard": 2, "index": "docs", "reason": {"type": "node_not_connected_exception", "reason": None}}
+    unknown = {"shard": -1, "index": None, "reason": None}
+    answer: Json = {
+        "_shards": {"total": 3, "successful": 1, "failed": 2, "failures": [gone, unknown]},
+        "timed_out": False,
+    }
+    partial = read_partial([answer, answer])
+    assert partial is not None
+    assert (partial.failed, partial.total) == (2, 3)
+    assert [str(failure) for failure in partial.failures] == [
+        "shard 2 of docs: node not connected",
+        "a shard: no reason given",
+    ]
+    assert "None" not in str(partial)
+    assert root_cause(answer)[1] == "node not connected"
+
+
+def test_timeout_of_the_engine_makes_a_result_partial() -> None:
+    partial = read_partial([{"_shards": {"total": 2, "successful": 2, "failed": 0}, "timed_out": True}])
+    assert str(partial) == "0 of 2 shards failed (timed out)"
+
+
+def test_shard_without_an_active_copy_is_missing_though_opensearch_does_not_count_it_as_failed() -> None:
+    partial = read_partial([{"_shards": {"total": 2, "successful": 1, "skipped": 0, "failed": 0}, "timed_out": False}])
+    assert str(partial) == "1 of 2 shards failed (no active copy)"

@@ -1,0 +1,132 @@
+"""Searches of which a shard is missing: an error with its reason, or on request the hits of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.errors import RequestFailed, UsageError
+from es_sbert.search import AsyncSemanticIndex, SemanticIndex
+from tests.conftest import delete_index
+from tests.e2e.cli_support import cli_in_process
+from tests.engine.ingest_support import tiny_encoder
+from tests.tiny import write_tiny_bert
+
+QUERY = "the cat sleeps"
+TEXTS = ["a man plays guitar", "the cat sleeps on the mat", "the man sleeps"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    with tiny_encoder(tmp_path_factory.mktemp("model")) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="module")
+def names(engine_url: str, encoder: Encoder) -> Iterator[list[str]]:
+    """An index with three documents, and one whose only shard no node may hold."""
+    here, lost = f"test-partial-{id(encoder)}", f"test-partial-{id(encoder)}-lost"
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        try:
+            with SemanticIndex.create(here, engine, encoder=encoder, shards=1, text_template="{text}") as index:
+                documents = ({"id": str(number), "text": text} for number, text in enumerate(TEXTS))
+                assert index.add(documents, id_field="id").indexed == len(TEXTS)
+            state = engine.get_index(here)
+            assert state is not None
+            settings = {"index.routing.allocation.require._name": "nowhere", "index.number_of_shards": 1}
+            if "index.knn" in state.settings:
+                settings["index.knn"] = state.settings["index.knn"]
+            body = {"settings": settings, "mappings": state.mappings}
+            engine._request("PUT", f"/{lost}", {"wait_for_active_shards": "0"}, body)
+            yield [here, lost]
+        finally:
+            for name in (here, lost):
+                delete_index(engine_url, name)
+
+
+@pytest.fixture
+def both(engine_url: str, names: list[str], encoder: Encoder) -> Iterator[SemanticIndex]:
+    with SemanticIndex(names, engine_url, encoder=encoder) as index:
+        yield index
+
+
+SEARCHES: dict[str, Callable[..., Any]] = {
+    "text": lambda index, **more: index.search(QUERY, 5, **more),
+    "vector": lambda index, **more: index.search_vector(index.encoder.embed_query(QUERY), 5, **more),
+    "rrf": lambda index, **more: index.hybrid(QUERY, 5, fusion="rrf", **more),
+    "weighted": lambda index, **more: index.hybrid(QUERY, 5, fusion="weighted", **more),
+    "similar": lambda index, **more: index.similar_to("1", 5, **more),
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_partial_answer_is_an_error_that_says_why(both: SemanticIndex, search: str) -> None:
+    with pytest.raises(RequestFailed, match="only 1 of 2 shards.*no active copy") as caught:
+        SEARCHES[search](both)
+    assert "_cluster/health" in caught.value.remedy
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_allowed_partial_result_says_what_is_missing(both: SemanticIndex, names: list[str], search: str) -> None:
+    result = SEARCHES[search](both, allow_partial=True)
+    assert {hit.id for hit in result} == ({"0", "2"} if search == "similar" else {"0", "1", "2"})
+    assert {hit.index for hit in result} == {names[0]}
+    assert (result.partial.failed, result.partial.total, result.partial.timed_out) == (1, 2, False)
+    assert "no active copy" in str(result.partial)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_complete_result_is_not_partial(engine_url: str, names: list[str], encoder: Encoder, search: str) -> None:
+    with SemanticIndex(names[0], engine_url, encoder=encoder) as index:
+        assert SEARCHES[search](index, allow_partial=True).partial is None
+
+
+def test_document_that_a_missing_shard_may_hold_is_not_called_missing(both: SemanticIndex) -> None:
+    with pytest.raises(RequestFailed, match="no active copy"):
+        both.similar_to("unknown", allow_partial=True)
+
+
+def test_document_that_no_shard_holds_is_reported(engine_url: str, names: list[str], encoder: Encoder) -> None:
+    with SemanticIndex(names[0], engine_url, encoder=encoder) as index, pytest.raises(UsageError, match="no document"):
+        index.similar_to("unknown", allow_partial=True)
+
+
+def test_async_index_allows_partial_results(engine_url: str, names: list[str], encoder: Encoder) -> None:
+    async def search() -> Any:
+        async with AsyncSemanticIndex(names, engine_url, encoder=encoder) as index:
+            return await index.search(QUERY, allow_partial=True)
+
+    assert asyncio.run(search()).partial.failed == 1
+
+
+def test_command_warns_and_marks_hits_of_a_partial_result(
+    engine_url: str,
+    names: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    alias = f"{names[0]}-both"
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        engine.update_aliases([{"add": {"index": name, "alias": alias}} for name in names])
+    cli = cli_in_process(capfd)
+    model = write_tiny_bert(tmp_path / "tiny")
+    arguments = ("search", "--index", alias, "--url", engine_url, "--model", model, "--json", QUERY)
+    refused = cli(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert "no active copy" in refused.err
+    done = cli(*arguments, "--allow-partial")
+    assert done.code == 0, done.err
+    assert [orjson.loads(line)["partial"] for line in done.out.splitlines()] == [True] * 3
+    assert "Warning: the result is partial: 1 of 2 shards failed (" in done.err
+    assert "no active copy)" in done.err

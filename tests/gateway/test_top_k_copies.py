@@ -1,0 +1,130 @@
+"""The search and the one for the cosine of its k-th document ask the same copies of the shards, as both must see the
+same documents: copies are refreshed at different times."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.engines.engine import Json
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.index.index_options import request_vector_field
+from es_sbert.index.vector_field import ensure_vector_field
+from tests.conftest import delete_index
+from tests.faulty_proxy import Exchange, FaultyProxy
+from tests.gateway import patient
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+
+BODY: Json = {"query": {"match": {"semantic": "the cat sleeps"}}}
+
+
+@dataclass
+class Recorder:
+    """A gateway before an index of two shards, and the searches that arrive at the engine."""
+
+    url: str
+    index: str
+    seen: list[Exchange]
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        headers = {"accept-encoding": "identity", **more.pop("headers", {})}  # the proxy drops the encoding's name
+        return patient.post(f"{self.url}{path}", headers=headers, **more)
+
+    def search(self, api: str = "_search", body: Json = BODY, **params: str) -> list[str | None]:
+        """The preference of each search that one request causes."""
+        self.seen.clear()
+        answer = self.post(f"/{self.index}/{api}", json=body, params=params)
+        assert answer.status_code == 200, answer.text
+        return [parse_qs(urlsplit(each.path).query).get("preference", [None])[0] for each in self._searches()]
+
+    def msearch(self, header: Json) -> list[Any]:
+        self.seen.clear()
+        lines = b"".join(orjson.dumps(line) + b"\n" for line in (header, BODY))
+        answer = self.post(f"/{self.index}/_msearch", content=lines, headers={"content-type": "application/x-ndjson"})
+        assert answer.json()["responses"][0]["status"] == 200, answer.text
+        [first, second] = self._searches()
+        in_url = parse_qs(urlsplit(first.path).query).get("preference", [None])[0]
+        return [in_url, orjson.loads(second.body.splitlines()[0]).get("preference")]
+
+    def _searches(self) -> list[Exchange]:
+        apis = ("/_search", "/_msearch", "/_count")
+        return [each for each in self.seen if urlsplit(each.path).path.endswith(apis) and b"knn" in each.body]
+
+
+@pytest.fixture(scope="module")
+def recorder(es9_url: str, tiny: Path) -> Iterator[Recorder]:
+    index = f"test-{uuid.uuid4().hex[:12]}"
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
+        engine = connect(EngineSettings(url=es9_url))
+        ensure_vector_field(engine, index, request_vector_field(encoder, text_template="{text}"), shards=2, replicas=0)
+        engine.close()
+    seen: list[Exchange] = []
+
+    def record(exchange: Exchange) -> tuple[int, bytes]:
+        seen.append(exchange)
+        return exchange.forward()
+
+    try:
+        with FaultyProxy(es9_url, always=record, paths="") as proxy:
+            settings = GatewaySettings(
+                upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny), semantic=SemanticSettings(k=3)
+            )
+            with served(create_app(settings)) as url:
+                yield Recorder(url, index, seen)
+    finally:
+        delete_index(es9_url, index)
+
+
+@pytest.mark.parametrize("api", ["_search", "_count"])
+def test_both_searches_ask_the_same_copies(recorder: Recorder, api: str) -> None:
+    first, second = recorder.search(api)
+    assert first is not None
+    assert first == second
+
+
+def test_each_search_may_ask_other_copies(recorder: Recorder) -> None:
+    """Otherwise one copy of each shard would answer all searches."""
+    assert recorder.search()[0] != recorder.search()[0]
+
+
+def test_preference_of_the_caller_is_kept(recorder: Recorder) -> None:
+    assert recorder.search(preference="mine") == ["mine", "mine"]
+    assert recorder.msearch({"preference": "mine"}) == ["mine", "mine"]
+
+
+def test_searches_of_a_multi_search_ask_the_same_copies(recorder: Recorder) -> None:
+    first, second = recorder.msearch({})
+    assert first is not None
+    assert first == second
+
+
+def test_search_without_a_cut_off_has_no_preference(recorder: Recorder) -> None:
+    """The engine's own queries keep k documents of each shard."""
+    neural: Json = {"query": {"neural": {"embedding": {"query_text": "the cat", "k": 3}}}}
+    assert recorder.search(body=neural) == [None]
+
+
+def test_validation_is_passed_on_without_the_parameter_that_it_lacks(recorder: Recorder) -> None:
+    answer = recorder.post(f"/{recorder.index}/_validate/query", json=BODY)
+    assert answer.json()["valid"] is True, answer.text
+
+
+def test_point_in_time_determines_the_copies(recorder: Recorder) -> None:
+    pit = recorder.post(f"/{recorder.index}/_pit?keep_alive=1m").json()["id"]
+    recorder.seen.clear()
+    answer = recorder.post("/_search", json=BODY | {"pit": {"id": pit}})
+    assert answer.status_code == 200, answer.text
+    assert not any("preference" in each.path for each in recorder.seen)
