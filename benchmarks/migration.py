@@ -1,10 +1,11 @@
 """Writes during migrations: nothing that was acknowledged may be lost, doubled or changed.
 
-    python -m benchmarks.migration --url es9=http://localhost:9200 [--url es8=…] [--write]
+    python -m benchmarks.migration --url es9=http://localhost:9200 [--url es8=…] [--rate 200] [--write]
 
 An index of small documents is migrated from one tiny model (random weights) to another and back, again and again, while
 threads insert, replace, partially update, update by script (where the engine has scripts) and delete documents by the
 alias. Then every document is compared with what the acknowledged writes say. Results are kept in benchmarks/results.
+With --rate the threads write so many times a second, and the runs are kept beside those that write as fast as they can.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.migration.alias_swap import drop_old_index
 from tests.engine.ingest_support import open_engine
 from tests.engine.migration.support import document, make_place, two_encoders
-from tests.random_writer import RandomWriters, differences, shared_documents
+from tests.random_writer import RandomWriter, RandomWriters, differences, shared_documents
 
 RESULTS = Path(__file__).parent / "results" / "migration"
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
@@ -53,6 +55,8 @@ class MigrationRun:
         differences: Documents that are not as the acknowledged writes say.
         held: Seconds for which writes were refused, one number a migration.
         seconds: All of it.
+        attempts: How often writes were blocked, one number a migration.
+        rate: Writes a second that were asked for; None for as many as possible.
     """
 
     label: str
@@ -66,14 +70,52 @@ class MigrationRun:
     differences: int
     held: list[float]
     seconds: float
+    attempts: list[int] = field(default_factory=list)
+    rate: int | None = None
 
     @property
     def good(self) -> bool:
         return not self.differences and not self.not_found and self.migrations == len(self.held)
 
 
+class PacedWriters(RandomWriters):
+    """Writers that write at a rate.
+
+    Args:
+        rate: Writes a second of all threads together.
+    """
+
+    def __init__(self, *args: Any, rate: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._pause = len(self.writers) / rate
+
+    def _run(self, writer: RandomWriter) -> None:
+        writer.step = self._paced(writer.step)  # type: ignore[method-assign]
+        super()._run(writer)
+
+    def _paced(self, step: Callable[[], None]) -> Callable[[], None]:
+        due = time.monotonic()
+
+        def paced() -> None:
+            nonlocal due
+            # Not late for ever: writes that were refused are not made up for.
+            due = max(due + self._pause, time.monotonic() - self._pause)
+            time.sleep(max(0.0, due - time.monotonic()))
+            step()
+
+        return paced
+
+
 def run(
-    name: str, url: str, encoders: tuple[Encoder, Encoder], *, migrations: int, documents: int, threads: int, seed: int
+    name: str,
+    url: str,
+    encoders: tuple[Encoder, Encoder],
+    *,
+    migrations: int,
+    documents: int,
+    threads: int,
+    seed: int,
+    rate: int | None,
 ) -> MigrationRun:
     """Migrate an index back and forth while random writers run, and compare it."""
     begin = time.monotonic()
@@ -83,13 +125,19 @@ def run(
             place = next(places)
             place.write(shared_documents())
             scripts = name != "es9"  # the build of the tests, es9-small, lacks them
-            writers = RandomWriters(url, place.alias, threads=threads, seed=seed, scripts=scripts)
-            held = []
+            how: dict[str, Any] = {"threads": threads, "seed": seed, "scripts": scripts}
+            writers = (
+                RandomWriters(url, place.alias, **how)
+                if rate is None
+                else PacedWriters(url, place.alias, rate=rate, **how)
+            )
+            held, attempts = [], []
             with writers.running():
                 for number in range(migrations):
                     writers.wait_for(_BETWEEN)
                     result = place.migrate(encoders[(number + 1) % 2])
                     held.append(result.writes_refused_seconds)
+                    attempts.append(result.holds)
                     click.echo(f"{name}: {number + 1} of {migrations}, writes held {held[-1]:.2f} s", err=True)
                     drop_old_index(engine, place.alias, lambda index, documents: True)
                 writers.wait_for(_BETWEEN)
@@ -113,13 +161,16 @@ def run(
         len(wrong),
         held,
         round(time.monotonic() - begin, 1),
+        attempts,
+        rate,
     )
 
 
 def kept() -> dict[str, MigrationRun]:
     """Engine → the run that is kept of it."""
-    paths = {name: RESULTS / f"{name}.json" for name in ENGINES}
-    return {name: MigrationRun(**json.loads(path.read_text())["run"]) for name, path in paths.items() if path.exists()}
+    order = {name: number for number, name in enumerate(ENGINES)}
+    runs = {path.stem: MigrationRun(**json.loads(path.read_text())["run"]) for path in RESULTS.glob("*.json")}
+    return dict(sorted(runs.items(), key=lambda one: (order[one[0].partition("-")[0]], one[1].rate or 10**6)))
 
 
 def keep(name: str, one: MigrationRun, about: dict[str, Any]) -> None:
@@ -130,12 +181,13 @@ def keep(name: str, one: MigrationRun, about: dict[str, Any]) -> None:
 
 def section() -> str:
     """The table of the runs that are kept."""
-    header = ["engine", "migrations", "documents at the end", "operations", "by script", "refused answers",
-              "writes sent again", "not found after a write", "differences", "hold, median s",
-              "hold, longest s"]  # fmt: skip
+    header = ["engine", "writes a second", "migrations", "documents at the end", "operations", "by script",
+              "refused answers", "writes sent again", "not found after a write", "differences", "hold, median s",
+              "hold, longest s", "most attempts"]  # fmt: skip
     rows = [
         [
-            name,
+            name.partition("-")[0],
+            f"{one.operations / one.seconds:.0f}" + ("" if one.rate is None else f" of {one.rate}"),
             one.migrations,
             f"{one.documents:,}",
             f"{one.operations:,}",
@@ -146,6 +198,7 @@ def section() -> str:
             one.differences,
             f"{statistics.median(one.held):.2f}",
             f"{max(one.held):.2f}",
+            max(one.attempts, default=1),
         ]
         for name, one in kept().items()
     ]
@@ -158,8 +211,17 @@ def section() -> str:
 @click.option("--documents", default=5000, show_default=True, help="That nobody writes to.")
 @click.option("--threads", default=4, show_default=True, help="Of the random writer.")
 @click.option("--seed", default=13, show_default=True)
+@click.option("--rate", "rates", type=int, multiple=True, help="Writes a second.  [default: as many as possible]")
 @click.option("--write", is_flag=True, help="Put the table of what is kept into docs/reliability.md.")
-def main(urls: tuple[str, ...], migrations: int, documents: int, threads: int, seed: int, write: bool) -> None:
+def main(
+    urls: tuple[str, ...],
+    migrations: int,
+    documents: int,
+    threads: int,
+    seed: int,
+    rates: tuple[int, ...],
+    write: bool,
+) -> None:
     """Run the migrations and keep what came of them."""
     bad = 0
     with tempfile.TemporaryDirectory() as folder, two_encoders(Path(folder)) as encoders:
@@ -167,10 +229,12 @@ def main(urls: tuple[str, ...], migrations: int, documents: int, threads: int, s
             name, _, url = given.partition("=")
             if name not in ENGINES:
                 raise click.BadParameter(f"{given} does not begin with one of {', '.join(ENGINES)}")
-            one = run(name, url, encoders, migrations=migrations, documents=documents, threads=threads, seed=seed)
-            click.echo(f"{name}: {'good' if one.good else 'BAD'} {one}")
-            bad += not one.good
-            keep(name, one, {"documents": documents, "threads": threads, "seed": seed} | machine())
+            how = {"documents": documents, "threads": threads, "seed": seed}
+            for rate in rates or (None,):
+                one = run(name, url, encoders, migrations=migrations, rate=rate, **how)
+                click.echo(f"{name}: {'good' if one.good else 'BAD'} {one}")
+                bad += not one.good
+                keep(name if rate is None else f"{name}-{rate}", one, how | machine())
     if write:
         PAGE.write_text(replaced(PAGE.read_text(), NAME, section(), maker=MAKER))
     sys.exit(1 if bad else 0)

@@ -65,17 +65,20 @@ def test_writes_during_read_are_not_seen(
     load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", id_field="id")
     monkeypatch.setattr("es_sbert.analysis.text_collection._PAGE", 2)
     with open_engine(engine_url) as engine:
-        scan = engine.scan
+        search = engine.search_point_in_time
+        pages = 0
 
-        def deleting(*arguments: Any, **options: Any) -> Any:
-            for number, page in enumerate(scan(*arguments, **options)):
-                if number == 0:
-                    body = b"".join(b'{"delete":{"_id":"d%d"}}\n' % n for n in range(6))
-                    engine.bulk(index_name, body)
-                    engine.refresh(index_name)
-                yield page
+        def deleting(*arguments: Any) -> Any:
+            nonlocal pages
+            page = search(*arguments)
+            pages += bool(page["hits"]["hits"])
+            if pages == 2:  # the first one is that of the latest document
+                body = b"".join(b'{"delete":{"_id":"d%d"}}\n' % n for n in range(6))
+                engine.bulk(index_name, body)
+                engine.refresh(index_name)
+            return page
 
-        monkeypatch.setattr(engine, "scan", deleting)
+        monkeypatch.setattr(engine, "search_point_in_time", deleting)
         assert sorted(read_index(engine, index_name, "embedding").ids) == [f"d{n}" for n in range(6)]
         assert len(read_index(engine, index_name, "embedding")) == 0
 

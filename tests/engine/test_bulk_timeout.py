@@ -80,12 +80,12 @@ def test_bulk_timeout_is_shorter_than_client_timeout(
 
     def note(exchange: Exchange) -> tuple[int, bytes]:
         paths.append(exchange.path)
-        return 200, orjson.dumps({"items": []})
+        return 200, orjson.dumps({"items": [{"index": {"_id": "1", "status": 201}}]})
 
     with FaultyProxy(engine_url, always=note) as proxy:
         engine = connect(EngineSettings(url=proxy.url, timeout=client))
-        engine.bulk(index_name, b"{}\n", timeout=asked)
-        engine.bulk(index_name, b"{}\n")
+        engine.bulk(index_name, b'{"index":{}}\n{}\n', timeout=asked)
+        engine.bulk(index_name, b'{"index":{}}\n{}\n')
         engine.close()
     assert [f"timeout={sent}" in path for path in paths] == [True, False]
     assert all("filter_path=items" in path for path in paths)
