@@ -23,6 +23,7 @@ from elastic_transport import HttpHeaders, NodeConfig, TransportError, Urllib3Ht
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from es_sbert.engines.error_mapping import NodeSilentError, exception_chain
+from es_sbert.engines.rest import is_repeatable
 from es_sbert.errors import EngineUnreachable
 
 T = TypeVar("T")
@@ -39,11 +40,6 @@ _IDLE_SECONDS = 10.0
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 30.0
 
 _NEVER_SENT = (NewConnectionError, ConnectTimeoutError)
-# Last parts of the paths of POST requests that change nothing, or the same however often they are sent.
-_REPEATABLE_APIS = frozenset({
-    "_analyze", "_count", "_disk_usage", "_field_caps", "_flush", "_has_privileges", "_mget", "_msearch", "_refresh",
-    "_search",
-})  # fmt: skip
 
 
 def may_repeat(error: EngineUnreachable, method: str, path: str) -> bool:
@@ -60,8 +56,7 @@ def may_repeat(error: EngineUnreachable, method: str, path: str) -> bool:
         return True
     if silent is None and any(isinstance(cause, ReadTimeoutError) for cause in causes):
         return False
-    api = path.partition("?")[0].rpartition("/")[2]
-    return method in ("GET", "HEAD") or (method == "POST" and api in _REPEATABLE_APIS)
+    return is_repeatable(method, path)
 
 
 class WatchedNode:

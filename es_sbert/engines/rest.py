@@ -70,6 +70,28 @@ def quote_index_name(name: str) -> str:
     return quote(name, safe="")
 
 
+# Last parts of the paths of POST requests that change nothing, or the same however often they are sent.
+_REPEATABLE_APIS = frozenset({
+    "_analyze", "_count", "_disk_usage", "_field_caps", "_flush", "_has_privileges", "_mget", "_msearch", "_refresh",
+    "_search",
+})  # fmt: skip
+
+
+def is_repeatable(method: str, path: str) -> bool:
+    """Whether a request may be sent again although the engine may have executed it.
+
+    PUT and DELETE are not repeatable: `PUT _bulk` may add documents. Nor is a search that opens a scroll: the context
+    of the lost response would stay open.
+
+    Args:
+        path: With its query.
+    """
+    if method in ("GET", "HEAD", "OPTIONS"):
+        return True
+    path, _, query = path.partition("?")
+    return method == "POST" and path.rstrip("/").rpartition("/")[2] in _REPEATABLE_APIS and "scroll=" not in query
+
+
 # A page of a scan is embedded and loaded before the next page is requested: minutes on a slow machine.
 KEEP_ALIVE = "30m"
 # Seconds that an engine waits for a shard by default, and the fewest that it is given: it also waits that long for a

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlencode
 from cachetools import TTLCache
 
 from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.error_mapping import response_error
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, credential_headers
@@ -40,6 +41,9 @@ class SearchableIndices:
 
     indices: frozenset[str]
     known: frozenset[str] | None = field(default=None)
+
+
+_FIELD_CAPS = "GET /_field_caps"
 
 
 class CallerPermissions:
@@ -74,7 +78,7 @@ class CallerPermissions:
         cached = None if fresh else self._searchable.get(key)
         if cached is not None:
             return cached
-        query = urlencode({**options, "fields": "_id", "filter_path": "indices"})
+        query = urlencode({**options, "fields": "_id", "filter_path": "indices,failures.failure.error"})
         indices: set[str] = set()
         for part in parts:
             target = f"/{part}/_field_caps?{query}"
@@ -86,8 +90,11 @@ class CallerPermissions:
                 )
             if reply.status in CLIENT_ERROR_STATUSES:
                 return None
-            answer = self._upstream.require_object(reply, "GET /_field_caps")
-            with self._upstream.parsing("GET /_field_caps"):
+            answer = self._upstream.require_object(reply, _FIELD_CAPS)
+            with self._upstream.parsing(_FIELD_CAPS):
+                if answer.get("failures"):
+                    # Indices whose shards do not respond are left out: they must not look as if they did not exist.
+                    raise response_error(503, answer["failures"][0]["failure"], label="the engine", action=_FIELD_CAPS)
                 indices.update(answer.get("indices", ()))  # missing if there is no index
         self._searchable[key] = SearchableIndices(frozenset(indices))
         return self._searchable[key]

@@ -163,16 +163,46 @@ def test_an_answer_whose_node_freezes_in_its_middle_is_cut_off(tiny: Path) -> No
             client.get("/docs/_doc/1")
 
 
-@pytest.mark.parametrize(("method", "sent"), [("GET", 2), ("POST", 1), ("PUT", 1), ("DELETE", 1)])
-def test_only_reads_are_repeated_on_the_next_node_after_a_connection_broke(tiny: Path, method: str, sent: int) -> None:
-    def hang_up(got: Received, out: BinaryIO) -> bool:
-        if got.target != b"/docs/_settings":
-            out.write(OK)
-        return got.target != b"/docs/_settings"
+def hang_up(got: Received, out: BinaryIO) -> bool:
+    """Break off the connection, unless it is a health request."""
+    if got.target == b"/":
+        out.write(OK)
+    return got.target == b"/"
 
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent"),
+    [
+        ("GET", "/docs/_settings", 2),
+        ("POST", "/docs/_search", 2),
+        ("POST", "/docs/_search?scroll=1m", 1),
+        ("POST", "/docs/_forcemerge", 1),
+        ("PUT", "/docs/_doc/1", 1),
+        ("DELETE", "/docs/_doc/1", 1),
+    ],
+)
+def test_only_reads_are_repeated_on_the_next_node_after_a_connection_broke(
+    tiny: Path, method: str, path: str, sent: int
+) -> None:
     with Echo(hang_up) as one, Echo(hang_up) as other, proxied(tiny, one.url, other.url) as client:
-        assert client.request(method, "/docs/_settings").status_code == 502
-        assert [min(1, asked(echo, b"/docs/_settings")) for echo in (one, other)].count(1) == sent
+        assert client.request(method, path, content=b"{}").status_code == 502
+        assert asked(one, path.encode()) + asked(other, path.encode()) == sent
+
+
+@pytest.mark.parametrize(("method", "path", "sent"), [("POST", "/docs/_search", 2), ("PUT", "/docs/_doc/1", 1)])
+def test_a_read_is_sent_once_more_to_a_single_node(tiny: Path, method: str, path: str, sent: int) -> None:
+    """The engine, or a proxy in front of it, may have closed an idle connection in that moment."""
+    with Echo(hang_up) as echo, proxied(tiny, echo.url) as client:
+        assert client.request(method, path, content=b"{}").status_code == 502
+        assert asked(echo, path.encode()) == sent
+
+
+def test_a_search_goes_on_to_the_next_node_if_one_freezes(tiny: Path, echoes: tuple[Echo, Echo]) -> None:
+    with Relay(echoes[0].url) as relay, proxied(tiny, relay.url, echoes[1].url) as client:
+        relay.freeze()
+        for _ in range(4):
+            assert client.post("/docs/_search", json={"size": 0}).status_code == 200
+        assert asked(echoes[1], b"/docs/_search") == 4
 
 
 def test_readiness_needs_one_node(tiny: Path, echoes: tuple[Echo, Echo]) -> None:

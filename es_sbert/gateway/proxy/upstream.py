@@ -19,8 +19,10 @@ from yarl import URL
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
+from es_sbert.engines.complete_answer import check_complete
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.engines.error_mapping import connection_error, response_error
+from es_sbert.engines.rest import is_repeatable
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
@@ -41,8 +43,6 @@ logger = logging.getLogger(__name__)
 _MAX_HEADER_BYTES = 64 * 1024
 _BUFFER_BYTES = 256 * 1024
 _MAX_SINGLE_WRITE_BYTES = 1024 * 1024
-# PUT and DELETE are not repeated: `PUT _bulk` may add documents.
-_RETRYABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # Responses to requests that are wrong, or that the caller may not send: the caller's own request gets the same error.
 CLIENT_ERROR_STATUSES = frozenset({400, 401, 403, 404})
 # Errors never tell callers the address of the engine or why it cannot be reached.
@@ -125,7 +125,7 @@ class Upstream:
             read_bufsize=_BUFFER_BYTES,
             max_line_size=_MAX_HEADER_BYTES,
             max_field_size=_MAX_HEADER_BYTES,
-            middlewares=(_retry_only_reads,),
+            middlewares=(_send_once,),
         )
 
     @asynccontextmanager
@@ -134,8 +134,9 @@ class Upstream:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request to the next node. The body of the response is not decompressed.
 
-        A request that was not sent, because the node refuses connections, goes on to the next node. So does a read that
-        a node leaves unanswered.
+        A request that was not sent, because the node refuses connections, goes on to the next node. So does a read
+        (`is_repeatable`) that a node leaves unanswered, or whose connection breaks. With one node, a read whose
+        connection breaks is sent once more: the engine, or a proxy in front of it, may have closed an idle connection.
 
         Args:
             target: Path and query, ASCII, as checked by `IncomingRequest`.
@@ -145,7 +146,8 @@ class Upstream:
             aiohttp.ClientError, TimeoutError: no node answered; see `transport_error`.
         """
         data = _LargeBody(body) if isinstance(body, bytes) and len(body) > _MAX_SINGLE_WRITE_BYTES else body
-        may_repeat = method in _RETRYABLE_METHODS and (body is None or isinstance(body, bytes))
+        may_repeat = is_repeatable(method, target.decode("ascii")) and (body is None or isinstance(body, bytes))
+        may_reconnect = may_repeat and len(self.nodes) == 1
         decoded = decode_headers(end_to_end_headers(headers))
         tried: list[UpstreamNode] = []
         failure: Exception | None = None
@@ -165,8 +167,11 @@ class Upstream:
                 has_timed_out = isinstance(error, TimeoutError) and not isinstance(error, NodeSilent)
                 if is_answered or not (is_unsent or (may_repeat and not has_timed_out)):
                     raise
-                tried.append(node)
                 failure = error
+                if may_reconnect and not is_unsent and not isinstance(error, TimeoutError):
+                    may_reconnect = False
+                else:
+                    tried.append(node)
         assert failure is not None, "there is a node"
         raise failure
 
@@ -293,17 +298,20 @@ class Upstream:
         except aiohttp.ClientError as error:
             return self.transport_error(error).message
 
-    def require_object(self, reply: UpstreamReply, action: str) -> Json:
+    def require_object(self, reply: UpstreamReply, action: str, *, partial_ok: bool = False) -> Json:
         """The JSON object of a successful response.
 
         Args:
             action: The request, for messages, e.g. `GET /docs`.
+            partial_ok: Whether shards or clusters may be missing in it; see `check_complete`.
 
         Raises:
-            EngineUnreachable, RequestFailed: the response is an error, or not an object.
+            EngineUnreachable, RequestFailed: the response is an error, not an object, or partial.
         """
         if reply.status != 200 or not isinstance(reply.body, dict):
             raise self.reply_error(reply, action)
+        if not partial_ok:
+            check_complete(reply.body, "the engine", action)
         return reply.body
 
     def reply_error(self, reply: UpstreamReply, action: str) -> EsSbertError:
@@ -423,15 +431,13 @@ class _LargeBody(aiohttp.Payload):
             await writer.write(view[start : start + _BUFFER_BYTES])
 
 
-async def _retry_only_reads(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Stop aiohttp from repeating a write when a connection breaks: the engine may have executed it."""
+async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Stop aiohttp from repeating a request when a connection breaks: it would repeat writes too (PUT, DELETE)."""
     try:
         return await send(request)
     except aiohttp.ClientConnectorError:
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        if request.method in _RETRYABLE_METHODS:
-            raise
         raise aiohttp.ClientPayloadError("no response") from error
 
 

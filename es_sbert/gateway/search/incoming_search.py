@@ -268,7 +268,9 @@ class PitResolver:
             answer = await self._upstream.request("POST", "/_search", credential_headers(incoming.headers), search)
             if answer.status in CLIENT_ERROR_STATUSES:
                 return _NO_INDEX  # it has expired or is not the caller's; the engine rejects the search
-            found = self._upstream.require_object(answer, "POST /_search")
+            # Remote clusters may be missing; see below.
+            partial_ok = isinstance(answer.body, dict) and lacks_clusters(answer.body)
+            found = self._upstream.require_object(answer, "POST /_search", partial_ok=partial_ok)
             with self._upstream.parsing("POST /_search"):
                 indices = [bucket["key"] for bucket in found["aggregations"]["indices"]["buckets"]]
                 expression = ",".join(quote(name, safe="") for name in indices)

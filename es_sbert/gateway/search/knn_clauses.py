@@ -226,7 +226,8 @@ class TopKCutoff:
         target = "/_search" if "pit" in body else f"/{context.expression or '_all'}/_search?{urlencode(options)}"
         answer = await self._upstream.request("POST", target, credential_headers(context.headers), kth)
         if answer.status not in CLIENT_ERROR_STATUSES:
-            return self._upstream.require_object(answer, "POST _search")
+            # A lower cosine, or none, only lets more documents through: the search itself says what it lacks.
+            return self._upstream.require_object(answer, "POST _search", partial_ok=True)
         reason = str(answer.body)
         if "max_result_window" in reason:
             raise BadRequest(
