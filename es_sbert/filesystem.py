@@ -18,14 +18,16 @@ _POLL_SECONDS = 0.005
 
 
 @contextmanager
-def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+def file_lock(path: Path, on_wait: Callable[[], None], *, timeout: float | None = None) -> Iterator[None]:
     """Hold a lock while the block runs; the system releases it even if this process is killed.
 
     Args:
         path: File to lock, created for it and removed afterwards.
         on_wait: Called once if someone else holds the lock, before waiting for it.
+        timeout: Longest wait in seconds; None for no limit.
 
     Raises:
+        TimeoutError: someone else has held the lock for longer than the timeout.
         OSError: the file cannot be created or locked.
     """
     lock = FileLock(path, thread_local=False)
@@ -33,7 +35,7 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         held = lock.acquire(blocking=False)
     except Timeout:
         on_wait()
-        held = lock.acquire()
+        held = lock.acquire(timeout=-1 if timeout is None else timeout)
     with held:
         try:
             yield

@@ -6,9 +6,11 @@ and skipped if its text changed. Every update ends in exactly one outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from shlex import quote
 from typing import Any
 
 import orjson
@@ -24,8 +26,9 @@ from es_sbert.engines.engine import BulkItemResult, DocumentKey, Engine, IndexSt
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.retry import RetryPolicy, make_retrier
-from es_sbert.errors import IndexMismatch, UsageError
-from es_sbert.index.mapping import META_KEY, and_query, document_meta_field, with_meta_entry
+from es_sbert.errors import AccessDenied, IndexMismatch, UsageError
+from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.mapping import and_query, document_meta_field, read_meta_entry, vector_fields, with_meta_entry
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
@@ -162,7 +165,7 @@ class FieldWriter:
         self._updates = VersionedUpdates(engine, state, policy, on_wait)
         self._alias_filter = state.alias_filter(index)
         self._vector = vector_field_from_state(engine, state, vector_field)
-        self._missing = _check_field(state, self._vector, name)
+        self._missing = is_field_missing(state, name, [self._vector])
 
     def check_owner(self) -> None:
         """Make sure that no values of other writers would be overwritten.
@@ -171,34 +174,28 @@ class FieldWriter:
             IndexMismatch: documents have the field, and no analysis has written it.
             EngineError: the engine failed.
         """
-        if self._missing or self.name in _written_fields(self._state):
+        if self._missing or self.name in written_fields(self._state):
             return
         count = self._retrying(partial(self._engine.count, self._state.name, {"exists": {"field": self.name}}))
         if count:
             raise IndexMismatch(
-                f"{count:,} documents of {self._state.name} have values in {self.name} that no analysis has written: "
-                "they would be lost",
-                "Give --write-field the name of a new field.",
+                f"{count:,} documents of {self._state.name} have values in {self.name} that no analysis has written, "
+                "as far as the mapping tells: they would be lost",
+                "Give --write-field the name of a new field. If an analysis has written them, or if they may be lost, "
+                f"declare the field: `es-sbert index repair {self._state.name} --written-field {quote(self.name)}`.",
             )
 
     def add_to_mapping(self) -> None:
         """Add the field to the mapping, and note there that analyses write it.
 
         Raises:
-            EngineError: the engine refuses it, or failed.
+            IndexMissing, IndexMismatch, EngineError: see `update_mapping`.
         """
-        written = _written_fields(self._state)
-        if not self._missing and self.name in written:
-            return
-        mapping: Json = {"type": "keyword"}
-        for part in reversed(self.name.split(".")):
-            mapping = {"properties": {part: mapping}}
-        body = mapping if self._missing else {}
-        # Read again: an update replaces `_meta` as a whole.
-        state = self._retrying(partial(self._engine.get_index, self._state.name))
-        meta: Json = {} if state is None else state.mappings.get("_meta", {})
-        body["_meta"] = with_meta_entry(meta, _WRITTEN, sorted({*written, self.name}))
-        self._retrying(partial(self._engine.put_mapping, self._state.name, body))
+
+        def plan(state: IndexState) -> Json | None:
+            return plan_written_field(state, self.name, [self._vector])
+
+        self._state = self._retrying(partial(update_mapping, self._engine, self._state, plan))
         self._missing = False
 
     def plan_removals(self, assigned: Collection[DocumentKey], filter: Json | None = None) -> list[FieldUpdate]:
@@ -251,6 +248,9 @@ class FieldWriter:
         if counts.completed != len(updates):
             raise RuntimeError(f"{len(updates)} updates, but {counts.completed} came to an end: {counts}")
         self._retrying(partial(self._engine.refresh, self._state.name))
+        if counts.written:
+            # Another machine may have erased the note since.
+            self.add_to_mapping()
         return counts
 
     def _retry_conflicts(self, conflicts: Sequence[FieldUpdate], counts: FieldUpdateCounts) -> Iterator[FieldUpdate]:
@@ -280,20 +280,100 @@ class FieldWriter:
                     yield replace(update, version=document_version(hit))
 
 
-def _written_fields(state: IndexState) -> list[str]:
+def written_fields(state: IndexState) -> list[str]:
     """The fields that analyses write, as the mapping says."""
-    written = state.mappings.get("_meta", {}).get(META_KEY, {}).get(_WRITTEN)
+    written = read_meta_entry(state.mappings, _WRITTEN)
     return written if isinstance(written, list) else []
 
 
-def _check_field(state: IndexState, vector: VectorField, name: str) -> bool:
-    """Whether the field is missing in the mapping.
+@dataclass(frozen=True)
+class ForeignValues:
+    """The values of a field that no analysis has written, as far as the mapping tells.
+
+    Attributes:
+        index: The concrete index.
+        documents: Documents that have one.
+        examples: Some of the values.
+    """
+
+    index: str
+    documents: int
+    examples: tuple[str, ...]
+
+
+def declare_written_field(
+    engine: Engine, index: str, name: str, confirm: Callable[[ForeignValues], bool]
+) -> ForeignValues | None:
+    """Note in the mapping that analyses write a field, so that they overwrite and remove its values from now on.
+
+    Args:
+        index: Index or alias.
+        confirm: Decides whether to do so.
+
+    Returns:
+        The values; None if an analysis wrote them already, or if it was not confirmed.
 
     Raises:
-        UsageError, IndexMismatch: it cannot be written.
+        UsageError: the field is one that es-sbert or the text needs.
+        IndexMissing: there is no such index.
+        IndexMismatch: there is no such field, or it is of another type than keyword.
+        EngineError: the engine failed.
     """
-    texts = [] if vector.meta.text is None else TextTemplate.parse(vector.meta.text).fields
-    reserved = {vector.name, document_meta_field(vector.name), *texts}
+    state = require_index(engine, index)
+    vectors = [VectorField(state.name, *field) for field in vector_fields(state.mappings, state.name).items()]
+    if is_field_missing(state, name, vectors):
+        raise IndexMismatch(
+            f"the mapping of {state.name} has no field {name}, so there is nothing to declare",
+            f"Check the name, or write it: `es-sbert duplicates --index {state.name} --write-field {quote(name)}`.",
+        )
+    if name in written_fields(state):
+        return None
+    with suppress(AccessDenied):
+        # Documents that were written since the last refresh count too, where this user may refresh.
+        engine.refresh(state.name)
+    query: Json = {"exists": {"field": name}}
+    hits = engine.search(state.name, {"query": query, "size": 3, "_source": [name]})["hits"]["hits"]
+    examples = [str(pick_fields(hit.get("_source") or {}, [name]).get(name)) for hit in hits]
+    values = ForeignValues(state.name, engine.count(state.name, query), tuple(dict.fromkeys(examples)))
+    if not confirm(values):
+        return None
+    update_mapping(engine, state, lambda found: plan_written_field(found, name, vectors))
+    return values
+
+
+def plan_written_field(state: IndexState, name: str, vectors: Iterable[VectorField]) -> Json | None:
+    """The change of the mapping that adds a field for analyses, and notes there that they write it.
+
+    Returns:
+        The body of `PUT /index/_mapping`; None if nothing changes.
+
+    Raises:
+        UsageError, IndexMismatch: see `is_field_missing`.
+    """
+    written, is_missing = written_fields(state), is_field_missing(state, name, vectors)
+    if not is_missing and name in written:
+        return None
+    mapping: Json = {"type": "keyword"}
+    for part in reversed(name.split(".")):
+        mapping = {"properties": {part: mapping}}
+    meta = with_meta_entry(state.mappings.get("_meta", {}), _WRITTEN, sorted({*written, name}))
+    return (mapping if is_missing else {}) | {"_meta": meta}
+
+
+def is_field_missing(state: IndexState, name: str, vectors: Iterable[VectorField]) -> bool:
+    """Whether the mapping lacks a field that an analysis is to write.
+
+    Args:
+        vectors: Vector fields of the index that the analysis needs, with their texts.
+
+    Raises:
+        UsageError: the field is one of these, or its name is not valid.
+        IndexMismatch: it is of another type than keyword.
+    """
+    reserved: set[str] = set()
+    for vector in vectors:
+        texts = [] if vector.meta.text is None else TextTemplate.parse(vector.meta.text).fields
+        reserved |= {vector.name, document_meta_field(vector.name), *texts}
     parts = name.split(".")
     if not all(parts) or name.startswith("_"):
         raise UsageError(f"{name!r} is not a valid field name", "Give --write-field a name such as duplicate_of.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from es_sbert.cli.index_migrate import migrate
 from es_sbert.cli.index_tuning import calibrate, estimate, recall
 from es_sbert.cli.output import print_message, print_report
 from es_sbert.config import DEFAULT_MODEL
+from es_sbert.errors import UsageError
 from es_sbert.messages import pluralize, size_text
 
 if TYPE_CHECKING:
@@ -221,16 +223,37 @@ def change_type(name: str, index_type: str, merge: bool, vector_field: str, **op
 
 @cloup.command()
 @click.argument("name")
+@option_group(
+    "Options",
+    click.option(
+        "--written-field",
+        metavar="FIELD",
+        help="Declare instead that `duplicates` and `cluster` write this keyword field: --write-field then overwrites "
+        "and removes its values.",
+    ),
+    click.option("--yes", is_flag=True, help="With --written-field: do not ask."),
+)
 @shared.connection_options
-def repair(name: str, **options: Any) -> None:
-    """Put back the settings of the index NAME that a load which was killed has left changed.
+def repair(name: str, written_field: str | None, yes: bool, **options: Any) -> None:
+    """Restore the settings of the index NAME that a killed load has left changed, or declare a field of an analysis.
 
-    Do not run it while a load is under way: the load would go on with the settings put back, only slower.
+    Do not restore settings while a load is under way: the load would go on with them, only slower.
+
+    `duplicates --write-field` and `cluster --write-field` refuse a field whose values no analysis has written. The
+    mapping says which fields analyses write. If it does not, because another program has replaced the mapping's
+    `_meta` for example, --written-field FIELD declares the field. The command shows how many documents have values,
+    and asks before it changes anything.
 
     \b
-    Example:
+    Examples:
       es-sbert index repair docs
+      es-sbert index repair docs --written-field duplicate_of
     """
+    if written_field is not None:
+        _declare_written_field(name, written_field, options, yes=yes)
+        return
+    if yes:
+        raise UsageError("--yes is given, but nothing would be asked", "Leave --yes out, or add --written-field FIELD.")
     from es_sbert.index.load_settings import restore_load_settings
     from es_sbert.index.vector_field import index_not_found
 
@@ -242,6 +265,34 @@ def repair(name: str, **options: Any) -> None:
         print_message(f"{setting}: {'the default' if value is None else value} again")
     if not changed:
         print_message(f"{name}: there are no settings of a load to restore")
+
+
+def _declare_written_field(name: str, field: str, options: dict[str, Any], *, yes: bool) -> None:
+    from es_sbert.analysis.field_writer import ForeignValues, declare_written_field
+    from es_sbert.messages import escape_unprintable
+
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(
+            f"values of {field} may be overwritten later, and there is no terminal to ask for confirmation",
+            "Add --yes.",
+        )
+
+    asked: list[ForeignValues] = []
+
+    def confirm(values: ForeignValues) -> bool:
+        asked.append(values)
+        examples = f", such as {escape_unprintable(', '.join(values.examples))}" if values.examples else ""
+        print_message(f"{pluralize(values.documents, 'document')} of {values.index} with a value in {field}{examples}")
+        return yes or click.confirm(f"Let --write-field {field} overwrite and remove these values?", err=True)
+
+    with shared.open_engine(options) as engine:
+        declared = declare_written_field(engine, name, field, confirm)
+    if declared is not None:
+        print_message(f"{field} of {declared.index} is a field of analyses now: --write-field {field} may write it")
+    elif asked:
+        print_message("nothing was changed")
+    else:
+        print_message(f"{field} is a field of analyses already")
 
 
 @cloup.group()

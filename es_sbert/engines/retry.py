@@ -139,7 +139,9 @@ def with_retries(
 
 
 # Requests that may not be sent again without a look at what the first one has done.
-_NOT_REPEATABLE = frozenset({"send", "bulk", "update_aliases", "create_index", "block_writes", "start_force_merge"})
+_NOT_REPEATABLE = frozenset(
+    {"send", "bulk", "update_aliases", "create_index", "put_mapping", "block_writes", "start_force_merge"}
+)
 
 
 class RetryingEngine:

@@ -13,7 +13,7 @@ from functools import partial
 
 from es_sbert import clock
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Engine, Json
+from es_sbert.engines.engine import DocumentKey, Engine, IndexState, Json
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.retry import RetryPolicy, make_retrier
@@ -40,8 +40,10 @@ from es_sbert.index.document_vectors import (
     raw_document_meta,
     text_hash,
 )
-from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
+from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
 from es_sbert.index.text_template import fields_hint, mapping_field_names
+from es_sbert.index.vector_field import VectorField, check_field_model
 from es_sbert.index.versioned_updates import CONFLICT, VersionedUpdates, is_deleted
 
 
@@ -109,13 +111,35 @@ def adopt_vectors(
         return replace(found, variant=variant)
     if settings.dry_run:
         return found
-    # Read again: an update replaces `_meta` as a whole.
-    state = engine.get_index(name)
-    existing: Json = adoptable.state.mappings if state is None else state.mappings
-    engine.put_mapping(name, adoptable.mapping_change(engine.info, found.meta, existing.get("_meta", {})))
+    retrying = make_retrier(
+        RetryPolicy(settings.retry_seconds), lambda reason: report(f"waiting for the engine: {reason}")
+    )
+    retrying(partial(put_adopted_field, engine, adoptable, found.meta))
     report(f"writing the metadata of {waiting:,} vectors")
     writer = MetadataWriter(engine, adoptable, found.meta, encoder, settings, report)
-    return replace(found, written=writer.write(check.failing, waiting))
+    written = writer.write(check.failing, waiting)
+    # Another machine may have erased the entry since.
+    retrying(partial(put_adopted_field, engine, adoptable, found.meta))
+    return replace(found, written=written)
+
+
+def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFieldMeta) -> None:
+    """Make the mapping say that es-sbert fills the field.
+
+    Raises:
+        IndexMismatch: another process has adopted it with another model since.
+        IndexMissing, EngineError: see `update_mapping`.
+    """
+
+    def plan(state: IndexState) -> Json | None:
+        stored = vector_fields(state.mappings, state.name).get(adoptable.name)
+        if stored == meta:
+            return None
+        if stored is not None:
+            check_field_model(VectorField(state.name, adoptable.name, stored), meta.fingerprint, meta.model)
+        return adoptable.mapping_change(engine.info, meta, state.mappings.get("_meta", {}))
+
+    update_mapping(engine, adoptable.state, plan)
 
 
 def check_sample(

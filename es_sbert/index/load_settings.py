@@ -6,11 +6,13 @@ the next load or `es-sbert index repair` restores them.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 
 from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.errors import AccessDenied
-from es_sbert.index.mapping import META_KEY, with_meta_entry
+from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.mapping import read_meta_entry, with_meta_entry
 
 # Flat names, values as engines write them.
 BULK_LOAD_SETTINGS = {"index.refresh_interval": "-1", "index.number_of_replicas": "0"}
@@ -23,15 +25,47 @@ def unrestored_settings(index: IndexState) -> dict[str, str | None] | None:
 
     None as a value means the engine's default.
     """
-    note = index.mappings.get("_meta", {}).get(META_KEY, {}).get(_META_ENTRY)
-    if not isinstance(note, dict) or not isinstance(note.get("before"), dict):
+    note = _read_note(index)
+    if note is None:
         return None
     return {name: note["before"].get(name) for name in BULK_LOAD_SETTINGS if name in note["before"]}
 
 
-def _write_note(engine: Engine, index: IndexState, note: Json | None) -> None:
-    meta = with_meta_entry(index.mappings.get("_meta", {}), _META_ENTRY, note)
-    engine.put_mapping(index.name, {"_meta": meta})
+def _read_note(index: IndexState) -> Json | None:
+    note = read_meta_entry(index.mappings, _META_ENTRY)
+    return note if isinstance(note, dict) and isinstance(note.get("before"), dict) else None
+
+
+def plan_load_note(index: IndexState, run: str, *, keep_replicas: bool = False) -> Json | None:
+    """The change of the mapping that notes the settings of an index before a load; None if a load has noted them.
+
+    Args:
+        run: Tells the note of this load from those of others.
+        keep_replicas: See `apply_load_settings`.
+    """
+    if _read_note(index) is not None:
+        return None
+    before = {name: index.settings.get(name) for name in _load_settings(index, keep_replicas)}
+    return {"_meta": with_meta_entry(index.mappings.get("_meta", {}), _META_ENTRY, {"before": before, "run": run})}
+
+
+def _load_settings(index: IndexState, keep_replicas: bool) -> dict[str, str]:
+    wanted = dict(BULK_LOAD_SETTINGS)
+    # With automatic replicas, the engine sets their number by that of the nodes.
+    if keep_replicas or index.settings.get(_AUTO_EXPAND_REPLICAS, "false") != "false":
+        del wanted["index.number_of_replicas"]
+    return wanted
+
+
+def _remove_note(engine: Engine, index: IndexState, note: Json) -> None:
+    """Remove this note, and not that of another load."""
+
+    def plan(state: IndexState) -> Json | None:
+        if _read_note(state) != note:
+            return None
+        return {"_meta": with_meta_entry(state.mappings.get("_meta", {}), _META_ENTRY, None)}
+
+    update_mapping(engine, index, plan)
 
 
 def apply_load_settings(engine: Engine, index: IndexState, *, keep_replicas: bool = False) -> dict[str, str | None]:
@@ -45,22 +79,20 @@ def apply_load_settings(engine: Engine, index: IndexState, *, keep_replicas: boo
 
     Raises:
         AccessDenied: this user may not (privilege `manage` of the index); nothing was changed.
-        EngineError: the engine failed.
+        IndexMissing, IndexMismatch, EngineError: see `update_mapping`.
     """
-    noted = unrestored_settings(index)
-    if noted is not None:
-        return noted
-    wanted = dict(BULK_LOAD_SETTINGS)
-    # With automatic replicas, the engine sets their number by that of the nodes.
-    if keep_replicas or index.settings.get(_AUTO_EXPAND_REPLICAS, "false") != "false":
-        del wanted["index.number_of_replicas"]
-    before = {name: index.settings.get(name) for name in wanted}
-    _write_note(engine, index, {"before": before})
+    run = uuid.uuid4().hex
+    noted = update_mapping(engine, index, lambda state: plan_load_note(state, run, keep_replicas=keep_replicas))
+    before, note = unrestored_settings(noted), _read_note(noted)
+    assert before is not None
+    assert note is not None
+    if note.get("run") != run:
+        return before
     try:
-        engine.put_settings(index.name, wanted)
+        engine.put_settings(index.name, _load_settings(noted, keep_replicas))
     except AccessDenied:
         # Elasticsearch lets the privilege `index` write the note, but not change settings.
-        _write_note(engine, index, None)
+        _remove_note(engine, noted, note)
         raise
     return before
 
@@ -72,23 +104,34 @@ def restore_load_settings(
 
     Args:
         name: Index or alias.
-        before: What `apply_load_settings` returned, if known: another process that wrote the mapping at the same time
-            may have overwritten the note.
+        before: What `apply_load_settings` returned, if known: another program that wrote the mapping may have erased
+            the note.
 
     Returns:
         What was restored; empty if no load has left anything.
 
     Raises:
-        EngineError: the engine failed; the saved values stay, so that it can be retried.
+        IndexMissing, IndexMismatch, EngineError: see `update_mapping`. The saved values stay, for the next attempt.
     """
     index = engine.get_index(name)
-    noted = None if index is None else unrestored_settings(index)
-    before = before if noted is None else noted
-    if index is None or before is None:
+    if index is None:
         return {}
-    ours = {name: value for name, value in before.items() if index.settings.get(name) == BULK_LOAD_SETTINGS[name]}
+    noted = unrestored_settings(index)
+    previous = dict(before or {}) if noted is None else _previous_settings(noted, before or {})
+    ours = {name: value for name, value in previous.items() if index.settings.get(name) == BULK_LOAD_SETTINGS[name]}
     if ours:
         engine.put_settings(index.name, ours)
-    if noted is not None:
-        _write_note(engine, index, None)
+    note = _read_note(index)
+    if note is not None:
+        _remove_note(engine, index, note)
     return ours
+
+
+def _previous_settings(noted: Mapping[str, str | None], before: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The settings to restore.
+
+    Where a load found no note because another program had erased it, that load has noted settings of a load.
+    """
+    return {
+        name: before.get(name, value) if value == BULK_LOAD_SETTINGS[name] else value for name, value in noted.items()
+    }

@@ -81,6 +81,12 @@ def with_meta_entry(meta: dict[str, Any], name: str, value: object) -> dict[str,
     return meta | {META_KEY: ours if value is None else ours | {name: value}}
 
 
+def read_meta_entry(mappings: dict[str, Any], name: str) -> Any:
+    """`_meta.es_sbert.<name>` of a mapping; None if there is none."""
+    ours = mappings.get("_meta", {}).get(META_KEY, {})
+    return ours.get(name) if isinstance(ours, dict) else None
+
+
 def document_meta_field(vector_field: str) -> str:
     """Name of the metadata object next to a vector (`embedding` → `embedding_meta`)."""
     return f"{vector_field}_meta"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import orjson
@@ -15,6 +15,7 @@ import orjson
 from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
+from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
     ChunkRules,
@@ -150,10 +151,18 @@ def ensure_vector_field(
             f"the index {state.name} exists already, so its shards and replicas cannot be chosen",
             "Omit --shards and --replicas, or create an index of another name.",
         )
-    field, change = plan_field_change(engine, state, request, name=index)
-    if change is not None:
-        engine.put_mapping(state.name, change)
-    return field
+    planned: list[VectorField] = []
+
+    def plan(found: IndexState) -> Json | None:
+        if planned and request.name not in vector_fields(found.mappings, found.name):
+            # Another machine has erased the entry that was just written.
+            return {"_meta": merge_field_meta(found.mappings.get("_meta", {}), request.name, planned[-1].meta)}
+        field, change = plan_field_change(engine, found, request, name=index)
+        planned.append(field)
+        return change
+
+    update_mapping(engine, state, plan)
+    return replace(planned[-1], outcome=planned[0].outcome)
 
 
 def plan_field_change(
@@ -412,10 +421,17 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
         EngineError: the engine failed.
     """
     state = require_index(engine, index)
+    before = vector_field_from_state(engine, state, vector_field).meta.index_type
+    update_mapping(engine, state, lambda found: _plan_index_type(engine, found, vector_field, index_type))
+    return IndexType(before)
+
+
+def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index_type: str) -> Json | None:
+    """The change of the mapping that gives a vector field another index type; None if it has that type."""
     field = vector_field_from_state(engine, state, vector_field)
     before, after = IndexType(field.meta.index_type), parse_index_type(index_type, engine.info, field.meta.dimensions)
     if before is after:
-        return before
+        return None
     where = f"{state.name}.{vector_field}"
     refusal = None
     if engine.info.engine_type is not EngineType.ELASTICSEARCH:
@@ -432,8 +448,7 @@ def change_index_type(engine: Engine, index: str, vector_field: str, index_type:
     meta = field.meta.model_copy(update={"index_type": after})
     mapping_meta = merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)
     property = changed if meta.passages is None else chunks_property(changed)
-    engine.put_mapping(state.name, {"_meta": mapping_meta, "properties": {vector_field: property}})
-    return before
+    return {"_meta": mapping_meta, "properties": {vector_field: property}}
 
 
 def changed_index_options(stored: Json, after: IndexType) -> Json:

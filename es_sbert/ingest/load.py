@@ -15,7 +15,7 @@ from es_sbert.clock import Clock, format_timestamp
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine, IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine
-from es_sbert.errors import AccessDenied, DocumentsAltered, EngineError, EsSbertError, IndexMismatch
+from es_sbert.errors import AccessDenied, DocumentsAltered, EngineError, EsSbertError, IndexMismatch, VectorIndexError
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, kept_targets, targets_to_fill
 from es_sbert.index.load_checks import check_created_index, delete_unused_index
 from es_sbert.index.load_settings import (
@@ -242,7 +242,7 @@ class _Load:
         before, name = self._previous_settings, self._settings.index
         try:
             settings = context.retrying(restore_load_settings, self._engine, name, before)
-        except EngineError as error:
+        except (EngineError, VectorIndexError) as error:
             self._notes.append(self._unrestored_note(f" ({error.message})"))
             return
         self._control.exit_warning = ""

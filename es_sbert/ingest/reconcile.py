@@ -23,6 +23,7 @@ from es_sbert.index.document_vectors import (
     target_texts,
     targets_to_fill,
 )
+from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import merge_field_meta, vector_fields
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_changes import is_outdated, stored_vectors
@@ -71,21 +72,23 @@ def report_concurrent_changes(
 
 
 def _restore_meta_entries(context: LoadContext, index: IndexState) -> None:
-    """Restore the entries of the load's fields in the mapping's `_meta`.
+    """Restore the entries of the load's fields in the mapping's `_meta`, which another program may have overwritten."""
+    lost: list[str] = []
 
-    An update of a mapping replaces all of `_meta` and cannot be conditional: if two processes add to it at the same
-    time, one overwrites the other's entry.
-    """
-    existing = vector_fields(index.mappings, index.name)
-    lost = [target for target in targets_to_fill(context.targets) if target.field not in existing]
-    if not lost:
-        return
-    meta: Json = index.mappings.get("_meta", {})
-    for target in lost:
-        meta = merge_field_meta(meta, target.field, target.meta)
-    context.retrying(context.engine.put_mapping, index.name, {"_meta": meta})
-    names = ", ".join(target.field for target in lost)
-    log_event("mapping_restored", f"another process had overwritten what the mapping says about {names}", fields=names)
+    def plan(state: IndexState) -> Json | None:
+        existing = vector_fields(state.mappings, state.name)
+        meta: Json = state.mappings.get("_meta", {})
+        missing = [target for target in targets_to_fill(context.targets) if target.field not in existing]
+        for target in missing:
+            meta = merge_field_meta(meta, target.field, target.meta)
+        lost.extend(target.field for target in missing)
+        return {"_meta": meta} if missing else None
+
+    context.retrying(update_mapping, context.engine, index, plan)
+    if lost:
+        names = ", ".join(dict.fromkeys(lost))
+        message = f"another process had overwritten what the mapping says about {names}"
+        log_event("mapping_restored", message, fields=names)
 
 
 def _added_field_notes(context: LoadContext, index: IndexState) -> list[str]:

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ValidationError
 from es_sbert.bundle.bundle import cache_folder
 from es_sbert.config import split_addresses
 from es_sbert.engines.engine import Engine, IndexState, Json
-from es_sbert.errors import IndexMismatch, OutputError, UsageError
+from es_sbert.errors import IndexMismatch, IndexMissing, OutputError, UsageError
 from es_sbert.filesystem import file_lock
-from es_sbert.index.mapping import META_KEY, document_meta_field, with_meta_entry
+from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.mapping import META_KEY, document_meta_field, read_meta_entry, with_meta_entry
 from es_sbert.index.vector_field import require_index
 
 
@@ -80,7 +81,7 @@ def read_migration_state(index: IndexState) -> MigrationState | None:
     Raises:
         IndexMismatch: it was damaged by hand.
     """
-    entry = index.mappings.get("_meta", {}).get(META_KEY, {}).get(_STATE_ENTRY)
+    entry = read_meta_entry(index.mappings, _STATE_ENTRY)
     if entry is None:
         return None
     try:
@@ -94,18 +95,23 @@ def read_migration_state(index: IndexState) -> MigrationState | None:
 
 def read_target_pointer(index: IndexState) -> str | None:
     """Name of the index to which this one is being migrated, or was."""
-    name = index.mappings.get("_meta", {}).get(META_KEY, {}).get(_POINTER_ENTRY)
+    name = read_meta_entry(index.mappings, _POINTER_ENTRY)
     return name if isinstance(name, str) else None
 
 
-def find_target(engine: Engine, source: IndexState) -> tuple[IndexState, MigrationState] | None:
+def find_target(
+    engine: Engine, source: IndexState, name: str | None = None
+) -> tuple[IndexState, MigrationState] | None:
     """The new index of a migration from this one, and its state.
+
+    Args:
+        name: What it is called; None for the index that the pointer names.
 
     Raises:
         IndexMismatch: the state was damaged by hand.
         EngineError: the engine failed.
     """
-    name = read_target_pointer(source)
+    name = name or read_target_pointer(source)
     target = None if name is None else engine.get_index(name)
     state = None if target is None else read_migration_state(target)
     if target is None or state is None or state.source_uuid != source.settings["index.uuid"]:
@@ -119,15 +125,52 @@ def with_migration_state(meta: Json, state: MigrationState | None) -> Json:
 
 
 def put_migration_state(engine: Engine, target: IndexState, state: MigrationState | None) -> None:
-    """Write or remove the state in the new index."""
-    engine.put_mapping(target.name, {"_meta": with_migration_state(target.mappings.get("_meta", {}), state)})
+    """Write the state into the new index in place of the one that was read, or remove that.
+
+    Args:
+        target: As it was read.
+
+    Raises:
+        IndexMismatch: another process has written its own state since.
+        IndexMissing, EngineError: see `update_mapping`.
+    """
+    previous = read_migration_state(target)
+
+    def plan(index: IndexState) -> Json | None:
+        stored = read_migration_state(index)
+        if stored == state or (state is None and stored != previous):
+            return None
+        if stored not in (None, previous):
+            raise taken_over_error(target.name)
+        return {"_meta": with_migration_state(index.mappings.get("_meta", {}), state)}
+
+    update_mapping(engine, target, plan)
 
 
 def set_target_pointer(engine: Engine, source: IndexState, target: str | None) -> None:
-    """Write or remove the pointer in the old index."""
-    engine.put_mapping(
-        source.name, {"_meta": with_meta_entry(source.mappings.get("_meta", {}), _POINTER_ENTRY, target)}
-    )
+    """Write the pointer into the old index in place of the one that was read, or remove that.
+
+    Args:
+        source: As it was read.
+
+    Raises:
+        IndexMismatch: another process has begun a migration since.
+        IndexMissing, EngineError: see `update_mapping`.
+    """
+    previous = read_target_pointer(source)
+
+    def plan(index: IndexState) -> Json | None:
+        stored = read_target_pointer(index)
+        if stored == target or (target is None and stored != previous):
+            return None
+        if stored not in (None, previous):
+            raise IndexMismatch(
+                f"another process has begun to migrate {source.name} to {stored}",
+                "Let it finish: one migration of an index at a time.",
+            )
+        return {"_meta": with_meta_entry(index.mappings.get("_meta", {}), _POINTER_ENTRY, target)}
+
+    update_mapping(engine, source, plan)
 
 
 def taken_over_error(target: str) -> IndexMismatch:
@@ -144,7 +187,7 @@ class MigrationStateStore:
         state: The state as this process knows it.
     """
 
-    def __init__(self, engine: Engine, target: str, state: MigrationState) -> None:
+    def __init__(self, engine: Engine, target: IndexState, state: MigrationState) -> None:
         self._engine = engine
         self._target = target
         self._is_deferred = False
@@ -171,11 +214,29 @@ class MigrationStateStore:
         """
         changed_state = self.state.model_copy(update=changed)
         if not self._is_deferred:
-            target = self._read_target()
-            if target is None:
-                raise taken_over_error(self._target)
-            put_migration_state(self._engine, target, changed_state)
+            self._put(changed_state, recheck="phase" in changed)
         self.state = changed_state
+
+    def _put(self, state: MigrationState, *, recheck: bool) -> None:
+        """Write the state.
+
+        Args:
+            recheck: See `update_mapping`. Progress is written again soon.
+        """
+
+        def plan(target: IndexState) -> Json | None:
+            stored = read_migration_state(target)
+            # Without a state, another machine has erased it.
+            if stored is not None and stored.run != state.run:
+                raise taken_over_error(target.name)
+            if stored == state:
+                return None
+            return {"_meta": with_migration_state(target.mappings.get("_meta", {}), state)}
+
+        try:
+            update_mapping(self._engine, self._target, plan, recheck=recheck)
+        except IndexMissing as error:
+            raise taken_over_error(self._target.name) from error
 
     def is_ours(self) -> bool:
         """Whether no other process has taken the migration over.
@@ -183,13 +244,9 @@ class MigrationStateStore:
         Raises:
             EngineError: the engine failed.
         """
-        return self._read_target() is not None
-
-    def _read_target(self) -> IndexState | None:
-        """The new index; None if it is gone, or its state is another process's."""
-        target = self._engine.get_index(self._target)
+        target = self._engine.get_index(self._target.name)
         stored = None if target is None else read_migration_state(target)
-        return None if stored is None or stored.run != self.state.run else target
+        return stored is not None and stored.run == self.state.run
 
 
 @contextmanager

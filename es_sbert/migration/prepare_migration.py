@@ -56,6 +56,9 @@ _SETTINGS_NOT_COPIED = re.compile(
     r"|verified_before_close|verified_read_only|frozen|store\.snapshot\..*|lifecycle\..*)"
 )
 
+# Of `_meta.es_sbert`; the rest is what loads and migrations have noted about the old index.
+_META_COPIED = ("fields", "written_fields")
+
 
 def new_index_name(alias: str, fingerprint: str, source: str) -> str:
     """`docs-1a2b3c4d` for the alias `docs`; with a number appended if the old index has that name already."""
@@ -78,7 +81,8 @@ def new_index_body(engine_type: EngineType, source: IndexState, fields: Mapping[
     settings = {name: value for name, value in source.settings.items() if not _SETTINGS_NOT_COPIED.fullmatch(name)}
     mappings = copy.deepcopy(source.mappings)
     meta: Json = mappings.get("_meta", {})
-    meta[META_KEY] = {"fields": meta.get(META_KEY, {}).get("fields", {})}
+    ours = meta.get(META_KEY, {})
+    meta[META_KEY] = {"fields": {}} | {name: ours[name] for name in _META_COPIED if name in ours}
     for name, wanted in fields.items():
         addition = mapping_addition(engine_type, name, wanted, meta)
         meta = addition["_meta"]
@@ -207,19 +211,21 @@ def prepare_migration(
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
         _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
-        return _resume_migration(engine, index, state, engine.get_index(state.source))
+        return _resume_migration(engine, index, state, engine.get_index(state.source), retrying)
     _check_not_data_stream(index, model)
     stored = read_vector_field(engine, index.name, wanted.vector_field).meta
-    found = find_target(engine, index)
+    name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
+    # By its name too: another machine may have erased the pointer to it.
+    found = find_target(engine, index) or find_target(engine, index, name)
     if found is not None and found[1].phase is not MigrationPhase.DONE:
         begun, state = found
         text = stored.text if wanted.text is None else wanted.text.template
         _check_same_migration(begun, state, wanted, model, text)
         _check_source_index(engine, index, wanted, model)
-        return _resume_migration(engine, begun, state, index)
+        retrying(lambda: set_target_pointer(engine, index, begun.name))
+        return _resume_migration(engine, begun, state, index, retrying)
     _check_change_requested(index, stored, wanted, model)
     _check_source_index(engine, index, wanted, model)
-    name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
     there = engine.get_index(name)
     if there is not None:
         remedy = "Give another name by --name, or delete that index if it is not needed."
@@ -286,12 +292,14 @@ def _begin_migration(
     body = new_index_body(engine.info.engine_type, source, fields)
     body["mappings"]["_meta"] = with_migration_state(body["mappings"]["_meta"], state)
     # The pointer first: an index without a pointer would block the next run.
-    set_target_pointer(engine, source, name)
+    retrying(lambda: set_target_pointer(engine, source, name))
     retrying(lambda: _create_target(engine, name, body, state.run))
     target = require_index(engine, name)
+    # Again: another machine may have erased the pointer since.
+    retrying(lambda: set_target_pointer(engine, source, name))
     # Replicas stay: the new index must survive the loss of a node as the old one does.
-    apply_load_settings(engine, target, keep_replicas=True)
-    return PreparedMigration(source, target, fields, MigrationStateStore(engine, name, state), resumed=False)
+    retrying(lambda: apply_load_settings(engine, target, keep_replicas=True))
+    return PreparedMigration(source, target, fields, MigrationStateStore(engine, target, state), resumed=False)
 
 
 def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
@@ -306,15 +314,15 @@ def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
 
 
 def _resume_migration(
-    engine: Engine, target: IndexState, state: MigrationState, source: IndexState | None
+    engine: Engine, target: IndexState, state: MigrationState, source: IndexState | None, retrying: Retrier
 ) -> PreparedMigration:
     # From now on the process that had begun it may not write the state.
-    state = state.model_copy(update={"run": uuid.uuid4().hex})
-    put_migration_state(engine, target, state)
+    taken = state.model_copy(update={"run": uuid.uuid4().hex})
+    retrying(lambda: put_migration_state(engine, target, taken))
     if source is not None and source.settings["index.uuid"] != state.source_uuid:
         source = None
-    state_store = MigrationStateStore(engine, target.name, state)
-    return PreparedMigration(source, target, _migrated_fields(target, state), state_store, resumed=True)
+    state_store = MigrationStateStore(engine, target, taken)
+    return PreparedMigration(source, target, _migrated_fields(target, taken), state_store, resumed=True)
 
 
 def _check_not_data_stream(source: IndexState, model: EncoderInfo) -> None:

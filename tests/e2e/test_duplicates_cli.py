@@ -161,6 +161,29 @@ def test_kept_id_is_written_to_field_of_duplicates(cli: Cli, engine_url: str, in
     assert not list(Path().glob("*.state"))
 
 
+def test_two_commands_that_write_fields_at_once_both_own_theirs(
+    cli: Cli, model: Path, es9_url: str, fresh_index: Callable[[str], str]
+) -> None:
+    write_jsonl(Path("docs.jsonl"), DOCUMENTS)
+    commands = {
+        "duplicate_of": ("duplicates", "--min-cosine", "0.9999"),
+        "cluster": ("cluster", "--k", "2"),
+    }
+    index = fresh_index(es9_url)
+    load = ("--url", es9_url, "--model", model, "--precision", "fp32", "--id-field", "id", "docs.jsonl")
+    assert cli("ingest", "--index", index, *load).code == 0
+    where = ("--index", index, "--url", es9_url, "--write-field")
+    both = [
+        subprocess.Popen([sys.executable, "-m", "es_sbert", *command, *where, field], stdout=subprocess.DEVNULL)
+        for field, command in commands.items()
+    ]
+    assert [process.wait(300) for process in both] == [0, 0]
+    for field, command in commands.items():
+        done = cli(*command, *where, field)
+        assert done.code == 0, done.err
+        assert f"{field} written to 0 documents" in done.err
+
+
 def test_knn_method_reports_recall_and_matches_exact(cli: Cli, engine_url: str, index: str) -> None:
     arguments = ("--index", index, "--url", engine_url, "--json", "--min-cosine", "0.9")
     exact = cli("duplicates", *arguments)

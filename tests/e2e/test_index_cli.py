@@ -8,6 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from es_sbert.analysis.field_writer import FieldWriter
+from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import IndexMismatch
 from es_sbert.index.load_settings import apply_load_settings
 from es_sbert.index.vector_field import read_vector_field
 from tests.conftest import free_port
@@ -166,6 +169,42 @@ def test_repair_restores_settings_of_killed_load(run: Run, es9_url: str, fresh_i
         assert state.settings["index.number_of_replicas"] == "2"
     assert "there are no settings of a load to restore" in run("index", "repair", index, url=es9_url).err
     assert_refused(run("index", "repair", "no-such-index", url=es9_url), "there is no index", "Check the name")
+
+
+def test_repair_declares_a_field_of_analyses(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:
+    index = fresh_index(es9_url)
+    assert run("index", "create", index, "--text-field", "body", url=es9_url).code == 0
+    with open_engine(es9_url) as engine:
+        engine.put_mapping(index, {"properties": {"duplicate_of": {"type": "keyword"}, "body": {"type": "keyword"}}})
+        lines = b"".join(b'{"index": {}}\n{"duplicate_of": "d%d"}\n' % number for number in range(5))
+        assert all(result.ok for result in engine.bulk(index, lines))
+        engine.refresh(index)
+        writer = FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0))
+        with pytest.raises(IndexMismatch, match="5 documents of .* have values in duplicate_of") as refused:
+            writer.check_owner()
+        command = ("index", "repair", index, "--written-field", "duplicate_of")
+        assert f"`es-sbert {' '.join(command)}`" in refused.value.remedy
+
+        assert_refused(run(*command, url=es9_url), "there is no terminal to ask for confirmation", "Add --yes")
+        with pytest.raises(IndexMismatch, match="that no analysis has written"):
+            FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0)).check_owner()
+        done = run(*command, "--yes", url=es9_url)
+        assert done.code == 0
+        shown, declared = done.err.splitlines()
+        assert shown.startswith(f"5 documents of {index} with a value in duplicate_of, such as d")
+        assert declared == (
+            f"duplicate_of of {index} is a field of analyses now: --write-field duplicate_of may write it"
+        )
+        FieldWriter(engine, index, "embedding", "duplicate_of", policy=RetryPolicy(0)).check_owner()
+        assert run(*command, "--yes", url=es9_url).err == "duplicate_of is a field of analyses already\n"
+    for field, message, remedy in (
+        ("missing", "has no field missing", "Check the name"),
+        ("body", "holds the vector or the text", "another name"),
+        ("embedding_meta.fingerprint", "holds the vector or the text", "another name"),
+        ("_id", "is not a valid field name", "a name such as"),
+    ):
+        assert_refused(run("index", "repair", index, "--written-field", field, "--yes", url=es9_url), message, remedy)
+    assert_refused(run("index", "repair", index, "--yes", url=es9_url), "nothing would be asked", "Leave --yes out")
 
 
 def test_recall_size_and_change_type_commands(

@@ -15,7 +15,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
-from es_sbert.index.mapping import merge_field_meta, vector_fields
+from es_sbert.index.mapping import merge_field_meta, vector_fields, with_meta_entry
 from es_sbert.index.vector_field import read_vector_field
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import drop_old_index, roll_back
@@ -207,6 +207,22 @@ def test_concurrent_migrations_only_one_finishes(place9: Place, encoders: tuple[
     assert [result.finished for result in results] == [True]
     assert len(errors) == 1
     place.assert_holds(everything(), encoders[1])
+
+
+def test_migration_whose_pointer_was_erased_is_resumed(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    """By a program on another machine, which replaced `_meta` of the old index; the migration was killed."""
+    place, second = place9, encoders[1]
+    stopped = LoadControl()
+    stopped.stop.set()
+    first = place.migrate(second, control=stopped)
+    assert not first.finished
+    state = place.engine.get_index(place.index)
+    assert state is not None
+    assert read_target_pointer(state) == first.target
+    place.engine.put_mapping(place.index, {"_meta": with_meta_entry(state.mappings["_meta"], "migrating_to", None)})
+    result = place.migrate(second)
+    assert (result.target, result.resumed, result.finished) == (first.target, True, True)
+    place.assert_holds(everything(), second)
 
 
 def test_never_loaded_field_leaves_no_load_settings(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:

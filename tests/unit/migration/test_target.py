@@ -31,6 +31,7 @@ def state(engine_type: EngineType = EngineType.ELASTICSEARCH, **settings: str) -
     first = mapping_addition(engine_type, "embedding", OLD, {"owner": "somebody"})
     second = mapping_addition(engine_type, "other", OLD.model_copy(update={"fingerprint": "c" * 32}), first["_meta"])
     second["_meta"]["es_sbert"] |= {"load": {"before": {}}, "migrating_to": "x", "migration": {"alias": "y"}}
+    second["_meta"]["es_sbert"]["written_fields"] = ["duplicate_of"]
     properties = {"title": {"type": "text"}} | first["properties"] | second["properties"]
     return IndexState("docs-1", {"_meta": second["_meta"], "dynamic": "strict", "properties": properties}, settings)
 
@@ -77,7 +78,7 @@ def test_new_index_body_differs_only_in_the_vector_field() -> None:
     }
     mappings = body["mappings"]
     assert (mappings["dynamic"], mappings["_meta"]["owner"]) == ("strict", "somebody")
-    assert set(mappings["_meta"]["es_sbert"]) == {"fields"}
+    assert set(mappings["_meta"]["es_sbert"]) == {"fields", "written_fields"}
     fields = mappings["_meta"]["es_sbert"]["fields"]
     assert (fields["embedding"]["model"], fields["other"]["fingerprint"]) == ("new", "c" * 32)
     assert (mappings["properties"]["embedding"]["dims"], mappings["properties"]["other"]["dims"]) == (768, 384)

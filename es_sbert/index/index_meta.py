@@ -1,0 +1,112 @@
+"""Change the mapping of an index, `_meta.es_sbert` above all, while other processes change it too.
+
+Engines replace `_meta` as a whole, and no request changes a mapping on a condition. A writer that read `_meta` before
+another one wrote therefore erases what the other one wrote. Two things prevent that:
+
+- Processes of one user on one machine change the mapping of an index one after the other. The system releases the lock
+  of a process that is killed.
+- Every writer reads its change back a short time later, and repeats it if another machine has erased it.
+
+What remains is a writer on another machine that erases a change just before the process that made it is killed, or
+later than that process looks. Commands that run for longer therefore look once more at their end.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from es_sbert.bundle.bundle import cache_folder
+from es_sbert.engines.engine import Engine, IndexState, Json
+from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
+from es_sbert.filesystem import file_lock
+from es_sbert.messages import log_event
+
+# Decides from the present mapping what to write: the body of `PUT /index/_mapping`, whose `_meta` keeps everything that
+# belongs to others; None if the change is there. It is called again until it returns None.
+MappingPlan = Callable[[IndexState], Json | None]
+
+# Longest wait for other processes. One that holds the lock for longer is stopped, or the engine hardly answers.
+_LOCK_SECONDS = 30.0
+# Another writer erases a change within the time from its read to the end of its write. That takes about as long as the
+# same two requests took here, which are waited for several times over, and at least this long.
+_MIN_PAUSE_SECONDS = 0.05
+_MAX_PAUSE_SECONDS = 5.0
+_MAX_WRITES = 8
+
+
+def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, recheck: bool = True) -> IndexState:
+    """Change the mapping of an index so that concurrent changes are kept, and make sure that the change stays.
+
+    Args:
+        index: As it was read at any time before.
+        plan: The change. What it raises ends the update.
+        recheck: Whether to wait for other machines' writes before the change is read back. Without it, the caller looks
+            again on its own.
+
+    Returns:
+        The index with the change.
+
+    Raises:
+        IndexMissing, IndexMismatch: the index was deleted or replaced, or another program keeps erasing the change.
+        EngineError: the engine failed; the change may be there. The same call completes it.
+    """
+    for writes in range(_MAX_WRITES + 1):
+        with _mapping_lock(index):
+            began = time.monotonic()
+            state = _read_again(engine, index)
+            body = plan(state)
+            if body is None:
+                return state
+            if writes == _MAX_WRITES:
+                break
+            engine.put_mapping(index.name, body)
+            seconds = time.monotonic() - began
+        if recheck or writes:
+            time.sleep(_pause(seconds, writes))
+    raise IndexMismatch(
+        f"the mapping of {index.name} has lost a change {_MAX_WRITES} times: another program replaces `_meta`, or the "
+        "same command runs elsewhere with other options",
+        "Stop the other program, or let it keep the key `es_sbert` of `_meta`. Then run the command again.",
+    )
+
+
+def _pause(seconds: float, writes: int) -> float:
+    """Seconds to wait before a change is read back.
+
+    Args:
+        seconds: How long this process took to read and write the mapping.
+        writes: How often the change was erased already. Writers that erase each other's must not stay in step.
+    """
+    longest = max(_MIN_PAUSE_SECONDS, 2 * seconds) * 2.0**writes
+    return min(_MAX_PAUSE_SECONDS, longest) * random.uniform(1, 2)
+
+
+def _read_again(engine: Engine, index: IndexState) -> IndexState:
+    state = engine.get_index(index.name)
+    if state is None:
+        raise IndexMissing(f"the index {index.name} was deleted since it was read", "Run the command again.")
+    if _uuid(state) != _uuid(index):
+        raise IndexMismatch(f"the index {index.name} was replaced since it was read", "Run the command again.")
+    return state
+
+
+def _uuid(index: IndexState) -> str:
+    return index.settings["index.uuid"]
+
+
+@contextmanager
+def _mapping_lock(index: IndexState) -> Iterator[None]:
+    """Keep out other processes of this user on this machine while the block runs, if possible."""
+    with ExitStack() as stack:
+        try:
+            path = cache_folder() / "locks" / f"mapping-{_uuid(index)}.lock"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(file_lock(path, lambda: None, timeout=_LOCK_SECONDS))
+        except (OSError, UsageError) as error:
+            # The process is then like one on another machine.
+            reason = error.message if isinstance(error, UsageError) else str(error)
+            log_event("mapping_unlocked", f"changing the mapping of {index.name} without a lock: {reason}")
+        yield

@@ -1,0 +1,440 @@
+"""Concurrent changes of `_meta.es_sbert` of every kind: none is lost, and a killed command is completed by the next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_sbert.analysis.field_writer import FieldWriter, written_fields
+from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
+from es_sbert.engines.retry import RetryPolicy
+from es_sbert.errors import IndexMismatch, IndexMissing
+from es_sbert.filesystem import file_lock
+from es_sbert.index import index_meta
+from es_sbert.index.adopt import put_adopted_field
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.load_settings import (
+    BULK_LOAD_SETTINGS,
+    apply_load_settings,
+    restore_load_settings,
+    unrestored_settings,
+)
+from es_sbert.index.mapping import VectorFieldMeta, vector_fields, with_meta_entry
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.index.vector_field import FieldRequest, change_index_type, ensure_vector_field
+from es_sbert.migration.migration_state import (
+    MigrationState,
+    MigrationStateStore,
+    put_migration_state,
+    read_migration_state,
+    read_target_pointer,
+    set_target_pointer,
+)
+
+FINGERPRINT = "a" * 32
+REPLICAS = "2"
+MIGRATION = MigrationState(alias="docs", source="docs-1", source_uuid="u", fields=("embedding",), run="r", copied=(-1,))
+PROGRESS = (7,)
+
+
+def state_of(engine: Engine, index: str) -> IndexState:
+    state = engine.get_index(index)
+    assert state is not None
+    return state
+
+
+def request(name: str, **changed: Any) -> FieldRequest:
+    return FieldRequest(name=name, fingerprint=FINGERPRINT, model_name="m", dimensions=4, **changed)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One of the kinds of changes that es-sbert makes to `_meta`.
+
+    Attributes:
+        run: Makes the change, as a command does; gets a name that no other change has.
+        check: That the change is there.
+        prepare: Called before.
+        part: Changes of one part never run side by side.
+    """
+
+    run: Callable[[Engine, str, str], object]
+    check: Callable[[Engine, str, str], None]
+    prepare: Callable[[Engine, str, str], object] = lambda engine, index, name: None
+    part: str = ""
+
+
+def write_field(engine: Engine, index: str, name: str) -> None:
+    FieldWriter(engine, index, "embedding", name, policy=RetryPolicy(0)).add_to_mapping()
+
+
+def check_written_field(engine: Engine, index: str, name: str) -> None:
+    state = state_of(engine, index)
+    assert name in written_fields(state)
+    assert state.mappings["properties"][name] == {"type": "keyword"}
+
+
+def check_load_noted(engine: Engine, index: str, name: str) -> None:
+    assert unrestored_settings(state_of(engine, index)) == dict.fromkeys(BULK_LOAD_SETTINGS) | {
+        "index.number_of_replicas": REPLICAS
+    }
+    restore_load_settings(engine, index)
+    check_load_restored(engine, index, name)
+
+
+def check_load_restored(engine: Engine, index: str, name: str) -> None:
+    state = state_of(engine, index)
+    assert unrestored_settings(state) is None
+    assert state.settings["index.number_of_replicas"] == REPLICAS
+    assert "index.refresh_interval" not in state.settings
+
+
+def check_field(engine: Engine, index: str, name: str) -> None:
+    assert vector_fields(state_of(engine, index).mappings, index)[name].fingerprint == FINGERPRINT
+
+
+def check_text(engine: Engine, index: str, name: str) -> None:
+    assert vector_fields(state_of(engine, index).mappings, index)["embedding"].text == "{title}"
+
+
+def adopt(engine: Engine, index: str, name: str) -> None:
+    adoptable = read_adoptable_field(engine, index, "plain", TextTemplate.parse("{title}"))
+    put_adopted_field(engine, adoptable, adoptable.meta(FINGERPRINT, "m"))
+
+
+def check_index_type(engine: Engine, index: str, name: str) -> None:
+    state = state_of(engine, index)
+    assert vector_fields(state.mappings, index)[name].index_type == "hnsw"
+    assert state.mappings["properties"][name]["index_options"]["type"] == "hnsw"
+
+
+def check_pointer(engine: Engine, index: str, name: str) -> None:
+    assert read_target_pointer(state_of(engine, index)) == "docs-2"
+
+
+def check_migration(engine: Engine, index: str, name: str) -> None:
+    stored = read_migration_state(state_of(engine, index))
+    assert stored is not None
+    assert stored.run == MIGRATION.run
+
+
+def check_progress(engine: Engine, index: str, name: str) -> None:
+    stored = read_migration_state(state_of(engine, index))
+    assert stored is not None
+    assert stored.copied == PROGRESS
+
+
+def start_migration(engine: Engine, index: str, name: str = "") -> None:
+    put_migration_state(engine, state_of(engine, index), MIGRATION)
+
+
+CHANGES = {
+    "written field": Change(write_field, check_written_field),
+    "load begun": Change(
+        lambda engine, index, name: apply_load_settings(engine, state_of(engine, index)), check_load_noted, part="load"
+    ),
+    "load ended": Change(
+        lambda engine, index, name: restore_load_settings(engine, index),
+        check_load_restored,
+        lambda engine, index, name: apply_load_settings(engine, state_of(engine, index)),
+        part="load",
+    ),
+    "field added": Change(lambda engine, index, name: ensure_vector_field(engine, index, request(name)), check_field),
+    "text set": Change(
+        lambda engine, index, name: ensure_vector_field(engine, index, request("embedding", text="{title}")), check_text
+    ),
+    "field adopted": Change(adopt, lambda engine, index, name: check_field(engine, index, "plain")),
+    "index type": Change(
+        lambda engine, index, name: change_index_type(engine, index, name, "hnsw"),
+        check_index_type,
+        lambda engine, index, name: ensure_vector_field(engine, index, request(name, index_type="flat")),
+    ),
+    "pointer": Change(
+        lambda engine, index, name: set_target_pointer(engine, state_of(engine, index), "docs-2"), check_pointer
+    ),
+    "migration": Change(start_migration, check_migration, part="migration"),
+    "progress": Change(
+        lambda engine, index, name: MigrationStateStore(engine, state_of(engine, index), MIGRATION).write(
+            copied=PROGRESS
+        ),
+        check_progress,
+        start_migration,
+        part="migration",
+    ),
+}
+# Elasticsearch alone changes index types.
+ELASTICSEARCH_ONLY = {"index type"}
+# What erases other changes on OpenSearch; on Elasticsearch, every kind does.
+OPENSEARCH_ERASERS = {"written field", "load begun"}
+
+
+@pytest.fixture(params=["es9", "opensearch"])
+def engine(request: pytest.FixtureRequest, open_engine: Callable[[str], Engine]) -> Engine:
+    return open_engine(request.getfixturevalue(f"{request.param}_url"))
+
+
+@dataclass
+class Place:
+    """An index with a vector field, one of another program, and a `_meta` of a user."""
+
+    engine: Engine
+    index: str
+    initial_meta: Json
+    numbers: Iterator[int]
+
+    def reset(self) -> None:
+        """As at the beginning, but for fields, which cannot be removed."""
+        self.engine.put_settings(self.index, dict.fromkeys(BULK_LOAD_SETTINGS) | {"index.number_of_replicas": REPLICAS})
+        self.engine.put_mapping(self.index, {"_meta": self.initial_meta})
+
+    def new_name(self) -> str:
+        """Of a field that is not there yet."""
+        return f"f{next(self.numbers)}"
+
+    @property
+    def kinds(self) -> list[str]:
+        is_elasticsearch = self.engine.info.engine_type is EngineType.ELASTICSEARCH
+        return [kind for kind in CHANGES if is_elasticsearch or kind not in ELASTICSEARCH_ONLY]
+
+    @property
+    def erasers(self) -> list[str]:
+        is_elasticsearch = self.engine.info.engine_type is EngineType.ELASTICSEARCH
+        return [kind for kind in self.kinds if is_elasticsearch or kind in OPENSEARCH_ERASERS]
+
+
+@pytest.fixture
+def place(engine: Engine, fresh_index: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(index_meta, "_MAX_PAUSE_SECONDS", 0.0)
+    index = fresh_index(engine.info.url)
+    ensure_vector_field(engine, index, request("embedding"), shards=1, replicas=int(REPLICAS))
+    state = state_of(engine, index)
+    meta = state.mappings["_meta"] | {"owner": {"team": "search"}}
+    meta["es_sbert"] = meta["es_sbert"] | {"later": {"version": 2}}
+    engine.put_mapping(index, {"_meta": meta, "properties": {"plain": state.mappings["properties"]["embedding"]}})
+    return Place(engine, index, meta, iter(range(1000)))
+
+
+class Intercepted:
+    """An engine whose first change of a mapping is made by a function of the test.
+
+    Args:
+        put: Gets the change, which it has to make.
+    """
+
+    def __init__(self, engine: Engine, put: Callable[[Callable[[], None]], None]) -> None:
+        self._engine, self._put, self.puts = engine, put, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def put_mapping(self, name: str, body: Json) -> None:
+        self.puts += 1
+        if self.puts == 1:
+            self._put(lambda: self._engine.put_mapping(name, body))
+        else:
+            self._engine.put_mapping(name, body)
+
+
+@pytest.mark.parametrize("erased", CHANGES)
+def test_change_that_another_machine_erases_is_made_again(
+    place: Place, erased: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if erased not in place.kinds:
+        pytest.skip("not possible on this engine")
+    for eraser in place.erasers:
+        first, second = CHANGES[erased], CHANGES[eraser]
+        if erased != eraser and first.part and first.part == second.part:
+            continue
+        place.reset()
+        names = place.new_name(), place.new_name()
+        first.prepare(place.engine, place.index, names[0])
+        if second.prepare is not first.prepare or not first.part:
+            second.prepare(place.engine, place.index, names[1])
+
+        def put_inside(put_first: Callable[[], None], second: Change = second, name: str = names[1]) -> None:
+            """The other machine has read the mapping before this change, and writes after it."""
+
+            def put_both(put_second: Callable[[], None]) -> None:
+                put_first()
+                put_second()
+
+            with monkeypatch.context() as patch:
+                patch.setenv("ES_SBERT_CACHE", str(tmp_path / "of-the-other-machine"))
+                other = Intercepted(place.engine, put_both)
+                second.run(other, place.index, name)  # type: ignore[arg-type]
+                assert other.puts >= 1
+
+        one = Intercepted(place.engine, put_inside)
+        first.run(one, place.index, names[0])  # type: ignore[arg-type]
+        assert one.puts >= 1
+        meta = state_of(place.engine, place.index).mappings["_meta"]
+        assert meta["owner"] == {"team": "search"}, eraser
+        assert meta["es_sbert"]["later"] == {"version": 2}, eraser
+        first.check(place.engine, place.index, names[0])
+        if first is not second or not first.part:
+            second.check(place.engine, place.index, names[1])
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_processes_of_one_machine_change_the_mapping_one_after_the_other(
+    place: Place, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if kind not in place.kinds:
+        pytest.skip("not possible on this engine")
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
+    place.reset()
+    change, names = CHANGES[kind], (place.new_name(), place.new_name())
+    change.prepare(place.engine, place.index, names[0])
+    later = Intercepted(place.engine, lambda put: put())
+    thread = threading.Thread(target=write_field, args=(later, place.index, names[1]))
+
+    def put_inside(put: Callable[[], None]) -> None:
+        thread.start()
+        thread.join(0.2)  # without a lock it writes now
+        put()
+
+    one = Intercepted(place.engine, put_inside)
+    change.run(one, place.index, names[0])  # type: ignore[arg-type]
+    thread.join()
+    change.check(place.engine, place.index, names[0])
+    check_written_field(place.engine, place.index, names[1])
+    assert later.puts == 1  # nobody had erased it
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Dying:
+    """An engine whose process is killed at one of the requests that change the index.
+
+    Args:
+        steps: Requests before that.
+        is_answered: Whether the engine still executes the request.
+    """
+
+    def __init__(self, engine: Engine, steps: int, *, is_answered: bool) -> None:
+        self._engine, self._steps, self._is_answered = engine, steps, is_answered
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._engine, name)
+        if name not in ("put_mapping", "put_settings"):
+            return method
+
+        def call(*arguments: Any) -> Any:
+            self._steps -= 1
+            if self._steps >= 0:
+                return method(*arguments)
+            if self._is_answered:
+                method(*arguments)
+            raise Killed
+
+        return call
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_same_command_completes_a_killed_one(place: Place, kind: str) -> None:
+    if kind not in place.kinds:
+        pytest.skip("not possible on this engine")
+    change = CHANGES[kind]
+    for steps in range(3):
+        for is_answered in (False, True):
+            place.reset()
+            name = place.new_name()
+            change.prepare(place.engine, place.index, name)
+            with suppress(Killed):
+                change.run(Dying(place.engine, steps, is_answered=is_answered), place.index, name)  # type: ignore[arg-type]
+            change.run(place.engine, place.index, name)
+            change.check(place.engine, place.index, name)
+            assert state_of(place.engine, place.index).mappings["_meta"]["owner"] == {"team": "search"}
+
+
+def add_entry(state: IndexState) -> Json | None:
+    meta = state.mappings["_meta"]
+    return None if "new" in meta["es_sbert"] else {"_meta": with_meta_entry(meta, "new", 1)}
+
+
+def test_program_that_keeps_replacing_meta_is_reported(place: Place) -> None:
+    class Replacing(Intercepted):
+        def put_mapping(self, name: str, body: Json) -> None:
+            super().put_mapping(name, body)
+            place.engine.put_mapping(name, {"_meta": place.initial_meta})
+
+    with pytest.raises(IndexMismatch, match="has lost a change 8 times: another program replaces `_meta`") as error:
+        update_mapping(Replacing(place.engine, lambda put: put()), state_of(place.engine, place.index), add_entry)  # type: ignore[arg-type]
+    assert "let it keep the key `es_sbert`" in error.value.remedy
+
+
+def test_mapping_is_changed_without_a_lock_file(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "file"))
+    with caplog.at_level("INFO"):
+        update_mapping(place.engine, state_of(place.engine, place.index), add_entry)
+    assert f"changing the mapping of {place.index} without a lock" in caplog.text
+
+
+def test_process_that_never_releases_the_lock_is_not_waited_for(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path))
+    monkeypatch.setattr(index_meta, "_LOCK_SECONDS", 0.05)
+    state = state_of(place.engine, place.index)
+    (tmp_path / "locks").mkdir()
+    with file_lock(tmp_path / "locks" / f"mapping-{state.settings['index.uuid']}.lock", lambda: None):
+        changed = update_mapping(place.engine, state, add_entry)
+    assert changed.mappings["_meta"]["es_sbert"]["new"] == 1
+
+
+def test_deleted_or_replaced_index_is_reported(place: Place) -> None:
+    state = state_of(place.engine, place.index)
+    place.engine.delete_index(place.index)
+    with pytest.raises(IndexMissing, match="was deleted since it was read"):
+        update_mapping(place.engine, state, add_entry)
+    place.engine.create_index(place.index, {})
+    with pytest.raises(IndexMismatch, match="was replaced since it was read"):
+        update_mapping(place.engine, state, add_entry)
+
+
+def test_fields_of_two_models_are_not_mixed(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that adds a field while another adds it for another model is refused, and erases nothing."""
+    place.reset()
+    name = place.new_name()
+    other = FieldRequest(name=name, fingerprint="b" * 32, model_name="other", dimensions=4)
+
+    def put_inside(put: Callable[[], None]) -> None:
+        put()
+        with monkeypatch.context() as patch:
+            patch.setenv("ES_SBERT_CACHE", str(tmp_path))
+            with pytest.raises(IndexMismatch, match="holds vectors of the model"):
+                ensure_vector_field(place.engine, place.index, other)
+
+    ensure_vector_field(Intercepted(place.engine, put_inside), place.index, request(name))  # type: ignore[arg-type]
+    check_field(place.engine, place.index, name)
+
+
+def test_load_that_found_settings_of_a_load_does_not_keep_them(place: Place) -> None:
+    """The note of the first load was erased, so the second one noted the settings of the first."""
+    place.reset()
+    before = apply_load_settings(place.engine, state_of(place.engine, place.index))
+    place.engine.put_mapping(place.index, {"_meta": place.initial_meta})
+    apply_load_settings(place.engine, state_of(place.engine, place.index))
+    restore_load_settings(place.engine, place.index, before)
+    check_load_restored(place.engine, place.index, "")
+
+
+def test_field_meta_of_adoption_keeps_model(place: Place) -> None:
+    """Two processes that adopt a field with two models: the second is refused."""
+    adoptable = read_adoptable_field(place.engine, place.index, "plain", TextTemplate.parse("{title}"))
+    put_adopted_field(place.engine, adoptable, adoptable.meta(FINGERPRINT, "m"))
+    other: VectorFieldMeta = adoptable.meta("b" * 32, "other")
+    with pytest.raises(IndexMismatch, match="holds vectors of the model 'm'"):
+        put_adopted_field(place.engine, adoptable, other)

@@ -1,0 +1,72 @@
+"""The changes of `_meta.es_sbert`: each touches its own part, and is none once it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.analysis.field_writer import plan_written_field
+from es_sbert.engines.engine import IndexState, Json
+from es_sbert.index import index_meta
+from es_sbert.index.load_settings import plan_load_note
+from es_sbert.index.mapping import read_meta_entry, with_meta_entry
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
+
+PLANS: dict[str, Callable[[IndexState], Json | None]] = {
+    "load": lambda state: plan_load_note(state, "r"),
+    "written_fields": lambda state: plan_written_field(state, "a.b", []),
+}
+
+
+@pytest.mark.parametrize("part", PLANS)
+@given(foreign=objects, others=objects)
+def test_change_keeps_what_belongs_to_others(part: str, foreign: Json, others: Json) -> None:
+    meta = foreign | {"es_sbert": others}
+    state = IndexState("docs", {"_meta": meta}, {})
+    body = PLANS[part](state)
+    assert body is not None
+    changed = body["_meta"]
+    assert {key: value for key, value in changed.items() if key != "es_sbert"} == foreign
+    assert {key: value for key, value in changed["es_sbert"].items() if key != part} == others
+    assert PLANS[part](IndexState("docs", {**state.mappings, **body}, {})) is None
+
+
+def test_fields_of_other_analyses_stay_in_the_list() -> None:
+    """Read from the mapping as it is, not as it was when the analysis began."""
+    properties = {"cluster": {"type": "keyword"}}
+    mappings = {"_meta": {"es_sbert": {"written_fields": ["cluster"]}}, "properties": properties}
+    assert plan_written_field(IndexState("docs", mappings, {}), "duplicate_of", []) == {
+        "properties": {"duplicate_of": {"type": "keyword"}},
+        "_meta": {"es_sbert": {"written_fields": ["cluster", "duplicate_of"]}},
+    }
+    assert plan_written_field(IndexState("docs", mappings, {}), "cluster", []) is None
+    declared = plan_written_field(IndexState("docs", {"properties": properties}, {}), "cluster", [])
+    assert declared == {"_meta": {"es_sbert": {"written_fields": ["cluster"]}}}
+
+
+def test_entry_without_value_is_removed() -> None:
+    meta = {"owner": 1, "es_sbert": {"fields": {}, "load": {}}}
+    assert with_meta_entry(meta, "load", None) == {"owner": 1, "es_sbert": {"fields": {}}}
+
+
+@pytest.mark.parametrize("mappings", [{}, {"_meta": {}}, {"_meta": {"es_sbert": {}}}, {"_meta": {"es_sbert": []}}])
+def test_missing_entry_is_none(mappings: dict[str, Any]) -> None:
+    assert read_meta_entry(mappings, "load") is None
+
+
+def test_pause_exceeds_a_write_and_grows_with_each_conflict() -> None:
+    for seconds in (0.0, 0.01, 0.5):
+        pauses = [index_meta._pause(seconds, writes) for writes in range(8) for _ in range(20)]
+        assert min(pauses) >= max(0.05, 2 * seconds)
+        assert max(pauses) <= 10
+        assert min(pauses[-20:]) > max(pauses[:20])
