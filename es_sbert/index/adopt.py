@@ -96,12 +96,17 @@ def adopt_vectors(
         # Documents that were written since the last refresh count too, where this user may refresh.
         engine.refresh(name)
     documents = engine.count(name)
-    with_vector = engine.count(name, {"exists": {"field": adoptable.name}})
-    waiting = engine.count(name, without_metadata_query(adoptable.name))
+    has_vector: Json = {"exists": {"field": adoptable.name}}
+    sampled = without_metadata_query(adoptable.name)
+    with_vector, waiting = engine.count(name, has_vector), engine.count(name, sampled)
     if not waiting:
-        raise _nothing_to_adopt_error(adoptable, with_vector)
-    report(f"comparing {min(settings.sample, waiting):,} of {waiting:,} vectors with those of {info.model}")
-    check = check_sample(engine, adoptable, encoder, settings)
+        if adoptable.stored is not None or not with_vector:
+            raise _nothing_to_adopt_error(adoptable, with_vector)
+        # The mapping alone has forgotten the field: another program has replaced `_meta`.
+        sampled = has_vector
+    compared = waiting or with_vector
+    report(f"comparing {min(settings.sample, compared):,} of {compared:,} vectors with those of {info.model}")
+    check = check_sample(engine, adoptable, sampled, encoder, settings)
     found = AdoptionReport(
         name, adoptable.name, adoptable.meta(info.fingerprint, info.model), documents, with_vector, waiting, check
     )
@@ -143,15 +148,18 @@ def put_adopted_field(engine: Engine, adoptable: AdoptableField, meta: VectorFie
 
 
 def check_sample(
-    engine: Engine, adoptable: AdoptableField, encoder: Encoder, settings: AdoptionSettings
+    engine: Engine, adoptable: AdoptableField, query: Json, encoder: Encoder, settings: AdoptionSettings
 ) -> SampleCheck:
     """Compare documents taken at random.
+
+    Args:
+        query: See `read_sample`.
 
     Raises:
         IndexMismatch: none of them has a text.
         EngineError: the engine failed.
     """
-    sample = read_sample(engine, adoptable, settings.sample, settings.seed)
+    sample = read_sample(engine, adoptable, query, settings.sample, settings.seed)
     if not sample.documents:
         raise _no_text_error(adoptable, sample.without_text, sample.unreadable)
     compared = list(compare_vectors(encoder, sample.documents, adoptable.name))
@@ -163,9 +171,11 @@ def check_sample(
 def _nothing_to_adopt_error(adoptable: AdoptableField, with_vector: int) -> IndexMismatch:
     name = adoptable.state.name
     if not with_vector:
+        # A field of another program is refused by a load.
+        other = "" if adoptable.stored is not None else " --vector-field OTHER"
         return IndexMismatch(
             f"no document of {name} has a vector in {adoptable.name}",
-            f"Embed them: `es-sbert ingest --index {name} --text-field FIELD`.",
+            f"Embed them: `es-sbert ingest --index {name}{other} --text-field FIELD`.",
         )
     return IndexMismatch(
         f"{adoptable.where} is es-sbert's already: all {with_vector:,} vectors in it have metadata",

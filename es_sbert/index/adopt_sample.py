@@ -164,18 +164,19 @@ def without_metadata_query(vector_field: str) -> Json:
     return {"bool": {"filter": [{"exists": {"field": vector_field}}], "must_not": [named]}}
 
 
-def read_sample(engine: Engine, adoptable: AdoptableField, count: int, seed: int) -> TextPage:
-    """Documents that are still to be adopted, at random, with their vectors.
+def read_sample(engine: Engine, adoptable: AdoptableField, query: Json, count: int, seed: int) -> TextPage:
+    """Documents at random, with their vectors.
 
     A seed gives the same documents as long as the index is at rest.
 
     Args:
+        query: Which documents may be taken; each has a vector.
         count: How many; an index returns no more than its `index.max_result_window`.
 
     Raises:
         EngineError: the engine failed.
     """
-    query = random_order_query(without_metadata_query(adoptable.name), seed)
+    query = random_order_query(query, seed)
     source = engine.info.source_with_vectors([adoptable.name, *adoptable.template.fields])
     # By key: where somebody writes to the index, a document may come in two pages.
     found: dict[DocumentKey, Json] = {}

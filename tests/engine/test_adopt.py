@@ -416,6 +416,20 @@ def test_passage_field_is_refused(engine: Engine, index_name: str, tiny: Encoder
     assert f"`es-sbert ingest --index {index_name} --vector-field OTHER --passages 256" in caught.value.remedy
 
 
+def test_field_that_the_mapping_has_forgotten_is_adopted_again(engine: Engine, plain: str, tiny: Encoder) -> None:
+    """Another program has replaced `_meta`; every document still has its metadata."""
+    run(engine, plain, tiny)
+    before, documents_before = mapping(engine, plain), contents(engine.info.url, plain)
+    engine.put_mapping(plain, {"_meta": {"owner": "app"}})
+    report = run(engine, plain, tiny)
+    assert (report.check.is_accepted, report.without_metadata, report.exit_code) == (True, 0, 0)
+    after = mapping(engine, plain)
+    assert after["_meta"] == {"owner": "app", "es_sbert": before["_meta"]["es_sbert"]}
+    assert contents(engine.info.url, plain) == documents_before
+    with pytest.raises(IndexMismatch, match="is es-sbert's already"):
+        run(engine, plain, tiny)
+
+
 def test_wrong_names_are_refused_with_suggestions(
     engine: Engine, plain: str, tiny: Encoder, fresh_index: Callable[[str], str]
 ) -> None:
