@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from es_sbert.bundle.bundle import cache_folder
 from es_sbert.config import split_addresses
 from es_sbert.engines.engine import Engine, IndexState, Json
+from es_sbert.engines.retry import Retrier
 from es_sbert.errors import IndexMismatch, IndexMissing, OutputError, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.index.index_meta import update_mapping
@@ -185,10 +186,12 @@ class MigrationStateStore:
     Args:
         target: The new index.
         state: The state as this process knows it.
+        retrying: Retries each change.
     """
 
-    def __init__(self, engine: Engine, target: IndexState, state: MigrationState) -> None:
+    def __init__(self, engine: Engine, target: IndexState, state: MigrationState, retrying: Retrier) -> None:
         self._engine = engine
+        self._retrying = retrying
         self._target = target
         self._is_deferred = False
         self.state = state
@@ -234,7 +237,7 @@ class MigrationStateStore:
             return {"_meta": with_migration_state(target.mappings.get("_meta", {}), state)}
 
         try:
-            update_mapping(self._engine, self._target, plan, recheck=recheck)
+            self._retrying(lambda: update_mapping(self._engine, self._target, plan, recheck=recheck))
         except IndexMissing as error:
             raise taken_over_error(self._target.name) from error
 
@@ -244,7 +247,7 @@ class MigrationStateStore:
         Raises:
             EngineError: the engine failed.
         """
-        target = self._engine.get_index(self._target.name)
+        target = self._retrying(lambda: self._engine.get_index(self._target.name))
         stored = None if target is None else read_migration_state(target)
         return stored is not None and stored.run == self.state.run
 

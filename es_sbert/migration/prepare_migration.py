@@ -206,12 +206,13 @@ def prepare_migration(
         IndexMissing, IndexMismatch, UsageError: what is asked for cannot be done; nothing was changed.
         EngineError: the engine failed.
     """
-    model = encoder.info
-    engine = cast(Engine, RetryingEngine(engine, retrying))
+    model, plain = encoder.info, engine
+    # For what is read. Changes are retried as a whole, on the engine itself.
+    engine = cast(Engine, RetryingEngine(plain, retrying))
     index, state = find_migration(engine, wanted.alias)
     if state is not None and state.phase is MigrationPhase.CLOSING:
         _check_same_migration(index, state, wanted, model, None if wanted.text is None else wanted.text.template)
-        return _resume_migration(engine, index, state, engine.get_index(state.source), retrying)
+        return _resume_migration(plain, index, state, engine.get_index(state.source), retrying)
     _check_not_data_stream(index, model)
     stored = read_vector_field(engine, index.name, wanted.vector_field).meta
     name = wanted.name or new_index_name(wanted.alias, model.fingerprint, index.name)
@@ -222,8 +223,8 @@ def prepare_migration(
         text = stored.text if wanted.text is None else wanted.text.template
         _check_same_migration(begun, state, wanted, model, text)
         _check_source_index(engine, index, wanted, model)
-        retrying(lambda: set_target_pointer(engine, index, begun.name))
-        return _resume_migration(engine, begun, state, index, retrying)
+        retrying(lambda: set_target_pointer(plain, index, begun.name))
+        return _resume_migration(plain, begun, state, index, retrying)
     _check_change_requested(index, stored, wanted, model)
     _check_source_index(engine, index, wanted, model)
     there = engine.get_index(name)
@@ -233,7 +234,7 @@ def prepare_migration(
     _check_migration_privileges(engine, index.name, wanted.alias, name)
     if wanted.text is not None:
         check_template_fields(engine, index, wanted.text)
-    return _begin_migration(engine, index, wanted, encoder, name, retrying)
+    return _begin_migration(plain, index, wanted, encoder, name, retrying)
 
 
 def _check_migration_privileges(engine: Engine, source: str, alias: str, target: str) -> None:
@@ -294,12 +295,14 @@ def _begin_migration(
     # The pointer first: an index without a pointer would block the next run.
     retrying(lambda: set_target_pointer(engine, source, name))
     retrying(lambda: _create_target(engine, name, body, state.run))
-    target = require_index(engine, name)
+    target = retrying(lambda: require_index(engine, name))
     # Again: another machine may have erased the pointer since.
     retrying(lambda: set_target_pointer(engine, source, name))
     # Replicas stay: the new index must survive the loss of a node as the old one does.
     retrying(lambda: apply_load_settings(engine, target, keep_replicas=True))
-    return PreparedMigration(source, target, fields, MigrationStateStore(engine, target, state), resumed=False)
+    return PreparedMigration(
+        source, target, fields, MigrationStateStore(engine, target, state, retrying), resumed=False
+    )
 
 
 def _create_target(engine: Engine, name: str, body: Json, run: str) -> None:
@@ -321,7 +324,7 @@ def _resume_migration(
     retrying(lambda: put_migration_state(engine, target, taken))
     if source is not None and source.settings["index.uuid"] != state.source_uuid:
         source = None
-    state_store = MigrationStateStore(engine, target, taken)
+    state_store = MigrationStateStore(engine, target, taken, retrying)
     return PreparedMigration(source, target, _migrated_fields(target, taken), state_store, resumed=True)
 
 

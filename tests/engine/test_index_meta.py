@@ -13,7 +13,7 @@ import pytest
 
 from es_sbert.analysis.field_writer import FieldWriter, written_fields
 from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
-from es_sbert.engines.retry import RetryPolicy
+from es_sbert.engines.retry import RetryPolicy, without_retries
 from es_sbert.errors import IndexMismatch, IndexMissing
 from es_sbert.filesystem import file_lock
 from es_sbert.index import index_meta
@@ -161,9 +161,9 @@ CHANGES = {
     ),
     "migration": Change(start_migration, check_migration, part="migration"),
     "progress": Change(
-        lambda engine, index, name: MigrationStateStore(engine, state_of(engine, index), MIGRATION).write(
-            copied=PROGRESS
-        ),
+        lambda engine, index, name: MigrationStateStore(
+            engine, state_of(engine, index), MIGRATION, without_retries
+        ).write(copied=PROGRESS),
         check_progress,
         start_migration,
         part="migration",
