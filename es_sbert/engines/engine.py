@@ -31,6 +31,7 @@ from es_sbert.errors import (
     EngineUnreachable,
     EsSbertError,
     IndexMismatch,
+    IndexMissing,
     RequestFailed,
 )
 
@@ -131,6 +132,10 @@ class IndexState:
         """The filter of this alias; None where it has none, or the name is no alias."""
         filter: Json | None = self.aliases.get(name, {}).get("filter")
         return filter
+
+    def has_search_routing(self, name: str) -> bool:
+        """Whether searches by this name ask a part of the shards only."""
+        return self.aliases.get(name, {}).get("search_routing") is not None
 
     def alias_routing(self, alias: str) -> str | None:
         """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""
@@ -519,6 +524,30 @@ class Engine(ABC):
         }
         hits: list[Json] = self.search_shard(name, shard, body, node)["hits"]["hits"]
         return hits
+
+    def searched_shards(self, name: str) -> list[int]:
+        """Numbers of the shards that a search by this name asks, which the routing of an alias may limit.
+
+        Args:
+            name: An index, or an alias of one.
+
+        Raises:
+            IndexMissing: there is no such name.
+            RequestFailed: a shard has no active copy.
+        """
+        state = self.get_index(name)
+        if state is None:
+            raise IndexMissing(
+                f"there is no index {name} ({self.info.label} at {self.info.url})",
+                "Check the name: `GET _cat/indices` lists them.",
+            )
+        if not state.has_search_routing(name):
+            return list(range(state.shards))
+        path = f"/{quote_index_name(name)}/_search_shards"
+        groups = self._request("GET", path)["shards"]
+        if not all(groups):
+            raise missing_shards_error(f"{self.info.label} at {self.info.url}", f"GET {path}", name, [], len(groups))
+        return sorted({int(copies[0]["shard"]) for copies in groups})
 
     def search_shard(self, name: str, shard: int, body: Json, node: str = "") -> Json:
         """`_search` of one shard.

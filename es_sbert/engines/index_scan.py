@@ -105,10 +105,10 @@ def scan_index(
         "seq_no_primary_term": True,
         "track_total_hits": False,
     }
-    uuids = retrying(lambda: _index_uuids(engine, name))
+    uuids = retrying(lambda: engine.index_uuids(name))
     if slice is None:
-        shards = retrying(lambda: _count_shards(engine, name))
-        readers = (_ShardReader(engine, name, uuids, shard, request, retrying) for shard in range(shards))
+        shards = retrying(lambda: engine.searched_shards(name))
+        readers = (_ShardReader(engine, name, uuids, shard, request, retrying) for shard in shards)
     else:
         readers = (
             _ShardReader(engine, name, uuids, snapshot.shard, request, retrying, snapshot, slice.bounds(snapshot))
@@ -126,10 +126,10 @@ def open_snapshots(engine: Engine, name: str, retrying: Retrier) -> tuple[ShardS
         IndexMissing: no such index.
         EngineError: the engine failed.
     """
-    count = retrying(lambda: _count_shards(engine, name))
+    shards = retrying(lambda: engine.searched_shards(name))
     snapshots: list[ShardSnapshot] = []
     try:
-        for shard in range(count):
+        for shard in shards:
             snapshots.append(retrying(lambda shard=shard: _open_snapshot(engine, name, shard)))  # type: ignore[misc]
     except BaseException:
         close_snapshots(engine, snapshots)
@@ -152,27 +152,6 @@ def _open_snapshot(engine: Engine, name: str, shard: int) -> ShardSnapshot:
         engine.close_point_in_time(point_in_time)
         raise
     return ShardSnapshot(shard, point_in_time, int(hits[0]["sort"][0]) if hits else -1)
-
-
-def _count_shards(engine: Engine, name: str) -> int:
-    state = engine.get_index(name)
-    if state is None:
-        raise _index_missing(engine, name)
-    return state.shards
-
-
-def _index_uuids(engine: Engine, name: str) -> dict[str, str]:
-    uuids = engine.index_uuids(name)
-    if not uuids:
-        raise _index_missing(engine, name)
-    return uuids
-
-
-def _index_missing(engine: Engine, name: str) -> IndexMissing:
-    return IndexMissing(
-        f"there is no index {name} ({engine.info.label} at {engine.info.url})",
-        "Check the name: `GET _cat/indices` lists them.",
-    )
 
 
 class _ShardReader:

@@ -15,6 +15,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
+from es_sbert.ingest.backfill import IndexWatcher, _SeenWrites
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from tests.engine.ingest_support import (
@@ -27,6 +28,7 @@ from tests.engine.ingest_support import (
     vector_of,
     write_jsonl,
 )
+from tests.faulty_proxy import Exchange, FaultyProxy
 
 PATIENCE = 180.0  # seconds
 
@@ -88,6 +90,11 @@ def send(engine: Engine, index: str, *lines: dict[str, Any]) -> None:
     assert all(result.ok for result in results), results
 
 
+def put(engine: Engine, index: str, text: str, *ids: str) -> None:
+    """Documents of one text."""
+    send(engine, index, *(line for key in ids for line in ({"index": {"_id": key}}, {"text": text})))
+
+
 def test_every_write_gets_a_vector(engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path) -> None:
     dead = tmp_path / "dead"
     documents = {document["id"]: document for document in sentences(30)}
@@ -134,6 +141,143 @@ def test_every_write_gets_a_vector(engine_url: str, index_name: str, encoder: En
     assert summary.unchanged == 20
     assert summary.indexed >= 12
     assert "d6" not in contents(engine_url, index_name)
+
+
+def test_watch_waits_for_a_shard_that_is_missing_in_the_statistics(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    """A shard without an active primary is left out there: the numbers of the others are not taken for its."""
+    lost: list[str] = []
+
+    def lose_a_shard(exchange: Exchange) -> tuple[int, bytes]:
+        status, body = exchange.forward()
+        if "/_stats" in exchange.path and lost and status == 200:
+            answer = orjson.loads(body)
+            for state in answer["indices"].values():
+                state["shards"].pop("0")
+            answer["_shards"]["total"] -= 1
+            lost.append("answer")
+            return status, orjson.dumps(answer)
+        return status, body
+
+    with open_engine(engine_url) as engine, FaultyProxy(engine_url, always=lose_a_shard, paths="") as proxy:
+        engine.create_index(index_name, {"settings": {"number_of_shards": 3, "number_of_replicas": 0}})
+        send(
+            engine, index_name, *(line for n in range(30) for line in ({"index": {"_id": f"a{n}"}}, {"text": "a man"}))
+        )
+
+        def embedded() -> set[str]:
+            return {key for key, source in contents(engine_url, index_name).items() if source.get("embedding")}
+
+        with watching(proxy.url, tiny, index_name, tmp_path / "dead") as (done, _):
+            until(lambda: len(embedded()) == 30, done)
+            lost.append("shard 0")
+            send(
+                engine,
+                index_name,
+                *(line for n in range(60) for line in ({"index": {"_id": f"b{n}"}}, {"text": "cat"})),
+            )
+            until(lambda: len(lost) > 3, done)
+            lost.clear()
+            send(engine, index_name, {"index": {"_id": "c"}}, {"text": "a dog"})
+            until(lambda: len(embedded()) == 91, done)
+    [summary] = done
+    assert isinstance(summary, LoadReport)
+    assert (summary.lacking, summary.exit_code) == (0, 0)
+    assert summary.retries
+    assert any("every document that was seen has its vector" in line for line in summary.lines())
+
+
+def test_watch_finds_and_embeds_documents_that_it_has_missed(
+    engine_url: str,
+    index_name: str,
+    tiny: Encoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Writes are made to count as seen without being read, which must never happen."""
+    monkeypatch.setattr("es_sbert.ingest.backfill.CHECK_SECONDS", 0.5)
+    missed: list[str] = []
+    is_quiet = threading.Event()
+    has_changes = IndexWatcher.has_changes
+
+    def skip(watcher: IndexWatcher) -> bool:
+        changed = has_changes(watcher)
+        if changed and is_quiet.is_set() and not missed:
+            missed.append("writes")
+            watcher._seen = {shard: _SeenWrites.of(state) for shard, state in watcher._latest.items()}
+            return False
+        return changed
+
+    monkeypatch.setattr(IndexWatcher, "has_changes", skip)
+    with open_engine(engine_url) as engine, caplog.at_level("INFO", "es_sbert"):
+        engine.create_index(index_name, {})
+        put(engine, index_name, "a dog", "first")
+        send(engine, index_name, {"index": {"_id": "empty"}}, {"text": " "})
+        with watching(engine_url, tiny, index_name, tmp_path / "dead") as (done, rounds):
+            until(lambda: rounds.begun > 5, done)  # the watch has seen its own writes
+            is_quiet.set()
+            send(engine, index_name, {"index": {"_id": "x"}}, {"text": "a man"}, {"index": {"_id": "no"}}, {"other": 1})
+            until(lambda: bool(contents(engine_url, index_name)["x"].get("embedding")), done)
+    [summary] = done
+    assert isinstance(summary, LoadReport)
+    assert missed
+    assert (summary.lacking, summary.indexed, summary.exit_code) == (0, 2, 0)
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert "watch_missed" in events
+
+
+def test_watch_reports_documents_that_lack_a_vector_at_its_end(
+    es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, has_changes = fresh_index(es9_url), IndexWatcher.has_changes
+
+    def skip(watcher: IndexWatcher) -> bool:
+        has_changes(watcher)
+        watcher._seen = {shard: _SeenWrites.of(state) for shard, state in watcher._latest.items()}
+        return False
+
+    monkeypatch.setattr(IndexWatcher, "has_changes", skip)
+    with open_engine(es9_url) as engine:
+        engine.create_index(index, {})
+        with watching(es9_url, tiny, index, tmp_path / "dead") as (done, rounds):
+            send(engine, index, {"index": {"_id": "x"}}, {"text": "a man"}, {"index": {"_id": "y"}}, {"text": "a cat"})
+            seen = rounds.begun
+            until(lambda: rounds.begun > seen + 3, done)
+    [summary] = done
+    assert isinstance(summary, LoadReport)
+    assert (summary.lacking, summary.exit_code) == (2, 1)
+    assert f"2 documents that were seen lack a vector: `es-sbert ingest --index {index}` embeds them" in summary.lines()
+
+
+def test_rejected_documents_of_a_watch_are_not_embedded_again(
+    es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document that the engine refuses with its vector lacks one for good: it is one dead letter, not one a check."""
+    monkeypatch.setattr("es_sbert.ingest.backfill.CHECK_SECONDS", 0.0)
+    index = fresh_index(es9_url)
+
+    with open_engine(es9_url) as engine, FaultyProxy(es9_url, paths="") as proxy:
+        engine.create_index(index, {})
+        with watching(proxy.url, tiny, index, tmp_path / "dead") as (done, rounds):
+            proxy.always = lambda exchange: (
+                refuse_without_writing(exchange, index) if "/_bulk" in exchange.path else exchange.forward()
+            )
+            send(engine, index, {"index": {"_id": "x"}}, {"text": "a man"})
+            until(lambda: bool(letters(tmp_path / "dead")), done)
+            seen = rounds.begun
+            until(lambda: rounds.begun > seen + 3, done)
+    [summary] = done
+    assert isinstance(summary, LoadReport)
+    assert len(letters(tmp_path / "dead")) == 1
+    assert (summary.dead, summary.lacking) == (1, 0)
+
+
+def refuse_without_writing(exchange: Exchange, index: str) -> tuple[int, bytes]:
+    error = {"type": "document_parsing_exception", "reason": "refused by the test"}
+    answer = {"items": [{"update": {"_id": "x", "_index": index, "status": 400, "error": error}}]}
+    return 200, orjson.dumps(answer)
 
 
 def test_watch_on_filtered_alias_embeds_only_its_documents(

@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "mget_sources": lambda engine, index: engine.mget_sources(index, ["1", "2"], source_includes=["n"]),
     "mget": lambda engine, index: engine.mget(index, [("1", None), ("2", None)], source_includes=["n"]),
     "search": lambda engine, index: engine.search(index, {"size": 1}),
+    "searched_shards": lambda engine, index: engine.searched_shards(f"{index}-routed"),
     "search_shard": lambda engine, index: engine.search_shard(index, 0, {"size": 1}),
     "multi_search": lambda engine, index: engine.multi_search(index, [{"size": 1}, {"size": 0}]),
     "read_changes": lambda engine, index: engine.read_changes(
@@ -111,6 +112,8 @@ def without_parts(answer: Json) -> Iterator[tuple[str, Json]]:
             "a document could not be looked up",
             changed(lambda partial: partial["docs"].__setitem__(0, {"_index": "docs", "_id": "1", "error": error})),
         )
+    if isinstance(answer.get("shards"), list):
+        yield "a shard has no active copy", changed(lambda partial: partial["shards"].append([]))
     for number, response in enumerate(answer.get("responses", ())):
         for what, partial in without_parts(response):
             yield what, changed(lambda whole, n=number, p=partial: whole["responses"].__setitem__(n, p))  # type: ignore[misc]
@@ -130,6 +133,7 @@ def index(engine: Engine, index_name: str) -> str:
     else:
         properties["vector"] = {"type": "dense_vector", "dims": 2, "index_options": {"type": "hnsw"}}
     engine.create_index(index_name, {"settings": settings, "mappings": {"properties": properties}})
+    engine.update_aliases([{"add": {"index": index_name, "alias": f"{index_name}-routed", "routing": "r"}}])
     lines: list[Json] = []
     for number in range(8):
         lines += [{"index": {"_id": str(number)}}, {"n": number, "vector": [1.0, number]}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, Json
-from es_sbert.errors import EngineUnreachable, IndexMismatch, RequestFailed
+from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, remove_leftover_block, roll_back
+from es_sbert.migration.migrate import MAX_HOLDS
 from tests.engine.migration.support import Overheard, Place, document, everything, make_place
 
 
@@ -227,6 +229,101 @@ def test_read_only_index_stays_read_only(place: Place, encoders: tuple[Encoder, 
     assert place.migrate(encoders[1]).finished
     place.assert_holds(everything(), encoders[1])
     place.write({"x": document(700)})
+
+
+class SlowHold(Overheard):
+    """An engine on which each of some holds takes too long.
+
+    Args:
+        holds: How many of them.
+    """
+
+    def __init__(self, engine: Engine, place: Place, holds: int) -> None:
+        super().__init__(engine)
+        self._place = place
+        self._holds = holds
+        self.begun = 0
+
+    def block_writes(self, name: str, timeout: float) -> None:
+        self._engine.block_writes(name, timeout)
+        self.begun += 1
+
+    def flush(self, name: str) -> None:
+        self._engine.flush(name)
+
+    def refresh(self, name: str) -> None:
+        self._engine.refresh(name)
+        if self.begun <= self._holds and is_blocked(self._place):
+            time.sleep(1.2)
+
+
+def test_hold_is_ended_after_its_time_and_tried_again(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    engine, written = place.engine, []
+
+    class Writing(SlowHold):
+        def shard_states(self, name: str) -> object:
+            if self.begun == 1 and not written and not is_blocked(self._place):
+                written.append("x")
+                Place(engine, place.alias, place.index, place.dead).write({"x": document(700), "3": document(3, 1)})
+            return self._engine.shard_states(name)
+
+    slow = Writing(engine, place, holds=1)
+    result = migrate_as(place, slow, encoders[1], max_hold=1.0)
+    assert (result.finished, result.holds, written) == (True, 2, ["x"])
+    assert any("in 2 attempts" in line for line in result.lines())
+    place.assert_holds(everything() | {"x": document(700), "3": document(3, 1)}, encoders[1])
+
+
+def test_migration_gives_up_if_every_hold_takes_too_long(place9: Place, encoders: tuple[Encoder, Encoder]) -> None:
+    slow = SlowHold(place9.engine, place9, holds=99)
+    with pytest.raises(EngineError, match="was not swapped: writes would have been refused for more") as caught:
+        migrate_as(place9, slow, encoders[1], max_hold=1.0)
+    assert "--max-hold" in caught.value.remedy
+    assert slow.begun == MAX_HOLDS
+    # The old index is as it was, and takes writes.
+    assert place9.behind() == place9.index
+    assert not is_blocked(place9)
+    place9.write({"x": document(700)})
+    result = place9.migrate(encoders[1])
+    assert (result.resumed, result.finished, result.holds) == (True, True, 1)
+    place9.assert_holds(everything() | {"x": document(700)}, encoders[1])
+
+
+def test_write_in_flight_that_does_not_end_is_not_waited_for_longer_than_allowed(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine, asked = place9.engine, []
+
+    class Stuck(Overheard):
+        def block_writes(self, name: str, timeout: float) -> None:
+            asked.append(timeout)
+            self._engine.block_writes(name, timeout)
+            if len(asked) == 1:
+                raise RequestFailed("a request in flight takes too long", "Wait.", 503)
+
+    result = migrate_as(place9, Stuck(engine), encoders[1], max_hold=3.0)
+    assert (result.finished, result.holds, asked) == (True, 2, [3.0, 3.0])
+    place9.assert_holds(everything(), encoders[1])
+
+
+def test_lost_response_to_removal_of_permit_does_not_leave_block(
+    place9: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    engine, lost = place9.engine, []
+
+    class Forgetful(Overheard):
+        def update_aliases(self, actions: list[Json]) -> None:
+            if is_swap(actions):
+                raise IndexMismatch("no swap today", "Wait.")
+            self._engine.update_aliases(actions)
+            if "remove" in actions[0] and not lost:
+                lost.append(actions)
+                raise EngineUnreachable("the answer is lost", "Wait.")
+
+    with pytest.raises(IndexMismatch, match="no swap today"):
+        migrate_as(place9, Forgetful(engine), encoders[1])
+    assert lost
+    assert not is_blocked(place9)
 
 
 @pytest.fixture
