@@ -89,10 +89,8 @@ class ShardChanges:
         return self._from_primary(lambda: self._engine.search_shard(self._index, shard, body, self._states[shard].node))
 
     def open_point_in_time(self, shard: int) -> str:
-        """A point in time of one shard, with every write that `make_visible` knew."""
-        return self._from_primary(
-            lambda: self._engine.open_point_in_time(self._index, shard=shard, node=self._states[shard].node)
-        )
+        """A point in time of one shard, with every write that `make_visible` knew. Not retried: engines limit them."""
+        return self._engine.open_point_in_time(self._index, shard=shard, node=self._states[shard].node)
 
     def _from_primary(self, call: Callable[[], T]) -> T:
         """The result of a request to the primary of a shard; after a failure, it may be on another node."""

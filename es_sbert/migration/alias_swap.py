@@ -57,7 +57,7 @@ _IDLE_SECONDS = 2.0
 
 
 def wait_until_replicated(context: MigrationContext) -> None:
-    """Wait until every write to the old index is on all copies of its shards.
+    """Wait until every write to the old index is on all copies of its shards, or the migration is stopped.
 
     Raises:
         RequestFailed: it takes longer than the policy allows.
@@ -67,7 +67,7 @@ def wait_until_replicated(context: MigrationContext) -> None:
     if not _is_replicated(context.changes.states()):
         # With an asynchronous translog a write counts once the translog is on disk, which may be in five seconds.
         context.retrying(context.engine.flush, context.source)
-    while not _is_replicated(context.changes.states()):
+    while not (_is_replicated(context.changes.states()) or context.control.stop.is_set()):
         if time.monotonic() > deadline:
             remedy = "Look at `GET _cluster/health`, and run the same command again."
             raise RequestFailed(f"writes to {context.source} have not reached its replicas", remedy)

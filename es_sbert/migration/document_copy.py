@@ -298,7 +298,11 @@ def remove_deleted(context: MigrationContext) -> int:
         page=_ID_PAGE,
         retrying=context.retrying,
     )
-    removed = sum(_remove_missing(context, [document_key(hit) for hit in page.hits]) for page in pages)
+    removed = 0
+    for page in pages:
+        removed += _remove_missing(context, [document_key(hit) for hit in page.hits])
+        if context.control.stop.is_set():
+            return removed
     # Last: a run that is killed before this has to do all of it again.
     context.state_store.write(deletions=False)
     return removed

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, is_transient, make_retrier
-from es_sbert.errors import EngineError
+from es_sbert.errors import EngineError, EsSbertError
 from es_sbert.index.load_settings import restore_load_settings
 from es_sbert.index.versioned_updates import VersionedUpdates
 from es_sbert.ingest.load import LocalRunner, run_load
@@ -233,6 +233,8 @@ class _MigrationRun:
         self.context.retrying(restore_load_settings, self.context.engine, self.context.target)
         self.tracker.begin()
         self.result.removed += remove_deleted(self.context)
+        if self._is_stopped:
+            return False
         self.context.report("Comparing counts, documents and vectors")
         self.result.compared = verify_copy(self.context, self.encoder, self.prepared.fields)
         return not self._is_stopped
@@ -336,7 +338,7 @@ class _MigrationRun:
                 with control.time_limit(max(0.0, block.began + most - time.monotonic())) as limit:
                     try:
                         done = self._last_round()
-                    except EngineError:
+                    except EsSbertError:
                         if not limit.expired:
                             raise
                 if limit.expired:
@@ -383,7 +385,7 @@ class _MigrationRun:
         return not self._is_stopped and self._embed({document_id for document_id, _ in keys})
 
     def _make_equal(self) -> None:
-        """Remove deleted documents until both indices have the same number of documents.
+        """Remove deleted documents until both indices have the same number of documents, or the migration is stopped.
 
         Raises:
             IndexMismatch: the counts still differ.
@@ -392,6 +394,8 @@ class _MigrationRun:
             if verify_counts(self.context, surplus_ok=True):
                 return
             self.result.removed += remove()
+            if self._is_stopped:
+                return
         verify_counts(self.context)
 
     def _swap(self, block: WriteBlock | None = None) -> None:
