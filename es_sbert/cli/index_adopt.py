@@ -95,6 +95,7 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
     from es_sbert.bundle.model_lookup import resolve_model
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.encoder.encoder import Encoder, report_warnings
+    from es_sbert.engines.retry import RetryPolicy, make_retrier
     from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
     from es_sbert.index.adopt_field import read_adoptable_field
     from es_sbert.index.adopt_report import adoption_lines
@@ -106,9 +107,11 @@ def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **op
     if failed is not None:
         check_output_file(failed, "Give --failed a file in a folder that exists and that you may write to.")
     with shared.open_engine(options) as engine:
-        field = read_adoptable_field(engine, name, vector_field, text)
+        policy = RetryPolicy(settings.retry_seconds)
+        retrying = make_retrier(policy, lambda reason: print_message(f"waiting for the engine: {reason}"))
+        field = retrying(lambda: read_adoptable_field(engine, name, vector_field, text))
         check_name_conflicts({vector_field: field.template})
-        require_privileges(engine, field.state.name, SEARCH if settings.dry_run else ADOPT)
+        retrying(lambda: require_privileges(engine, field.state.name, SEARCH if settings.dry_run else ADOPT))
         of_field = None if field.stored is None else field.stored.model
         encoder_options = shared.encoder_arguments(options)
         model_name = encoder_options.pop("model") or of_field or DEFAULT_MODEL

@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 from es_sbert import clock
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import DocumentKey, Engine, IndexState, Json
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import batched, multi_get
-from es_sbert.engines.retry import RetryPolicy, make_retrier
+from es_sbert.engines.retry import RetryingEngine, RetryPolicy, make_retrier
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.adopt_report import AdoptionReport, MetadataCounts
@@ -89,7 +90,12 @@ def adopt_vectors(
         IndexMismatch: other dimensions, another model, no vector that could be adopted, or no text.
         EngineError: the engine failed. What was written until then stays, and the same command resumes.
     """
-    info = encoder.info
+    info, plain = encoder.info, engine
+    retrying = make_retrier(
+        RetryPolicy(settings.retry_seconds), lambda reason: report(f"waiting for the engine: {reason}")
+    )
+    # For what is read. Changes are retried as a whole, on the engine itself.
+    engine = cast(Engine, RetryingEngine(plain, retrying))
     adoptable.check_model(info.fingerprint, info.model, info.dimensions)
     name = adoptable.state.name
     with suppress(AccessDenied):
@@ -116,15 +122,12 @@ def adopt_vectors(
         return replace(found, variant=variant)
     if settings.dry_run:
         return found
-    retrying = make_retrier(
-        RetryPolicy(settings.retry_seconds), lambda reason: report(f"waiting for the engine: {reason}")
-    )
-    retrying(partial(put_adopted_field, engine, adoptable, found.meta))
+    retrying(partial(put_adopted_field, plain, adoptable, found.meta))
     report(f"writing the metadata of {waiting:,} vectors")
-    writer = MetadataWriter(engine, adoptable, found.meta, encoder, settings, report)
+    writer = MetadataWriter(plain, adoptable, found.meta, encoder, settings, report)
     written = writer.write(check.failing, waiting)
     # Another machine may have erased the entry since.
-    retrying(partial(put_adopted_field, engine, adoptable, found.meta))
+    retrying(partial(put_adopted_field, plain, adoptable, found.meta))
     return replace(found, written=written)
 
 
