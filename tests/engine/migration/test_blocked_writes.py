@@ -12,10 +12,11 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.rest import EngineResponse
 from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, remove_leftover_block, roll_back
 from es_sbert.migration.migrate import MAX_HOLDS
-from tests.engine.migration.support import Overheard, Place, document, everything, make_place
+from tests.engine.migration.support import COUNT, Overheard, Place, document, everything, make_place
 
 
 def send(engine: Engine, alias: str, action: Json, body: Json | None = None) -> bool:
@@ -304,6 +305,33 @@ def test_write_in_flight_that_does_not_end_is_not_waited_for_longer_than_allowed
     result = migrate_as(place9, Stuck(engine), encoders[1], max_hold=3.0)
     assert (result.finished, result.holds, asked) == (True, 2, [3.0, 3.0])
     place9.assert_holds(everything(), encoders[1])
+
+
+def test_updates_of_a_shard_that_is_missing_in_the_statistics_are_copied(
+    place: Place, encoders: tuple[Encoder, Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its node is lost, a shard is left out there. The numbers of the others are not taken for its."""
+    engine, send_request, lost = place.engine, place.engine.send, []
+    late = {str(number): document(number, version=1) for number in range(0, COUNT, 2)}
+
+    def lose_a_shard(method: str, path: str, *args: Any, **options: Any) -> EngineResponse:
+        response = send_request(method, path, *args, **options)
+        if "/_stats" in path and place.index in path and lost and len(lost) < 4:
+            lost.append("answer")
+            response.body["indices"][place.index]["shards"].pop("0")
+        return response
+
+    class Losing(Overheard):
+        def block_writes(self, name: str, timeout: float) -> None:
+            Place(engine, place.alias, place.index, place.dead).write(late)
+            self._engine.block_writes(name, timeout)
+            lost.append("shard 0")
+
+    monkeypatch.setattr(engine, "send", lose_a_shard)
+    result = migrate_as(place, Losing(engine), encoders[1], max_hold=60.0)
+    assert result.finished
+    assert len(lost) == 4
+    place.assert_holds(everything() | late, encoders[1])
 
 
 def test_lost_response_to_removal_of_permit_does_not_leave_block(
