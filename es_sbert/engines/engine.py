@@ -654,23 +654,28 @@ class Engine(ABC):
         missing, the number of those that are started therefore tells whether all have answered.
         """
         path = f"/{quote_index_name(name)}/{operation}"
-        done: Json = self._request("POST", path)["_shards"]
-        if done["successful"] == done["total"]:
-            return
+        # Twice: a copy may have started between the two requests.
+        for _ in range(2):
+            done: Json = self._request("POST", path)["_shards"]
+            if done["successful"] == done["total"]:
+                return
+            started = self._count_started_copies(name)
+            if done["successful"] >= started:
+                return
+        raise RequestFailed(
+            f"{self.info.label} at {self.info.url} answered POST {path} for only {done['successful']} of {started} "
+            "copies of the shards",
+            "Look at `GET _cluster/health` and `GET _cat/shards`, and try again when all shards are active.",
+            503,
+        )
+
+    def _count_started_copies(self, name: str) -> int:
+        """Copies of all shards that are started; without the privilege monitor, one for each shard."""
         try:
             states = self._all_shard_states(name)
         except AccessDenied:
-            # Without the privilege monitor, only as many answers as there are shards can be asked for.
-            started = sum(self._shard_counts(name).values())
-        else:
-            started = sum(shard.copies for shards in states.values() for shard in shards.values())
-        if done["successful"] < started:
-            raise RequestFailed(
-                f"{self.info.label} at {self.info.url} answered POST {path} for only {done['successful']} of "
-                f"{started} copies of the shards",
-                "Look at `GET _cluster/health` and `GET _cat/shards`, and try again when all shards are active.",
-                503,
-            )
+            return sum(self._shard_counts(name).values())
+        return sum(shard.copies for shards in states.values() for shard in shards.values())
 
     def get_aliases(self, name: str) -> dict[str, dict[str, Json]]:
         """Concrete index → alias → its properties, for an index or all indices of an alias."""

@@ -150,25 +150,24 @@ def test_every_method_of_engine_is_covered() -> None:
 @pytest.mark.parametrize("method", CALLS)
 def test_partial_answer_is_an_error(engine: Engine, index: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     send = engine.send
-    answers: list[Json] = []
+    answers: dict[tuple[str, str], Json] = {}
 
     def record(*args: Any, **kwargs: Any) -> EngineResponse:
         response = send(*args, **kwargs)
-        answers.append(response.body)
+        answers[args[0], args[1]] = response.body
         return response
 
     monkeypatch.setattr(engine, "send", record)
     CALLS[method](engine, index)  # complete answers are no error
     tried = 0
-    for position, answer in enumerate(answers):
+    for request, answer in answers.items():
         for what, partial in without_parts(answer):
-            replies = iter([*answers[:position], partial, *answers[position + 1 :]])
-            # Requests that follow because an answer is partial get real answers.
-            monkeypatch.setattr(
-                engine,
-                "send",
-                lambda *args, replies=replies, **kwargs: _next(replies) or send(*args, **kwargs),
-            )
+
+            def replace(*args: Any, request: Any = request, partial: Json = partial, **kwargs: Any) -> EngineResponse:
+                is_replaced = (args[0], args[1]) == request
+                return EngineResponse(200, {}, copy.deepcopy(partial)) if is_replaced else send(*args, **kwargs)
+
+            monkeypatch.setattr(engine, "send", replace)
             error = _error_of(CALLS[method], engine, index)
             assert error is not None, f"{method} takes an answer for complete although {what}"
             assert "None" not in error.message
@@ -183,11 +182,6 @@ def _error_of(call: Callable[[Engine, str], Any], engine: Engine, index: str) ->
     except EngineError as error:
         return error
     return None
-
-
-def _next(replies: Iterator[Json]) -> EngineResponse | None:
-    body = next(replies, None)
-    return None if body is None else EngineResponse(200, {}, body)
 
 
 @pytest.mark.parametrize("missing", ["0", "1"])
