@@ -27,7 +27,8 @@ class SkippedCounts(BaseModel, frozen=True):
     Attributes:
         empty: Without text, so without a vector.
         duplicate: Documents that were read before in the same load.
-        superseded: Dead letters of which the index holds a newer version.
+        superseded: Dead letters of which the index holds a newer version. In a watch, versions that another writer
+            replaced while they were being embedded.
         deleted: Removed from the index while they were being embedded.
     """
 

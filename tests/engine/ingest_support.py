@@ -132,6 +132,7 @@ def load(
         + s.left
         + s.skipped.empty
         + s.skipped.duplicate
+        + s.skipped.superseded
         + s.skipped.deleted
     )
     return summary

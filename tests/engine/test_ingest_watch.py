@@ -274,6 +274,29 @@ def test_rejected_documents_of_a_watch_are_not_embedded_again(
     assert (summary.dead, summary.lacking) == (1, 0)
 
 
+def test_document_that_others_keep_changing_is_embedded_later_and_no_dead_letter(
+    es9_url: str, fresh_index: Callable[[str], str], tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("es_sbert.ingest.backfill.CONFLICT_ROUNDS", 0)
+    index, changes = fresh_index(es9_url), []
+
+    def change_first(exchange: Exchange) -> tuple[int, bytes]:
+        if exchange.path.partition("?")[0].endswith("/_bulk") and len(changes) < 2:
+            changes.append("x")
+            put(engine, index, f"a cat {len(changes)}", "x")
+        return exchange.forward()
+
+    with open_engine(es9_url) as engine, FaultyProxy(es9_url, always=change_first, paths="") as proxy:
+        engine.create_index(index, {})
+        with watching(proxy.url, tiny, index, tmp_path / "dead") as (done, _):
+            put(engine, index, "a man", "x")
+            until(lambda: bool(contents(es9_url, index)["x"].get("embedding")), done)
+    [summary] = done
+    assert isinstance(summary, LoadReport)
+    assert len(changes) == 2
+    assert (summary.dead, summary.skipped.superseded, summary.indexed, summary.exit_code) == (0, 2, 1, 0)
+
+
 def refuse_without_writing(exchange: Exchange, index: str) -> tuple[int, bytes]:
     error = {"type": "document_parsing_exception", "reason": "refused by the test"}
     answer = {"items": [{"update": {"_id": "x", "_index": index, "status": 400, "error": error}}]}
