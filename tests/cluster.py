@@ -21,6 +21,7 @@ from tests.conftest import build_of, free_ports
 from tests.memory import folder_in_memory
 
 NODES = 3
+_HEAP = "384m"  # of a node
 _STARTED_WITHIN = 500.0  # seconds; a loaded machine takes minutes
 # A node that does not answer is removed from the cluster after some seconds instead of half a minute, and a new master
 # does not wait for it.
@@ -133,6 +134,7 @@ class OwnCluster(Cluster):
             "nodes": NODES,
             "port": free_ports(NODES),
             "timeout": _STARTED_WITHIN,
+            "heap": _HEAP,
             "settings": {**_FAULT_DETECTION, **(settings or {})},
             "data": data,
         }

@@ -55,6 +55,9 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000
 hypothesis.settings.register_profile("few", deadline=None, derandomize=True, max_examples=5)
 hypothesis.settings.load_profile("steady")
 
+# Of a server. A whole run has twelve of them at once, and two clusters of three smaller nodes.
+_HEAP = "768m"
+
 ENGINES = ("es9", "es8", "opensearch")
 ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch_ml")} | {
     "elastic",
@@ -214,7 +217,7 @@ def _server(engine: str, build: str) -> Iterator[str]:
     with folder_in_memory() as folder:
         settings = {"path.data": str(folder)} if folder else {}
         # A port of its own: a server that the developer runs with `es-sbert engine up` is never touched.
-        server = start_engine(build, port=free_port(), timeout=600, settings=settings)
+        server = start_engine(build, port=free_port(), heap=_HEAP, timeout=600, settings=settings)
         try:
             yield server.url
         finally:
