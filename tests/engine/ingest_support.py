@@ -81,6 +81,20 @@ class Interposed:
         return self._encoder.embed_until(texts, stop, progress)
 
 
+class Rounds(threading.Event):
+    """What tells a watch to stop; it is waited for once before each round.
+
+    Attributes:
+        begun: Rounds that have begun; the first look at everything is none.
+    """
+
+    begun = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.begun += 1
+        return super().wait(timeout)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread or process does; five minutes are a failure."""
     deadline = time.monotonic() + 300

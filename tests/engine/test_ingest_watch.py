@@ -19,6 +19,7 @@ from es_sbert.ingest.backfill import IndexWatcher, _SeenWrites
 from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from tests.engine.ingest_support import (
+    Rounds,
     contents,
     letters,
     load,
@@ -31,20 +32,6 @@ from tests.engine.ingest_support import (
 from tests.faulty_proxy import Exchange, FaultyProxy
 
 PATIENCE = 180.0  # seconds
-
-
-class Rounds(threading.Event):
-    """What tells a watch to stop; it is waited for once before each round.
-
-    Attributes:
-        begun: Rounds that have begun; the first look at everything is none.
-    """
-
-    begun = 0
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.begun += 1
-        return super().wait(timeout)
 
 
 @contextmanager

@@ -99,7 +99,9 @@ class Place:
         results = self.engine.bulk(self.alias, b"".join(orjson.dumps({"delete": head}) + b"\n" for head in heads))
         assert all(result.status in (200, 404) for result in results), results
 
-    def migrate(self, encoder: Encoder, *, control: LoadControl | None = None, **wanted: Any) -> MigrationResult:
+    def migrate(
+        self, encoder: Encoder, *, control: LoadControl | None = None, retry_seconds: float = 60, **wanted: Any
+    ) -> MigrationResult:
         return migrate(
             self.engine,
             encoder,
@@ -107,7 +109,7 @@ class Place:
             control or LoadControl(),
             SilentMeter,
             dead_letters=self.dead,
-            retry_seconds=60,
+            retry_seconds=retry_seconds,
         )
 
     def embed(self, encoder: Encoder, index: str | None = None) -> None:
@@ -145,7 +147,9 @@ class Place:
             assert there == source
 
 
-def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = COUNT) -> Iterator[Place]:
+def make_place(
+    engine: Engine, encoder: Encoder, dead: Path, count: int = COUNT, *, shards: int = 2, replicas: int = 0
+) -> Iterator[Place]:
     """An index with documents of the first model, and everything of that alias removed afterwards."""
     alias = f"test-{uuid.uuid4().hex[:12]}"
     place = Place(engine, alias, f"{alias}-old", dead)
@@ -159,8 +163,8 @@ def make_place(engine: Engine, encoder: Encoder, dead: Path, count: int = COUNT)
             dimensions=encoder.info.dimensions,
             text="{text}",
         ),
-        shards=2,
-        replicas=0,
+        shards=shards,
+        replicas=replicas,
     )
     theirs: Json = {
         "type": "knn_vector",
