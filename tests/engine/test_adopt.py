@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
+from es_sbert.cli.main import cli
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, EngineType, Json
@@ -25,6 +26,7 @@ from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search import SemanticIndex
 from tests.engine.ingest_support import contents, load, open_engine, same_vectors, vector_of, write_jsonl
+from tests.faulty_proxy import Exchange, FaultyProxy, cut_after
 from tests.tiny import WORDS, write_tiny_bert
 
 COUNT = 60
@@ -537,3 +539,21 @@ def test_document_changed_during_adoption_is_not_adopted(
     assert (report.written.adopted, report.written.changed, report.written.deleted) == (COUNT - 2, ["d1"], 1)
     assert "vector_meta" not in contents(engine.info.url, plain)["d1"]
     assert backfill(engine, plain, tiny, tmp_path / "dead") == {"embedded": 1, "unchanged": COUNT - 2}
+
+
+def test_every_request_that_fails_is_retried(engine: Engine, plain: str, tiny: Encoder) -> None:
+    """The engine executes the first request to each path of the index, and the connection breaks."""
+    broken: set[str] = set()
+
+    def first_of_path(exchange: Exchange) -> tuple[int, bytes]:
+        path = exchange.path.partition("?")[0]
+        if plain not in path or path in broken:
+            return exchange.forward()
+        broken.add(path)
+        return cut_after(exchange)
+
+    with FaultyProxy(engine.info.url, paths="", always=first_of_path) as proxy:
+        command = ["index", "adopt", plain, "--vector-field", "vector", "--text-field", "title", "--url", proxy.url]
+        assert not cli.main([*command, "--model", tiny.info.model, "--threads", "1"], standalone_mode=False)
+    assert {path.rpartition("/")[2] for path in broken} >= {"_refresh", "_count", "_search", "_mapping", "_bulk"}
+    assert all("vector_meta" in source for source in contents(engine.info.url, plain).values())
