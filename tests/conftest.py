@@ -24,7 +24,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000
 hypothesis.settings.register_profile("few", deadline=None, derandomize=True, max_examples=5)
 hypothesis.settings.load_profile("steady")
 
-# Of a server. A whole run has twelve of them at once, and two clusters of three smaller nodes.
+# Of a server. A whole run has twelve of them at once, and at its beginning a cluster of three smaller nodes.
 _HEAP = "768m"
 
 ENGINES = ("es9", "es8", "opensearch")
@@ -78,6 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     All of `tests/engine` is marked, because a test can request a server while it runs (`getfixturevalue`). Whatever
     asks for a cluster is also `cluster`. Tests with the CUDA stand-ins are `slow` because the stand-ins are compiled
     first.
+
+    Tests of clusters come first, those of one engine after those of the other: the processes that run beside this one
+    have started few servers then, and each cluster is started once.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
@@ -88,6 +91,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         elif "cuda_stand_ins" in fixtures:
             item.add_marker(pytest.mark.slow)
+    order: list[str | None] = [*CLUSTER_ENGINES, None]
+    items.sort(key=lambda item: order.index(_cluster_engine(item)))
 
 
 def pytest_collection_finish() -> None:
@@ -281,34 +286,54 @@ def engine_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def _cluster(engine: str) -> Iterator[Cluster]:
+_clusters: dict[str, tuple[Cluster, ExitStack]] = {}
+
+
+def _cluster(engine: str) -> Cluster:
+    """A cluster, started on first use; see `pytest_runtest_teardown`."""
     from tests.cluster import Cluster, own_cluster
 
-    given = os.environ.get(f"ES_SBERT_TEST_{engine.upper()}_CLUSTER")
-    if given:
-        yield Cluster([url.strip().rstrip("/") for url in given.split(",")])
-        return
-    with own_cluster(engine) as cluster:
-        yield cluster
+    if engine not in _clusters:
+        given, stack = os.environ.get(f"ES_SBERT_TEST_{engine.upper()}_CLUSTER"), ExitStack()
+        if given:
+            cluster = Cluster([url.strip().rstrip("/") for url in given.split(",")])
+        else:
+            cluster = stack.enter_context(own_cluster(engine))
+        _clusters[engine] = cluster, stack
+    return _clusters[engine][0]
 
 
-@pytest.fixture(scope="session")
-def es9_cluster() -> Iterator[Cluster]:
+def _cluster_engine(item: pytest.Item | None) -> str | None:
+    """The engine whose cluster a test asks for."""
+    names = getattr(item, "fixturenames", ())
+    if "engine_cluster" in names:
+        return str(item.callspec.params["engine_cluster"])  # type: ignore[union-attr]
+    return next((engine for engine in CLUSTER_ENGINES if f"{engine}_cluster" in names), None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Stop a cluster once no test needs it: it takes two gigabytes of memory."""
+    for engine in [engine for engine in _clusters if engine != _cluster_engine(nextitem)]:
+        _clusters.pop(engine)[1].close()
+
+
+@pytest.fixture
+def es9_cluster() -> Cluster:
     """Three nodes of `es9_url`'s kind."""
-    yield from _cluster("es9")
+    return _cluster("es9")
 
 
-@pytest.fixture(scope="session")
-def opensearch_cluster() -> Iterator[Cluster]:
+@pytest.fixture
+def opensearch_cluster() -> Cluster:
     """Three nodes of `opensearch_url`'s kind."""
-    yield from _cluster("opensearch")
+    return _cluster("opensearch")
 
 
-@pytest.fixture(scope="session", params=CLUSTER_ENGINES)
+@pytest.fixture(params=CLUSTER_ENGINES)
 def engine_cluster(request: pytest.FixtureRequest) -> Cluster:
     """Each cluster in turn."""
-    cluster: Cluster = request.getfixturevalue(f"{request.param}_cluster")
-    return cluster
+    return _cluster(request.param)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from es_sbert.encoder.encoder import Encoder
 from tests.cluster import Cluster
 from tests.cluster_faults.disturbances import FREEZE, KILL, KILL_FOR_GOOD, Disturbance
 from tests.cluster_faults.run import Scenario, run_felt
-from tests.cluster_faults.scenarios import Adopt, Duplicates, Gateway, InPlace, Migrate, Watch
+from tests.cluster_faults.scenarios import InPlace, Migrate, Watch
 from tests.engine.migration.support import two_encoders
 
 
@@ -27,17 +27,18 @@ def encoders(models: Path) -> Iterator[tuple[Encoder, Encoder]]:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "fault"),
+    ("engine_cluster", "scenario", "fault"),
     [
-        (InPlace, KILL),
-        (InPlace, FREEZE),
-        (Watch, KILL),
-        (Migrate, KILL_FOR_GOOD),
-        (Duplicates, KILL_FOR_GOOD),
-        (Adopt, KILL_FOR_GOOD),
-        (Gateway, KILL),
+        ("es9", InPlace, KILL),
+        ("es9", InPlace, FREEZE),
+        ("es9", Watch, KILL),
+        ("es9", Migrate, KILL_FOR_GOOD),
+        ("opensearch", InPlace, KILL),
+        ("opensearch", Watch, KILL),
+        ("opensearch", Migrate, KILL_FOR_GOOD),
     ],
-    ids=lambda one: one.name,
+    indirect=["engine_cluster"],
+    ids=lambda one: one if isinstance(one, str) else one.name,
 )
 def test_every_copy_of_every_document_is_as_it_must_be(
     engine_cluster: Cluster,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import migration
+from benchmarks import cluster_faults, migration
 from benchmarks.common import replaced
 from benchmarks.compat import kept as compat
 from benchmarks.reliability import kept as reliability
@@ -21,6 +21,7 @@ from benchmarks.tables.profiles import PROFILES
 # Page, markers and benchmark → the section as the benchmark writes it.
 _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (migration.PAGE, migration.NAME, migration.MAKER): migration.section,
+    (cluster_faults.PAGE, cluster_faults.NAME, cluster_faults.MAKER): cluster_faults.section,
     (reliability.PAGE, reliability.NAME, reliability.MAKER): reliability.section,
     (compat.PAGE, compat.NAME, compat.MAKER): lambda: compat.section(compat.kept()),
 }
