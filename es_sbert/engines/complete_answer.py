@@ -29,7 +29,7 @@ _QUERY_FAULTS = frozenset(
         "number_format_exception",
     }
 )
-_HEALTH_REMEDY = "Look at `GET _cluster/health` and `GET _cat/shards`, and try again when all shards are active."
+HEALTH_REMEDY = "Look at `GET _cluster/health` and `GET _cat/shards`, and try again when all shards are active."
 
 
 def check_complete(answer: Json, label: str, action: str) -> None:
@@ -51,7 +51,7 @@ def check_complete(answer: Json, label: str, action: str) -> None:
     if answer.get("timed_out"):
         raise RequestFailed(
             f"{label} did not finish {action} within the engine's own time limit, so its answer is partial",
-            f"Ask for less, or raise the limit. {_HEALTH_REMEDY}",
+            f"Ask for less, or raise the limit. {HEALTH_REMEDY}",
             _UNAVAILABLE,
         )
     clusters = answer.get("_clusters") or {}
@@ -89,7 +89,7 @@ def missing_shards_error(label: str, action: str, name: str, missing: list[int],
     return RequestFailed(
         f"{label} answered {action} for only {count - len(missing)} of {count} shards of {name}: {which} no active "
         "primary",
-        _HEALTH_REMEDY,
+        HEALTH_REMEDY,
         _UNAVAILABLE,
     )
 
@@ -104,7 +104,7 @@ def _shards_failed(answer: Json, label: str, action: str) -> RequestFailed:
     return RequestFailed(
         f"{label} answered {action} for only {shards.get('successful')} of {shards.get('total')} shards: "
         f"{shard_failures_text(answer)}",
-        "Fix the query, so that every shard can run it." if is_query else _HEALTH_REMEDY,
+        "Fix the query, so that every shard can run it." if is_query else HEALTH_REMEDY,
         _BAD_REQUEST if is_query else _UNAVAILABLE,
     )
 

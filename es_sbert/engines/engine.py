@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from es_sbert.engines.complete_answer import check_complete, missing_shards_error
+from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.rest import (
     KEEP_ALIVE,
@@ -192,6 +192,18 @@ class BulkItemResult:
         return 200 <= self.status < 300
 
 
+def seq_no_range_body(query: Json, after: int, up_to: int, page: int, source: Json | bool) -> Json:
+    """A search for the first documents of a shard whose last write has a `_seq_no` in (after, up_to], in its order."""
+    return {
+        "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
+        "sort": [{"_seq_no": "asc"}],
+        "size": page,
+        "_source": source,
+        "seq_no_primary_term": True,
+        "track_total_hits": False,
+    }
+
+
 DocumentKey = tuple[str, str | None]
 
 
@@ -290,11 +302,16 @@ class Engine(ABC):
             self._check_complete(response.body, f"{method} {path}")
         return response.body
 
+    @property
+    def _label(self) -> str:
+        """The engine and its address, for messages."""
+        return f"{self.info.label} at {self.info.url}"
+
     def _check_complete(self, answer: Json, action: str) -> None:
-        check_complete(answer, f"{self.info.label} at {self.info.url}", action)
+        check_complete(answer, self._label, action)
 
     def _response_error(self, status: int, body: Any, action: str) -> EsSbertError:
-        return response_error(status, body, label=f"{self.info.label} at {self.info.url}", action=action)
+        return response_error(status, body, label=self._label, action=action)
 
     def get_index(self, name: str) -> IndexState | None:
         """The index, or the one index of an alias; None if there is none.
@@ -514,14 +531,7 @@ class Engine(ABC):
             vectors: Also bring vectors on engines that leave them out of `_source`.
             node: Id of the node whose copy is read; empty for any copy.
         """
-        body: Json = {
-            "query": {"bool": {"must": [query], "filter": [{"range": {"_seq_no": {"gt": after, "lte": up_to}}}]}},
-            "sort": [{"_seq_no": "asc"}],
-            "size": page,
-            "_source": self.hit_source(source_includes, vectors=vectors),
-            "seq_no_primary_term": True,
-            "track_total_hits": False,
-        }
+        body = seq_no_range_body(query, after, up_to, page, self.hit_source(source_includes, vectors=vectors))
         hits: list[Json] = self.search_shard(name, shard, body, node)["hits"]["hits"]
         return hits
 
@@ -538,7 +548,7 @@ class Engine(ABC):
         state = self.get_index(name)
         if state is None:
             raise IndexMissing(
-                f"there is no index {name} ({self.info.label} at {self.info.url})",
+                f"there is no index {name} ({self._label})",
                 "Check the name: `GET _cat/indices` lists them.",
             )
         if not state.has_search_routing(name):
@@ -546,7 +556,11 @@ class Engine(ABC):
         path = f"/{quote_index_name(name)}/_search_shards"
         groups = self._request("GET", path)["shards"]
         if not all(groups):
-            raise missing_shards_error(f"{self.info.label} at {self.info.url}", f"GET {path}", name, [], len(groups))
+            raise RequestFailed(
+                f"{self._label} knows no active copy of {groups.count([])} of {len(groups)} shards of {name}",
+                HEALTH_REMEDY,
+                503,
+            )
         return sorted({int(copies[0]["shard"]) for copies in groups})
 
     def search_shard(self, name: str, shard: int, body: Json, node: str = "") -> Json:
@@ -663,9 +677,8 @@ class Engine(ABC):
             if done["successful"] >= started:
                 return
         raise RequestFailed(
-            f"{self.info.label} at {self.info.url} answered POST {path} for only {done['successful']} of {started} "
-            "copies of the shards",
-            "Look at `GET _cluster/health` and `GET _cat/shards`, and try again when all shards are active.",
+            f"{self._label} answered POST {path} for only {done['successful']} of {started} copies of the shards",
+            HEALTH_REMEDY,
             503,
         )
 
@@ -758,8 +771,7 @@ class Engine(ABC):
             active = {number: started for number, started in sorted(copies.items()) if started}
             missing = [number for number in range(count) if number not in active]
             if missing:
-                label = f"{self.info.label} at {self.info.url}"
-                raise missing_shards_error(label, f"GET {path}", index, missing, count)
+                raise missing_shards_error(self._label, f"GET {path}", index, missing, count)
             found[index] = active
         return found
 

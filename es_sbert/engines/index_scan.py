@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine, Json, seq_no_range_body
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed
 
@@ -97,14 +97,7 @@ def scan_index(
         IndexMismatch: the index was deleted or replaced, or its alias was moved, while it was read.
         EngineError: the engine failed for longer than `retrying` allows.
     """
-    request: Json = {
-        "query": query,
-        "size": page,
-        "sort": [{"_seq_no": "asc"}],
-        "_source": engine.hit_source(source_includes, vectors=vectors),
-        "seq_no_primary_term": True,
-        "track_total_hits": False,
-    }
+    request = _ScanRequest(query, page, engine.hit_source(source_includes, vectors=vectors))
     uuids = retrying(lambda: engine.index_uuids(name))
     if slice is None:
         shards = retrying(lambda: engine.searched_shards(name))
@@ -154,12 +147,20 @@ def _open_snapshot(engine: Engine, name: str, shard: int) -> ShardSnapshot:
     return ShardSnapshot(shard, point_in_time, int(hits[0]["sort"][0]) if hits else -1)
 
 
+class _ScanRequest(NamedTuple):
+    """What a scan reads: matching documents, so many at a time, and which part of their `_source`."""
+
+    query: Json
+    page: int
+    source: Json | bool
+
+
 class _ShardReader:
     """Reads one shard; see `scan_index`.
 
     Args:
         uuids: The index as it was when the scan began.
-        request: Body of each search, without the range of sequence numbers.
+        request: What is read.
         snapshot: A point in time to begin with, which is not closed; None opens one.
         bounds: Sequence numbers to read, see `IndexSlice.bounds`; None reads all.
     """
@@ -170,7 +171,7 @@ class _ShardReader:
         name: str,
         uuids: Mapping[str, str],
         shard: int,
-        request: Json,
+        request: _ScanRequest,
         retrying: Retrier,
         snapshot: ShardSnapshot | None = None,
         bounds: tuple[int, int] | None = None,
@@ -209,7 +210,7 @@ class _ShardReader:
 
         A range of numbers at a time: a search sorts only what matches, and numbers are indexed.
         """
-        page: int = self._request["size"]
+        page = self._request.page
         width = page
         while after < (end := up_to()):
             last = min(after + width, end)
@@ -223,10 +224,10 @@ class _ShardReader:
 
     def _search(self, after: int, up_to: int) -> list[Json]:
         snapshot = self._current_snapshot()
-        numbers: Json = {"range": {"_seq_no": {"gt": after, "lte": up_to}}}
-        query: Json = {"bool": {"must": [self._request["query"]], "filter": [numbers]}}
+        query, page, source = self._request
+        body = seq_no_range_body(query, after, up_to, page, source)
         try:
-            answer = self._engine.search_point_in_time(snapshot.point_in_time, self._request | {"query": query})
+            answer = self._engine.search_point_in_time(snapshot.point_in_time, body)
         except IndexMissing as error:
             raise self._index_replaced() from error
         except EngineError as error:

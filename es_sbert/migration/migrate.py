@@ -185,11 +185,11 @@ def migrate(
         with closing(DeletionTracker(context)) as tracker:
             run = _MigrationRun(prepared, request, context, encoder, tracker, meter, dead_letters, result)
             result.finished = run.run()
-        result.stopped = None if result.finished else (result.stopped or "interrupted")
-        result.dropped = request.replace_index and result.finished
-        result.documents = context.retrying(engine.count, context.target)
-        result.seconds = round(time.monotonic() - begin, 3)
-        return result
+    result.stopped = None if result.finished else (result.stopped or "interrupted")
+    result.dropped = request.replace_index and result.finished
+    result.documents = context.retrying(engine.count, context.target)
+    result.seconds = round(time.monotonic() - begin, 3)
+    return result
 
 
 @dataclass(frozen=True)
