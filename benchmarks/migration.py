@@ -5,7 +5,7 @@
 An index of small documents is migrated from one tiny model (random weights) to another and back, again and again, while
 threads insert, replace, partially update, update by script (where the engine has scripts) and delete documents by the
 alias. Then every document is compared with what the acknowledged writes say. Results are kept in benchmarks/results.
-With --rate the threads write so many times a second, and the runs are kept beside those that write as fast as they can.
+With --rate, the threads write at that rate; these runs are kept in addition to those without a limit.
 """
 
 from __future__ import annotations

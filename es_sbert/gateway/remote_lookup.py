@@ -183,7 +183,7 @@ class RemoteLookup:
         return RemoteIndices(names, by_index, ordinary)
 
     def _meta(self, field: RemoteVectorField, index: str, fingerprint: str, graphs: frozenset[str]) -> VectorFieldMeta:
-        """What a search needs to know; the type stands for all that are searched by the same query."""
+        """The metadata that a search needs. Its index type is one of those that share the same query."""
         if self._upstream.engine_type_or_default is EngineType.ELASTICSEARCH:
             # Oversampling for the coarsest type is right for all, and without effect on types that are not quantized.
             index_type = IndexType.BBQ_HNSW

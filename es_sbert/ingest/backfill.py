@@ -2,7 +2,7 @@
 
 Every write to a shard increments its `_seq_no`. A watch reads the documents whose last write has a higher number than
 it has seen: it also finds partial updates, which cause stale vectors, and costs as much as the writes, not as
-the index. Now and then, and at its end, it looks whether a document that it has seen still lacks its vector.
+the index. Periodically, and when it ends, it checks that every document it has seen has its vector.
 """
 
 from __future__ import annotations

@@ -421,7 +421,7 @@ class DeletionTracker:
         try:
             return self._context.engine.search_point_in_time(point_in_time.id, body)
         except EngineError as error:
-            # Whatever the reason is: all ids can be compared instead.
+            # Comparing all ids does not need the point in time.
             raise _CannotCompare from error
 
 

@@ -103,7 +103,7 @@ class Stage:
             yield CountedEngine(engine, self.moment)
 
     def writers(self, alias: str, *, steps: bool = True) -> RandomWriters:
-        """Programs that write all the time, whatever happens to the nodes.
+        """Programs that keep writing while nodes fail.
 
         Args:
             steps: Whether each write is a step.
@@ -117,7 +117,7 @@ class Stage:
 
 
 class Scenario(ABC):
-    """A command and what must come of it. Each run has an instance of its own."""
+    """A command and its expected result. Create one instance for each run."""
 
     name: str
     # Most runs take more than so many steps.

@@ -223,7 +223,7 @@ class Upstream:
             revival = asyncio.create_task(self._check(node))
             self._revivals.add(revival)
             revival.add_done_callback(self._revivals.discard)
-            # Not again for each request meanwhile.
+            # One check at a time, however many requests arrive.
             node.retry_at = float("inf")
 
     async def _check(self, node: UpstreamNode) -> None:
