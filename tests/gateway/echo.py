@@ -57,10 +57,11 @@ Reply = Callable[[Received, BinaryIO], bool]
 
 
 def raw(answer: bytes, *, close: bool = False) -> Reply:
-    """Answer with these bytes; `close` ends the connection after them."""
+    """Answer with these bytes, without a body to HEAD; `close` ends the connection after them."""
 
-    def reply(_: Received, out: BinaryIO) -> bool:
-        out.write(answer)
+    def reply(asked: Received, out: BinaryIO) -> bool:
+        head, end, _ = answer.partition(b"\r\n\r\n")
+        out.write(head + end if asked.method == b"HEAD" else answer)
         return not close
 
     return reply

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import free_port
 from tests.engine.relay import Relay
-from tests.gateway.echo import HEAD, OK, Echo, Received
+from tests.gateway.echo import HEAD, OK, Echo, Received, raw
 from tests.gateway.serving import gateway
 
 # Sooner than by default; an answer to a health request is waited for as long.
@@ -195,6 +195,12 @@ def test_a_read_is_sent_once_more_to_a_single_node(tiny: Path, method: str, path
     with Echo(hang_up) as echo, proxied(tiny, echo.url) as client:
         assert client.request(method, path, content=b"{}").status_code == 502
         assert asked(echo, path.encode()) == sent
+
+
+def test_a_response_that_is_not_http_is_not_requested_twice(tiny: Path) -> None:
+    with Echo(raw(b"SSH-2.0-OpenSSH_9.2\r\n")) as echo, proxied(tiny, echo.url) as client:
+        assert client.get("/docs/_settings").status_code == 502
+        assert asked(echo, b"/docs/_settings") == 1
 
 
 def test_a_search_goes_on_to_the_next_node_if_one_freezes(tiny: Path, echoes: tuple[Echo, Echo]) -> None:

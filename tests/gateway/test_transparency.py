@@ -55,7 +55,7 @@ def test_recorded_requests_pass_through_unchanged(url: str, echo: Echo, name: st
     echo.reply = raw(OK)
     for line in scenarios()[name]:
         asked = request(line, {"prefix": "rq", "scroll": "scroll", "pit": "pit", "point": "point"})
-        send(url, asked)
+        assert send(url, asked).status == 200
         *questions, got = echo.received
         echo.received.clear()
         assert all(map(is_question, questions))
@@ -84,7 +84,7 @@ def test_header_order_and_duplicates_are_preserved(url: str, echo: Echo) -> None
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
 def test_request_without_body_stays_without_body(url: str, echo: Echo, method: str) -> None:
-    send(url, Request(method, "/a"))
+    assert send(url, Request(method, "/a")).status == 200
     got = arrived(echo)
     assert (got.method, got.body) == (method.encode(), b"")
     assert got.framing == "none" or got.values(b"content-length") == [b"0"]

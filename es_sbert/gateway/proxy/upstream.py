@@ -168,7 +168,9 @@ class Upstream:
                 if is_answered or not (is_unsent or (may_repeat and not has_timed_out)):
                     raise
                 failure = error
-                if may_reconnect and not is_unsent and not isinstance(error, TimeoutError):
+                # What is not HTTP would come a second time.
+                has_broken = not isinstance(error, TimeoutError | aiohttp.ClientResponseError)
+                if may_reconnect and not is_unsent and has_broken:
                     may_reconnect = False
                 else:
                     tried.append(node)
