@@ -58,20 +58,21 @@ def ray_connection(address: str) -> Iterator[None]:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    try:
-        ray.init(
-            address=None if address == LOCAL_CLUSTER else address,
-            logging_level=logging.CRITICAL,
-            log_to_driver=False,
-            include_dashboard=False if address == LOCAL_CLUSTER else None,
-        )
-    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
-        raise _no_cluster_error(address, error) from error
-    try:
-        with redirect_stdout(_RayOutputLogger()):
+    # A thread of Ray prints what it hears of lost nodes, and the shutdown what is left of that.
+    with redirect_stdout(_RayOutputLogger()):
+        try:
+            ray.init(
+                address=None if address == LOCAL_CLUSTER else address,
+                logging_level=logging.CRITICAL,
+                log_to_driver=False,
+                include_dashboard=False if address == LOCAL_CLUSTER else None,
+            )
+        except (ConnectionError, ValueError, RuntimeError, RayError) as error:
+            raise _no_cluster_error(address, error) from error
+        try:
             yield
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
 
 
 def _check_port_open(address: str) -> None:

@@ -106,7 +106,11 @@ class Load:
     @property
     def summary(self) -> dict[str, Any]:
         """Of a load that has ended."""
-        summary: dict[str, Any] = orjson.loads(self._out.read_bytes())
+        out = self._out.read_bytes()
+        try:
+            summary: dict[str, Any] = orjson.loads(out)
+        except orjson.JSONDecodeError as error:
+            raise WrongEnd(f"standard output is not the summary alone: {out!r}") from error
         return summary
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from es_sbert.ingest.ray_cluster import remote_error_summary
+import pytest
+import ray
+
+from es_sbert.ingest.ray_cluster import LOCAL_CLUSTER, ray_connection, remote_error_summary
 
 # As Ray writes it: the worker's traceback, and that of Ray's own error, which came of it.
 REMOTE = """ray::MapWorker(MapBatches(PartLoader)).submit() (pid=1, ip=192.0.2.2)
@@ -24,3 +27,14 @@ def test_summary_is_the_root_cause() -> None:
     assert remote_error_summary(RuntimeError(REMOTE)) == "ValueError: the true reason"
     assert remote_error_summary(RuntimeError("The node was lost.\n  more about it")) == "The node was lost."
     assert remote_error_summary(RuntimeError()) == "RuntimeError"
+
+
+def test_nothing_that_ray_prints_reaches_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A thread prints that a node was lost whenever it hears of it, also while Ray starts or shuts down."""
+    monkeypatch.setattr(ray, "init", lambda **options: print("(raylet) a node was lost"))
+    monkeypatch.setattr(ray, "shutdown", lambda: print("(raylet) another node was lost"))
+    with ray_connection(LOCAL_CLUSTER):
+        print("(raylet) a third node was lost")
+    assert capsys.readouterr().out == ""
