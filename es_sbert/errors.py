@@ -8,6 +8,7 @@
     │   ├── BundleInvalid          a model folder that is incomplete, unsafe or was edited by hand
     │   ├── RegistryInvalid        the file of registered models cannot be read
     │   ├── UnsupportedArchitecture
+    │   ├── UnsupportedSetting     a setting of a model folder that may change vectors and is not applied
     │   └── ParityFailed           an exported graph does not reproduce the model's vectors
     ├── DeviceError                the requested device is not available
     ├── EngineError
@@ -96,6 +97,10 @@ class RegistryInvalid(ModelError):
 
 class UnsupportedArchitecture(ModelError):
     """The weight-built graph does not know this transformer."""
+
+
+class UnsupportedSetting(ModelError):
+    """A model folder has a setting that may change vectors, and that es-sbert does not apply."""
 
 
 class ParityFailed(ModelError):

@@ -20,6 +20,7 @@ def export(
     precisions: Sequence[str] = ("fp32", "int8"),
     *,
     force: bool = False,
+    ignore_settings: Sequence[str] = (),
     sts_file: Path | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> EncoderManifest | RerankerManifest:
@@ -34,6 +35,8 @@ def export(
         output: Folder to write: new, empty, or a bundle of the same model, which gains variants.
         precisions: Any of `fp32` and `int8` for CPUs, and `fp16` for CUDA.
         force: Also write variants that fail the parity check, marked as forced.
+        ignore_settings: Unknown settings in the model's files to accept; the bundle keeps them. For sentence encoders
+            only.
         sts_file: Sentence pairs with gold scores (columns sentence1, sentence2, score) to compare variants on as well.
             For sentence encoders only.
         report: Called with progress messages.
@@ -43,7 +46,7 @@ def export(
 
     Raises:
         UsageError: an option is invalid, or the output folder holds something else.
-        ModelError: the model was not found, is broken, or its architecture is not supported.
+        ModelError: the model was not found, is broken, or has an architecture or a setting that is not supported.
         ParityFailed: a variant fails the parity check; nothing was written.
         SourceError: the STS file cannot be read.
     """
@@ -62,8 +65,10 @@ def export(
     if is_cross_encoder(folder):
         if sts_file is not None:
             raise UsageError("a cross-encoder has no embeddings to compare on STS", "Leave --sts out.")
+        if ignore_settings:
+            raise UsageError("no setting of a cross-encoder can be ignored", "Leave --ignore-setting out.")
         return export_reranker(read_cross_encoder(folder, str(model)), output, wanted, force=force, on_progress=report)
-    sentence_model = read_sentence_model(folder, str(model))
+    sentence_model = read_sentence_model(folder, str(model), ignored=ignore_settings)
     return export_bundle(
         sentence_model, output, wanted, force=force, sts_file=sts_file, reference="auto", on_progress=report
     )

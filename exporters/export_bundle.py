@@ -22,7 +22,9 @@ import onnx
 import onnxruntime
 
 from es_sbert import __version__
+from es_sbert.bundle.adapter import CONFIG_FILE, read_adapter, write_merged_weights
 from es_sbert.bundle.bundle import (
+    DifferenceCause,
     EncoderBundle,
     EncoderManifest,
     GraphFile,
@@ -39,7 +41,15 @@ from es_sbert.bundle.bundle import (
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import read_module_list, write_json
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
-from es_sbert.errors import DeviceError, OutputError, ParityFailed, UnsupportedArchitecture, UsageError, require_extra
+from es_sbert.errors import (
+    DeviceError,
+    OutputError,
+    ParityFailed,
+    UnsupportedArchitecture,
+    UnsupportedSetting,
+    UsageError,
+    require_extra,
+)
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
@@ -137,6 +147,37 @@ def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None
                 shutil.copyfile(source / part, target / part)
 
 
+def _complete_files(model: SentenceModel, folder: Path) -> None:
+    """Write what the model's own folder leaves to the library: its modules, its tokenizer.json, merged weights."""
+    if not (folder / "modules.json").exists():
+        modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+        kind = "sentence_transformers.models"
+        entries = [
+            {"idx": number, "name": str(number), "path": place, "type": f"{kind}.{name}"}
+            for number, (name, place) in enumerate(modules)
+        ]
+        write_json(folder / "modules.json", entries)
+        pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
+        write_json(folder / "1_Pooling/config.json", pooling)
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens})
+        (folder / "config_sentence_transformers.json").unlink(missing_ok=True)
+    if not model.tokenizer_file.exists():
+        write_json(folder / model.transformer / "tokenizer.json", model.tokenizer_json())
+    if model.has_adapter:
+        _merge_adapter(model, folder / model.transformer)
+
+
+def _merge_adapter(model: SentenceModel, folder: Path) -> None:
+    """Put merged weights in the place of an adapter, so that a bundle needs neither it nor its base."""
+    adapter = read_adapter(model.transformer_folder, model.ignored_settings)
+    assert adapter is not None, "the model has one"
+    for file in [folder / CONFIG_FILE, *folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
+        file.unlink()
+    write_merged_weights(model.weights_folder, adapter, folder / "model.safetensors")
+    if not (folder / "config.json").exists():
+        shutil.copyfile(model.weights_folder / "config.json", folder / "config.json")
+
+
 _TRACERS = ("torch", "sentence_transformers")
 BuildFunction = Callable[[Precision], onnx.ModelProto]
 
@@ -149,8 +190,15 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, Transforme
     Raises:
         UnsupportedArchitecture: no graph can be built from the weights, and torch is not installed or the model
             comes with code, which is never run.
+        UnsupportedSetting: only transformers knows how the model's tokenizer reads texts, and it is not installed.
         BundleInvalid: weights are missing or of the wrong shape.
     """
+    if not model.tokenizer_is_known and importlib.util.find_spec("transformers") is None:
+        raise UnsupportedSetting(
+            f"{model.name} reads texts with {model.tokenizer_class}, and only transformers knows whether "
+            "tokenizer.json is all of it",
+            "Install it for the export, which then compares the two: pip install 'es-sbert[train]'.",
+        )
     try:
         transformer = read_transformer_weights(model)
     except UnsupportedArchitecture as error:
@@ -205,6 +253,8 @@ def export_bundle(
     gold = read_gold_pairs(sts_file) if sts_file else None
     _previous_manifest(model, output)  # refuses a folder of something else before the work
     on_progress(f"Reading the weights of {model.name} ({model.architecture})")
+    if not (model.folder / "modules.json").exists():
+        on_progress(f"{model.name} has no modules.json: {model.pooling[0]} pooling, as in sentence-transformers")
     build, transformer = choose_graph_source(model)
     is_traced = transformer is None
     if is_traced and Precision.FP16 in precisions:
@@ -301,6 +351,8 @@ class _Export(Generic[ManifestT]):
         precisions = list(dict.fromkeys(precisions))
         with staged_folder(self.output) as folder:
             copy_files(self.model.folder, folder)
+            if isinstance(self.model, SentenceModel):
+                _complete_files(self.model, folder)
             variants = {precision.value: self._write_variant(folder, precision, precisions) for precision in precisions}
             # Carried over last: another export may have written variants here in the meantime.
             previous = _previous_manifest(self.model, self.output)
@@ -325,6 +377,8 @@ class _Export(Generic[ManifestT]):
         report = self._check(path, precision)
         forced = report is not None and not report.passed
         if report is not None and forced and not self.force:
+            if precision is not Precision.FP32:
+                report = self._with_cause_of_fp32(path, report)
             raise _parity_failed(self.model.name, precision, report, exported)
         data = path.with_name(f"{path.name}.data")
         return {
@@ -337,6 +391,15 @@ class _Export(Generic[ManifestT]):
             "attention": "traced" if self.is_traced else _ATTENTION[precision],
             "parity": report,
         }
+
+    def _with_cause_of_fp32(self, path: Path, report: Any) -> Any:
+        """The report of a variant that failed; with the cause of fp32's failure, if that fails as well."""
+        if not isinstance(report, ParityReport) or report.cause is not DifferenceCause.ROUNDING:
+            return report
+        exact = path.with_name("exact.onnx")
+        save_graph(self.build(Precision.FP32), exact)
+        fp32 = self.compare(exact, Precision.FP32)
+        return report if fp32.passed else report.model_copy(update={"cause": DifferenceCause.NETWORK})
 
     def _check(self, path: Path, precision: Precision) -> ParityReport | ScoreParityReport | None:
         self.say(f"Comparing {precision} with the reference")
@@ -378,10 +441,14 @@ def _previous_manifest(
 def _parity_failed(
     name: str, precision: Precision, report: ParityReport | ScoreParityReport, exported: Sequence[Precision]
 ) -> ParityFailed:
+    message = f"{name}: variant {precision} fails the parity check ({report.bar}): {describe_parity(report)}. "
+    message += "Nothing was written"
+    if isinstance(report, ParityReport) and report.cause is not DifferenceCause.ROUNDING:
+        return ParityFailed(
+            message,
+            "es-sbert would read this model otherwise than sentence-transformers does. Report it with the files "
+            "*.json of the folder, and serve the model with sentence-transformers until then.",
+        )
     others = ",".join(other for other in exported if other is not precision)
     leave = f"Leave it out (--precision {others}), or" if others else "Export another precision, or"
-    return ParityFailed(
-        f"{name}: variant {precision} fails the parity check ({report.bar}): {describe_parity(report)}. "
-        f"Nothing was written",
-        f"{leave} write it anyway with --force; every summary will then say so.",
-    )
+    return ParityFailed(message, f"{leave} write it anyway with --force; every summary will then say so.")

@@ -11,12 +11,14 @@ import importlib.metadata
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.sentence_model import Activation, Pooling, SentenceModel
+from es_sbert.bundle.model_files import read_optional_json
+from es_sbert.bundle.sentence_model import PROMPT_NAMES, Activation, Pooling, PromptKind, SentenceModel
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.transformer_weights import (
@@ -30,8 +32,24 @@ from es_sbert.exporters.transformer_weights import (
 
 ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
 
-# Texts → vectors of shape (texts, dimensions).
-EncodeFunction = Callable[[Sequence[str]], Floats]
+# Texts and their kind → vectors of shape (texts, dimensions).
+EncodeFunction = Callable[[Sequence[str], PromptKind | None], Floats]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What exported graphs are compared with.
+
+    Attributes:
+        name: Its name with version.
+        encode: Texts of a kind → their vectors; puts the prompt of the kind in front.
+        tokenize: A text of a kind → its token ids, if the reference has a tokenizer of its own.
+    """
+
+    name: str
+    encode: EncodeFunction
+    tokenize: Callable[[str, PromptKind | None], list[int]] | None = None
+
 
 # Name of an intermediate value and the value → the value to continue with. Names are those in `NumpyReference.forward`.
 ValueHook = Callable[[str, Floats], Floats]
@@ -41,10 +59,8 @@ _BATCH_TOKENS = 512
 _TORCH_BATCH_TOKENS = 16_384
 
 
-def choose_reference(
-    model: SentenceModel, transformer: TransformerWeights | None, kind: ReferenceKind
-) -> tuple[str, EncodeFunction]:
-    """The reference and its name with version.
+def choose_reference(model: SentenceModel, transformer: TransformerWeights | None, kind: ReferenceKind) -> Reference:
+    """The reference of a model.
 
     Args:
         model: The model.
@@ -55,8 +71,8 @@ def choose_reference(
     if kind == "auto":
         kind = "sentence-transformers" if importlib.util.find_spec("sentence_transformers") else "numpy"
     if kind == "sentence-transformers" or transformer is None:
-        return f"sentence-transformers {importlib.metadata.version('sentence-transformers')}", _torch_encode(model)
-    return f"numpy {np.__version__}", NumpyReference(model, transformer).encode
+        return _torch_reference(model)
+    return Reference(f"numpy {np.__version__}", NumpyReference(model, transformer).encode)
 
 
 def reference_batch_size(max_tokens: int) -> int:
@@ -67,19 +83,36 @@ def reference_batch_size(max_tokens: int) -> int:
     return max(1, min(32, _TORCH_BATCH_TOKENS // max_tokens))
 
 
-def _torch_encode(model: SentenceModel) -> EncodeFunction:
+def _torch_reference(model: SentenceModel) -> Reference:
     from sentence_transformers import SentenceTransformer
 
     # Checkpoints kept in half precision are to be computed in float32, as the graph does.
     network = SentenceTransformer(str(model.folder), device="cpu", local_files_only=True).float()
-    batch_size = reference_batch_size(model.max_tokens)
+    batch_size = reference_batch_size(model.longest_input)
+    stated = read_optional_json(model.folder / "config_sentence_transformers.json").get("prompts") or {}
 
-    def encode(texts: Sequence[str]) -> Floats:
-        # The empty prompt: graphs know no prompts, callers put them in front of the text.
-        vectors = network.encode(list(texts), prompt="", batch_size=batch_size, show_progress_bar=False)
+    def prompt(kind: PromptKind | None) -> str | None:
+        if kind is None:
+            return network.prompts.get(network.default_prompt_name) if network.default_prompt_name else None
+        # As `encode_document` is documented: of 6.2, it takes the prompt called `document` even if the file has none,
+        # which is empty, before those called `passage` and `corpus`.
+        names = PROMPT_NAMES[kind]
+        return network.prompts.get(next((name for name in names if name in stated), names[0]))
+
+    def encode(texts: Sequence[str], kind: PromptKind | None) -> Floats:
+        task: dict[str, Any] = {} if kind is None else {"task": kind}
+        vectors = network.encode(
+            list(texts), prompt=prompt(kind) or "", batch_size=batch_size, show_progress_bar=False, **task
+        )
         return np.asarray(vectors, dtype=np.float32)
 
-    return encode
+    def tokenize(text: str, kind: PromptKind | None) -> list[int]:
+        task = {} if kind is None else {"task": kind}
+        ids: list[int] = network.preprocess([text], prompt=prompt(kind) or None, **task)["input_ids"][0].tolist()
+        return ids
+
+    name = f"sentence-transformers {importlib.metadata.version('sentence-transformers')}"
+    return Reference(name, encode, tokenize)
 
 
 class NumpyReference:
@@ -101,9 +134,9 @@ class NumpyReference:
         self._tokenize = SentenceTokenizer(model)
         self._dense = [(read_dense(model, layer), layer.activation) for layer in model.dense]
 
-    def encode(self, texts: Sequence[str]) -> Floats:
+    def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> Floats:
         """Sentence vectors, *shape* ``(texts, dimensions)``, in the order of the texts."""
-        rows = self._tokenize(texts).ids
+        rows = self._tokenize(texts, kind).ids
         batches = plan_batches(np.array([len(row) for row in rows], dtype=np.int64), _BATCH_TOKENS)
         vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
         for batch in batches:
@@ -200,6 +233,10 @@ def _relu(x: Floats) -> Floats:
     return np.maximum(x, np.float32(0))
 
 
+def _relu6(x: Floats) -> Floats:
+    return np.minimum(_relu(x), np.float32(6))
+
+
 def _silu(x: Floats) -> Floats:
     y: Floats = x / (1 + np.exp(-x))
     return y
@@ -211,11 +248,23 @@ _ACTIVATIONS: dict[HiddenActivation, Callable[[Floats], Floats]] = {
     HiddenActivation.RELU: _relu,
     HiddenActivation.SILU: _silu,
 }
+# Klambauer et al. 2017, arXiv 1706.02515.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 _DENSE_ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {
     Activation.IDENTITY: lambda x: x,
     Activation.TANH: np.tanh,
     Activation.RELU: _relu,
     Activation.GELU: _gelu,
+    Activation.SILU: _silu,
+    Activation.SIGMOID: lambda x: np.reciprocal(1 + np.exp(-x)),
+    Activation.MISH: lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    Activation.ELU: lambda x: np.where(x > 0, x, np.expm1(x)),
+    Activation.SELU: lambda x: np.float32(_SELU_SCALE) * np.where(x > 0, x, np.float32(_SELU_ALPHA) * np.expm1(x)),
+    Activation.LEAKY_RELU: lambda x: np.where(x > 0, x, np.float32(0.01) * x),
+    Activation.SOFTPLUS: lambda x: np.log1p(np.exp(x)),
+    Activation.SOFTSIGN: lambda x: np.divide(x, 1 + np.abs(x), dtype=np.float32),
+    Activation.HARD_SWISH: lambda x: np.multiply(x, _relu6(x + 3) / 6, dtype=np.float32),
+    Activation.RELU6: _relu6,
 }
 
 

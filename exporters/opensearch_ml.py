@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from es_sbert.bundle.bundle import hash_file
 from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
-from es_sbert.encoder.tokenizer import load_tokenizer
+from es_sbert.encoder.tokenizer import load_sentence_tokenizer
 from es_sbert.errors import ParityFailed, UnsupportedArchitecture, UsageError
 from es_sbert.exporters.export_bundle import choose_graph_source, is_previous_export, staged_folder
 from es_sbert.exporters.graph_builder import CONTRIB, save_graph
@@ -151,6 +151,11 @@ def export_opensearch_ml(
             f"{model.name} lower-cases texts before its tokenizer sees them, which ml-commons does not",
             "Let the gateway make its vectors: es-sbert serve.",
         )
+    if model.max_tokens_by_kind:
+        raise UsageError(
+            f"{model.name} cuts queries and documents at different lengths, which ml-commons does not",
+            "Let the gateway make its vectors: es-sbert serve.",
+        )
     build, transformer = choose_graph_source(model)
     with staged_folder(output) as folder:
         graph = folder / "model.onnx"
@@ -211,7 +216,7 @@ def registration_request(model: SentenceModel, sha256: str, url: str) -> dict[st
 
 def _truncating_tokenizer(model: SentenceModel) -> str:
     """tokenizer.json that cuts by itself at the model's maximum, which ml-commons is not told."""
-    tokenizer: Tokenizer = load_tokenizer(model.tokenizer_file)
+    tokenizer: Tokenizer = load_sentence_tokenizer(model)
     tokenizer.no_padding()
     tokenizer.enable_truncation(model.max_tokens)
     return tokenizer.to_str()

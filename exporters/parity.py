@@ -6,21 +6,21 @@ import json
 import random
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.bundle import ParityReport, ScoreParityReport
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
+from es_sbert.bundle.sentence_model import Precision, PromptKind, SentenceModel
 from es_sbert.encoder.batching import InputBuilder, plan_batches
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, available_providers, run_session
-from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.errors import EsSbertError, ModelError, SourceError
-from es_sbert.exporters.numpy_reference import EncodeFunction, ReferenceKind, choose_reference
+from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
+from es_sbert.errors import EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
+from es_sbert.exporters.numpy_reference import EncodeFunction, Reference, ReferenceKind, choose_reference
 from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
 
@@ -157,6 +157,13 @@ def normalize_rows(vectors: Floats) -> NDArray[np.float64]:
     return scaled
 
 
+def row_cosines(first: Floats, second: Floats) -> NDArray[np.float64]:
+    """Cosine of each row with the other's; 1 for two zero vectors. *Shape:* ``(texts,)``."""
+    cosines: NDArray[np.float64] = np.einsum("td,td->t", normalize_rows(first), normalize_rows(second))
+    # Of a text without tokens, such as the empty one where the tokenizer adds no special tokens.
+    return np.where(~first.any(axis=1) & ~second.any(axis=1), 1.0, cosines)
+
+
 def pairwise_cosines(vectors: Floats) -> NDArray[np.float64]:
     """Cosines of all pairs of different texts: *shape* ``(texts · (texts − 1) / 2,)``, to 5 decimals.
 
@@ -205,7 +212,7 @@ def compare_vectors(
         sts_reference, sts_variant: Spearman's ρ × 100 on gold pairs, both or none.
     """
     thresholds = PARITY_THRESHOLDS[precision]
-    cosines = np.einsum("sd,sd->s", normalize_rows(reference), normalize_rows(variant))
+    cosines = row_cosines(reference, variant)
     agreement = spearman(pairwise_cosines(reference), pairwise_cosines(variant))
     finite = bool(np.isfinite(variant).all())
     loss = 0.0 if sts_reference is None or sts_variant is None else sts_reference - sts_variant
@@ -239,10 +246,12 @@ def describe_parity(report: ParityReport | ScoreParityReport) -> str:
             f"difference mean {report.mean_difference:.6f}, max {report.max_difference:.6f} sd, "
             f"rank agreement {report.rank_agreement:.2f}; against {report.reference} on {report.pairs} pairs{emulation}"
         )
+    worst = "" if report.worst is None else f"; worst for {report.worst}: {report.cause}"
     sts = "" if report.sts_variant is None else f", STS {report.sts_variant:.2f} (reference {report.sts_reference:.2f})"
     return (
         f"cosine mean {report.mean_cosine:.6f}, min {report.min_cosine:.6f}, "
-        f"rank agreement {report.rank_agreement:.2f}{sts}; against {report.reference} on {report.sentences} sentences"
+        f"rank agreement {report.rank_agreement:.2f}{sts}; against {report.reference} on {report.sentences} "
+        f"sentences{worst}"
     )
 
 
@@ -315,6 +324,11 @@ def compare_scores(
 _CHECK_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 
 
+# The parity sentences that are also embedded as queries and as documents: the probes, the long ones and some more.
+_SENTENCES_OF_A_KIND = 96
+_KINDS: tuple[PromptKind, ...] = ("query", "document")
+
+
 class ParityCheck:
     """The parity gate of one model; reference vectors are made once, when the first variant needs them.
 
@@ -336,34 +350,40 @@ class ParityCheck:
         self._transformer = transformer
         self._kind: ReferenceKind = reference if transformer is not None else "sentence-transformers"
         self._gold = gold
-        self._sentences = parity_sentences(model.max_tokens)
         self._tokenizer = SentenceTokenizer(model)
+        sentences = self._tokenizer.readable(parity_sentences(model.longest_input))
+        # What becomes of a text without tokens depends on the batch in sentence-transformers.
+        sentences = [text for text, row in zip(sentences, self._tokenizer(sentences).ids, strict=True) if len(row)]
+        self._texts: list[tuple[PromptKind | None, list[str]]] = [(None, sentences)]
+        self._texts += [(kind, sentences[:_SENTENCES_OF_A_KIND]) for kind in _KINDS]
 
     @cached_property
-    def _reference(self) -> tuple[str, Floats, float | None]:
-        """Name of the reference, its vectors of the parity sentences, its ρ × 100 on the gold pairs."""
+    def _reference(self) -> tuple[Reference, Floats, float | None]:
+        """The reference, its vectors of the parity sentences, its ρ × 100 on the gold pairs."""
         try:
             return self._encode_by(self._kind)
         except EsSbertError:
             raise
         except Exception as error:  # the library raises many types for folders that it cannot open
-            reason = f"sentence-transformers fails on it: {type(error).__name__}: {error}"
-            if self._kind != "auto":
+            reason = f"sentence-transformers fails on it: {type(error).__name__}: {error_summary(error)}"
+            if self._kind != "auto" or not self._model.tokenizer_is_known:
                 raise ModelError(
                     f"{self._model.folder} cannot be compared with its reference: {reason}",
                     "Open the folder with SentenceTransformer(...) and fix what the error names.",
                 ) from error
-            name, vectors, gold = self._encode_by("numpy")
-            return f"{name} ({reason})", vectors, gold
+            reference, vectors, gold = self._encode_by("numpy")
+            return replace(reference, name=f"{reference.name} ({reason})"), vectors, gold
 
-    def _encode_by(self, kind: ReferenceKind) -> tuple[str, Floats, float | None]:
-        name, encode = choose_reference(self._model, self._transformer, kind)
-        return name, *self._encode_texts(encode)
+    def _encode_by(self, kind: ReferenceKind) -> tuple[Reference, Floats, float | None]:
+        reference = choose_reference(self._model, self._transformer, kind)
+        return reference, *self._encode_texts(reference.encode)
 
     def _encode_texts(self, encode: EncodeFunction) -> tuple[Floats, float | None]:
         """Vectors of the parity sentences, and ρ × 100 on the gold pairs."""
-        vectors, gold = encode(self._sentences), self._gold
-        return vectors, None if gold is None else sts_spearman(encode(gold.first), encode(gold.second), gold)
+        vectors, gold = np.concatenate([encode(texts, kind) for kind, texts in self._texts]), self._gold
+        return vectors, None if gold is None else sts_spearman(
+            encode(gold.first, None), encode(gold.second, None), gold
+        )
 
     def run(self, path: Path, precision: Precision) -> ParityReport:
         """Check one ONNX file.
@@ -371,16 +391,51 @@ class ParityCheck:
         Raises:
             DeviceError: this machine lacks the device it is meant for, or it does not run there.
             BundleInvalid: onnxruntime does not take the file.
+            UnsupportedArchitecture: a traced graph does not run on other lengths than it was traced with.
+            ModelError: sentence-transformers cannot open the model.
         """
         device = choose_device(precision.device, available_providers(), cuda_devices())
-        with closing(InferencePool(path, device, threads=1)) as pool:
-            name, reference, sts_reference = self._reference
-            vectors, sts = self._encode_texts(partial(self._encode, pool, device))
-        return compare_vectors(precision, name, reference, vectors, sts_reference=sts_reference, sts_variant=sts)
 
-    def _encode(self, pool: InferencePool, device: Device, texts: Sequence[str]) -> Floats:
+        def encode(texts: Sequence[str], kind: PromptKind | None) -> Floats:
+            tokenized = self._tokenizer(texts, kind)
+            try:
+                return self._encode(pool, device, tokenized)
+            except ModelError as error:
+                if self._transformer is not None:
+                    raise
+                raise UnsupportedArchitecture(
+                    f"{self._model.name} ({self._model.architecture}): the traced graph does not run on texts of other "
+                    f"lengths: {error.message}",
+                    "Choose a model of another architecture, or serve this one by its own library.",
+                ) from error
+
+        with closing(InferencePool(path, device, threads=1)) as pool:
+            reference, expected, sts_reference = self._reference
+            vectors, sts = self._encode_texts(encode)
+        report = compare_vectors(
+            precision, reference.name, expected, vectors, sts_reference=sts_reference, sts_variant=sts
+        )
+        return report if report.passed else self._explain(report, reference, precision, row_cosines(expected, vectors))
+
+    def _explain(
+        self, report: ParityReport, reference: Reference, precision: Precision, cosines: NDArray[np.float64]
+    ) -> ParityReport:
+        """Name the text with the least cosine, and what is most likely behind it."""
+        texts = [(kind, text) for kind, texts in self._texts for text in texts]
+        kind, text = texts[int(np.nan_to_num(cosines, nan=-2.0).argmin())]
+        ids = self._tokenizer([text], kind).ids[0].tolist()
+        theirs = None if reference.tokenize is None else reference.tokenize(text, kind)
+        shown = text if len(text) <= _LONGEST_SHOWN_TEXT else f"{text[:_LONGEST_SHOWN_TEXT]}…"
+        worst = repr(shown) if kind is None else f"{shown!r} as a {kind}"
+        cause = _likely_cause(ids, theirs, kind)
+        if cause is DifferenceCause.NETWORK and precision is not Precision.FP32:
+            # The network itself may differ too, which its fp32 variant shows.
+            cause = DifferenceCause.ROUNDING
+        return report.model_copy(update={"worst": worst, "cause": cause})
+
+    def _encode(self, pool: InferencePool, device: Device, tokenized: TokenizedTexts) -> Floats:
         """Sentence vectors by an exported graph, *shape* ``(texts, dimensions)``."""
-        rows = self._tokenizer(texts).ids
+        rows = tokenized.ids
         lengths = np.array([len(row) for row in rows])  # (texts,)
         # A model's own code was not written for padding, so a traced graph has to show that padding changes nothing.
         is_traced = self._transformer is None
@@ -396,6 +451,24 @@ class ParityCheck:
                 run_session(session, inputs([rows[number] for number in batch]), output)
             vectors[batch] = output
         return vectors
+
+
+_LONGEST_SHOWN_TEXT = 60
+
+
+def _likely_cause(ids: list[int], reference: list[int] | None, kind: PromptKind | None) -> DifferenceCause:
+    """What is most likely behind a difference.
+
+    Args:
+        ids: Token ids of the text.
+        reference: Those of the reference; None if it has no tokenizer of its own.
+    """
+    if reference is None or ids == reference:
+        return DifferenceCause.NETWORK
+    shorter, longer = sorted((ids, reference), key=len)
+    if len(shorter) < len(longer) and shorter[:-1] == longer[: len(shorter) - 1]:
+        return DifferenceCause.LENGTH
+    return DifferenceCause.TOKENIZER if kind is None else DifferenceCause.KIND
 
 
 def read_gold_pairs(path: Path) -> GoldPairs:

@@ -134,3 +134,23 @@ def _add_dense(graph: GraphBuilder, vector: str, layer: Dense, linear: LinearWei
             return graph.add("Relu", vector)
         case Activation.GELU:
             return graph.add("Gelu", vector, approximate="none")
+        case Activation.SILU:
+            return graph.add("Mul", vector, graph.add("Sigmoid", vector))
+        case Activation.SIGMOID:
+            return graph.add("Sigmoid", vector)
+        case Activation.MISH:
+            return graph.add("Mul", vector, graph.add("Tanh", graph.add("Softplus", vector)))
+        case Activation.ELU:
+            return graph.add("Elu", vector)
+        case Activation.SELU:
+            return graph.add("Selu", vector)
+        case Activation.LEAKY_RELU:
+            return graph.add("LeakyRelu", vector, alpha=0.01)
+        case Activation.SOFTPLUS:
+            return graph.add("Softplus", vector)
+        case Activation.SOFTSIGN:
+            return graph.add("Softsign", vector)
+        case Activation.HARD_SWISH:
+            return graph.add("Mul", vector, graph.add("HardSigmoid", vector, alpha=1 / 6, beta=0.5))
+        case Activation.RELU6:
+            return graph.add("Clip", vector, graph.scalar(0.0), graph.scalar(6.0))

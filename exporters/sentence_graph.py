@@ -58,7 +58,7 @@ def build_sentence_graph(
     graph = GraphBuilder()
     dtype: type[np.floating[Any]] = np.float16 if precision is Precision.FP16 else np.float32
     writer = LayerWriter(graph, dtype, int8=precision is Precision.INT8, fused=packed)
-    form = (packed_attention if packed else plain_attention)(writer, transformer, model.max_tokens)
+    form = (packed_attention if packed else plain_attention)(writer, transformer, model.longest_input)
     x = form.embed()
     for number, layer in enumerate(map(fold_key_and_value_bias, transformer.layers)):
         name = f"layer_{number}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 from onnxruntime import InferenceSession
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AttentionMaskInterface, AutoModelForSequenceClassification, AutoTokenizer
 
 from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
@@ -29,7 +30,7 @@ from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.batching import LENGTH_MULTIPLE
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import available_providers, open_session
-from es_sbert.encoder.tokenizer import PairTokenizer, load_tokenizer
+from es_sbert.encoder.tokenizer import PairTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16, fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
@@ -64,7 +65,7 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
     """
     axes = {0: "batch", 1: "tokens"}
     module.eval()
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings(), _traceable_masks():
         for message, category in _EXPECTED_WARNINGS:
             warnings.filterwarnings("ignore", message=message, category=category)
         path = Path(folder) / "traced.onnx"
@@ -82,6 +83,25 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
         graph = onnx.load(str(path))  # with the weights that torch writes next to graphs of more than 2 GB
     graph.graph.name = name
     return graph
+
+
+@contextmanager
+def _traceable_masks() -> Iterator[None]:
+    """Let transformers build masks of special patterns by broadcasting, not by `vmap`, which has no ONNX form.
+
+    Patterns of encoders compare positions, which gives the same mask; the parity check shows it.
+    """
+    mapping: dict[str, Any] = AttentionMaskInterface._global_mapping
+    original = mapping["eager"]
+
+    def broadcast_mask(*arguments: Any, **options: Any) -> Any:
+        return original(*arguments, **{**options, "use_vmap": False})
+
+    mapping["eager"] = broadcast_mask
+    try:
+        yield
+    finally:
+        mapping["eager"] = original
 
 
 def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0) -> tuple[Tensor, Tensor]:
@@ -136,7 +156,7 @@ class TracedSentenceModel:
         network = transformer.auto_model
         types = None
         if takes_token_types(network, transformer.tokenizer):
-            types = TokenTypes.of(load_tokenizer(model.tokenizer_file))
+            types = TokenTypes.of(load_sentence_tokenizer(model))
         ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
         inputs = {"input_ids": ids, "attention_mask": mask}
         return trace_module(_TokenVectorModule(network, types), inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.bundle.adapter import Adapter, read_adapter
 from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
 from es_sbert.bundle.sentence_model import Dense, SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
@@ -122,28 +122,21 @@ class TransformerWeights:
         return self.hidden // self.heads
 
 
-# numpy has no bfloat16: its bits are the upper half of a float32's, so it is read as integers.
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-}
-
-
 class ModuleWeights:
     """The tensors of a module's folder, spread over one or several safetensors files.
 
     Args:
         folder: Folder with `model.safetensors` or its shards.
         prefix: Put in front of every name asked for (`bert.`, `model.`, …).
+        adapter: Merged into the tensors.
 
     Raises:
         BundleInvalid: there are no weights, or only pickled ones.
     """
 
-    def __init__(self, folder: Path, prefix: str = "") -> None:
+    def __init__(self, folder: Path, prefix: str = "", adapter: Adapter | None = None) -> None:
         self.folder = folder
+        self._adapter = adapter
         self._prefix = prefix
         self._places = {
             name: (file, entry) for file in find_weight_files(folder) for name, entry in read_header(file).items()
@@ -163,7 +156,7 @@ class ModuleWeights:
                 f"{self.folder} holds {len(found)} tensors called {suffix}, expected one",
                 "The weights are not those of the architecture that config.json names: copy the folder again.",
             )
-        return ModuleWeights(self.folder, found[0].removesuffix(suffix))
+        return ModuleWeights(self.folder, found[0].removesuffix(suffix), self._adapter)
 
     def get(self, name: str, shape: tuple[int, ...] | None = None) -> Floats:
         """One tensor as float32.
@@ -182,29 +175,14 @@ class ModuleWeights:
                 "The download is incomplete or the weights belong to another architecture: copy the folder again.",
             )
         file, entry = self._places[full]
-        if entry["dtype"] not in _DTYPES:
-            raise BundleInvalid(
-                f"the tensor {full} in {self.folder} is of type {entry['dtype']}, not floating-point",
-                "Give the model as it was before it was quantized; es-sbert quantizes it itself.",
-            )
         actual = tuple(entry["shape"])
         if shape is not None and actual != shape:
             raise BundleInvalid(
                 f"the tensor {full} in {self.folder} has shape {actual}, expected {shape}",
                 "config.json and the weights do not belong together: copy the folder again.",
             )
-        start, end = entry["data_offsets"]
-        with file.open("rb") as stream:
-            stream.seek(start)
-            raw = stream.read(end - start)
-        dtype = _DTYPES[entry["dtype"]]
-        if len(raw) != dtype.itemsize * int(np.prod(actual)):
-            raise BundleInvalid(f"{file} is broken at the tensor {full}", COPY_AGAIN)
-        values = np.frombuffer(raw, dtype).reshape(actual)
-        if entry["dtype"] == "BF16":
-            return (values.astype(np.uint32) << 16).view(np.float32)
-        floats: Floats = values.astype(np.float32, copy=False)
-        return floats
+        weight = read_tensor(file, full, entry)
+        return weight if self._adapter is None else self._adapter.merge(name, weight)
 
     def linear(self, name: str, in_features: int, out_features: int, *, bias: bool = True) -> LinearWeights:
         """`name.weight`, stored as (out_features, in_features), and `name.bias` (zeros without one)."""
@@ -335,7 +313,8 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
             f"{model.name}: {hidden} hidden units cannot be shared by {heads} heads",
             "config.json was edited or is broken: copy the model folder again.",
         )
-    tensors = ModuleWeights(model.transformer_folder).with_prefix_of(_WORDS)
+    adapter = read_adapter(model.transformer_folder, model.ignored_settings) if model.has_adapter else None
+    tensors = ModuleWeights(model.weights_folder, adapter=adapter).with_prefix_of(_WORDS)
     epsilon = architecture.epsilon if architecture.epsilon is not None else float(config.get("layer_norm_eps", 1e-12))
     return TransformerWeights(
         heads=heads,
@@ -356,6 +335,8 @@ def _supported_architecture(model: SentenceModel) -> ArchitectureSpec:
         raise _unsupported(model, f"the architecture {model.architecture!r}")
     if "auto_map" in config:
         raise _unsupported(model, f"a {model.architecture} whose code comes with the model (auto_map)")
+    if model.uses_token_types and architecture.token_types:
+        raise _unsupported(model, f"a {model.architecture} whose tokenizer gives texts another token type than 0")
     position = config.get("position_embedding_type") or "absolute"
     if position != "absolute":
         raise _unsupported(model, f"a {model.architecture} with {position!r} position embeddings")
@@ -385,9 +366,9 @@ def _read_embeddings(
         padding_id = int(model.transformer_config.get("pad_token_id", padding_id))
     positions = tensors.get("embeddings.position_embeddings.weight")
     usable = positions.shape[0] - (0 if padding_id is None else padding_id + 1)
-    if positions.shape[1] != hidden or usable < model.max_tokens:
+    if positions.shape[1] != hidden or usable < model.longest_input:
         raise BundleInvalid(
-            f"{model.name} has {usable} positions, fewer than its maximum of {model.max_tokens} tokens",
+            f"{model.name} has {usable} positions, fewer than its maximum of {model.longest_input} tokens",
             f"Set max_seq_length to at most {usable} in sentence_bert_config.json.",
         )
     return EmbeddingWeights(

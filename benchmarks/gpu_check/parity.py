@@ -100,9 +100,9 @@ def _compare(bundle: Any, precision: Any) -> JSON:
         transformer = read_transformer_weights(model)
     except UnsupportedArchitecture:
         transformer = None
-    reference, encode = choose_reference(model, transformer, "numpy")
+    reference = choose_reference(model, transformer, "numpy")
     with Encoder.from_bundle(bundle, str(precision), Device("cuda"), threads=2) as encoder:
-        report = compare_vectors(precision, reference, encode(texts), encoder.encode(texts))
+        report = compare_vectors(precision, reference.name, reference.encode(texts, None), encoder.encode(texts))
         provider = encoder.info.provider
     bar = PARITY_THRESHOLDS[precision].min_cosine
     return {

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -21,6 +22,16 @@ from es_sbert.bundle.model_files import read_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import home_folder
 from es_sbert.errors import BundleInvalid
+
+
+class DifferenceCause(StrEnum):
+    """What is most likely behind a variant's difference from the reference, in words."""
+
+    TOKENIZER = "the reference reads other tokens (tokenizer.json, tokenizer_config.json)"
+    KIND = "the reference reads other tokens of this kind (prompts, query_expansion)"
+    LENGTH = "the reference cuts it at another length (max_seq_length, query_length, document_length)"
+    NETWORK = "the tokens are the same, the network differs (config.json, weights, modules)"
+    ROUNDING = "the tokens are the same; values are rounded to fewer bits"
 
 
 class ParityReport(BaseModel, frozen=True):
@@ -35,6 +46,7 @@ class ParityReport(BaseModel, frozen=True):
         sts_reference, sts_variant: Spearman's ρ × 100 against gold scores, where a file of them was given.
         bar: The thresholds, as text.
         passed: Whether the variant meets these thresholds.
+        worst, cause: The text with the least cosine, and what is most likely behind it; None if the variant passed.
     """
 
     reference: str
@@ -47,6 +59,8 @@ class ParityReport(BaseModel, frozen=True):
     sts_variant: float | None = None
     bar: str
     passed: bool
+    worst: str | None = None
+    cause: DifferenceCause | None = None
 
 
 class GraphFile(BaseModel, frozen=True):
@@ -92,6 +106,7 @@ class EncoderManifest(BaseModel, frozen=True):
         format: Version of this file's layout.
         name, architecture, fingerprint, pooling, normalize, max_tokens, dimensions, prompts, default_prompt: Of the
             model.
+        ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
         variants: Variant name (`fp32`, `int8`, `fp16`) → variant.
         exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
     """
@@ -109,6 +124,7 @@ class EncoderManifest(BaseModel, frozen=True):
     dimensions: int
     prompts: dict[str, str]
     default_prompt: str | None
+    ignored_settings: list[str] = []
     variants: dict[str, EncoderVariant]
     exporter: dict[str, str]
 
@@ -288,6 +304,12 @@ def _open_bundle(
     model = read_model(folder, manifest.name)
     actual = kind.model_validate(manifest.model_dump() | describe_model(model, kind))
     changed = [name for name in kind.model_fields if getattr(actual, name) != getattr(manifest, name)]
+    if changed == ["fingerprint"] and manifest.fingerprint == getattr(model, "earlier_fingerprint", ""):
+        raise BundleInvalid(
+            f"{folder} was exported by an earlier es-sbert, which misread this model's tokenizer or lengths: "
+            "its vectors are not the model's",
+            "Export the model again, and embed its indices again: es-sbert index migrate INDEX --model BUNDLE.",
+        )
     if changed:
         raise BundleInvalid(
             f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {kind.FILE_NAME}",

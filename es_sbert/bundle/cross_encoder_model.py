@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_module_list, read_optional_json
-from es_sbert.bundle.sentence_model import max_input_tokens
+from es_sbert.bundle.transformer_settings import max_input_tokens
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
 _HEAD = "ForSequenceClassification"

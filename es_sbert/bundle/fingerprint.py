@@ -9,10 +9,13 @@ import hashlib
 import json
 import mmap
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from es_sbert.bundle.model_files import read_header
 
@@ -55,10 +58,13 @@ def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dic
     return settings if layers == len(held) else {**settings, "layers": layers}
 
 
-def hash_tensors(paths: Sequence[Path]) -> str:
+def hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]] | None = None) -> str:
     """SHA-256 over name, type, shape and bytes of all tensors, sorted by name.
 
     The same weights give the same hash however they are ordered or spread over files.
+
+    Args:
+        merged: Tensors that take the place of those in the files, by name.
 
     Raises:
         BundleInvalid: a file is broken.
@@ -71,6 +77,10 @@ def hash_tensors(paths: Sequence[Path]) -> str:
             file = stack.enter_context(path.open("rb"))
             maps[path] = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         for name, path, entry in sorted(entries, key=lambda item: item[0]):
+            if merged is not None and name in merged:
+                digest.update(f"{name}\0F32\0{list(merged[name].shape)}\0".encode())
+                digest.update(np.ascontiguousarray(merged[name]).data)
+                continue
             digest.update(f"{name}\0{entry['dtype']}\0{entry['shape']}\0".encode())
             start, end = entry["data_offsets"]
             with memoryview(maps[path]) as view, view[start:end] as tensor:

@@ -1,6 +1,6 @@
-"""Read the JSON files and the safetensors headers of a model folder.
+"""Read the JSON files, the safetensors headers and single tensors of a model folder.
 
-Tensors are not loaded. Format: https://github.com/huggingface/safetensors#format (8 bytes little-endian header length,
+Format: https://github.com/huggingface/safetensors#format (8 bytes little-endian header length,
 JSON header, raw tensor bytes).
 """
 
@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from es_sbert.errors import BundleInvalid
 
@@ -47,18 +50,29 @@ def read_optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def read_module_list(folder: Path) -> list[tuple[str, str]]:
-    """(class name, folder) of each module in a folder's modules.json.
+def read_module_entries(folder: Path) -> list[dict[str, Any]]:
+    """The entries of a folder's modules.json, each with `type` and `path`.
 
     Raises:
         BundleInvalid: the file is broken.
     """
     path = folder / "modules.json"
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        return [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+        entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        for entry in entries:
+            _ = entry["type"], entry["path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleInvalid(f"{path} is broken: {error}", COPY_AGAIN) from error
+    return entries
+
+
+def read_module_list(folder: Path) -> list[tuple[str, str]]:
+    """(class name, folder) of each module in a folder's modules.json.
+
+    Raises:
+        BundleInvalid: the file is broken.
+    """
+    return [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in read_module_entries(folder)]
 
 
 _HEADER_LENGTH_BYTES = 8
@@ -66,21 +80,35 @@ _MAX_HEADER = 100_000_000  # the format's own limit
 
 
 def find_weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a module's folder, one or several shards, sorted by name.
+    """The safetensors files of a module's folder: one, or the shards that their index names, sorted by name.
 
     Raises:
         BundleInvalid: there are none, or only a pickle, which runs its author's code when it is opened.
     """
-    single = folder / "model.safetensors"
-    files = [single] if single.exists() else sorted(folder.glob("model-*.safetensors"))
-    if files:
-        return files
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.exists():
+        return [single]
+    if index.exists():
+        return _shards(index)
+    if any(folder.glob("model-*.safetensors")):
+        raise BundleInvalid(f"{folder} has shards of weights and no {index.name} that names them", COPY_AGAIN)
     if (folder / "pytorch_model.bin").exists():
         raise BundleInvalid(
             f"{folder} holds its weights as a pickle (pytorch_model.bin), which can run code when it is opened",
             "Where you trust it, save it again as safetensors: SentenceTransformer(...).save(folder).",
         )
     raise BundleInvalid(f"{folder} holds no model.safetensors", COPY_AGAIN)
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(read_json(index)["weight_map"].values()))
+        outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BundleInvalid(f"{index} has no weight_map of file names", COPY_AGAIN) from error
+    if outside:
+        raise BundleInvalid(f"{index} names {outside[0]!r}, outside the folder", "Do not use this model.")
+    return [index.parent / name for name in names]
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
@@ -109,3 +137,40 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
     if end != size:
         raise BundleInvalid(f"{path} has {size} bytes, its header says {end}", COPY_AGAIN)
     return tensors
+
+
+# numpy has no bfloat16: its bits are the upper half of a float32's, so it is read as integers.
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+
+
+def read_tensor(path: Path, name: str, entry: dict[str, Any]) -> NDArray[np.float32]:
+    """A tensor of a safetensors file as float32.
+
+    Args:
+        entry: Of the file's header, from `read_header`.
+
+    Raises:
+        BundleInvalid: it is not of a floating-point type, or the file is broken.
+    """
+    if entry["dtype"] not in _DTYPES:
+        raise BundleInvalid(
+            f"the tensor {name} in {path.parent} is of type {entry['dtype']}, not floating-point",
+            "Give the model as it was before it was quantized; es-sbert quantizes it itself.",
+        )
+    start, end = entry["data_offsets"]
+    with path.open("rb") as stream:
+        stream.seek(start)
+        raw = stream.read(end - start)
+    dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+    if len(raw) != dtype.itemsize * int(np.prod(shape)):
+        raise BundleInvalid(f"{path} is broken at the tensor {name}", COPY_AGAIN)
+    values = np.frombuffer(raw, dtype).reshape(shape)
+    if entry["dtype"] == "BF16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    floats: NDArray[np.float32] = values.astype(np.float32, copy=False)
+    return floats

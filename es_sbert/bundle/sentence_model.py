@@ -6,23 +6,44 @@ pooling.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel
 
+from es_sbert.bundle.adapter import Adapter, find_base_folder, merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
+from es_sbert.bundle.known_settings import (
+    CONFIG_SENTENCE_TRANSFORMERS,
+    DENSE,
+    MODULE_ENTRY,
+    NORMALIZE,
+    POOLING,
+    check_settings,
+)
 from es_sbert.bundle.model_files import (
     COPY_AGAIN,
     find_weight_files,
     read_header,
     read_json,
-    read_module_list,
+    read_module_entries,
     read_optional_json,
 )
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
+from es_sbert.bundle.transformer_settings import (
+    SENTENCE_BERT_CONFIG_FILES,
+    check_truncation,
+    hidden_width,
+    input_limits,
+    max_input_tokens,
+    read_sentence_bert_config,
+    read_tokenizer_settings,
+    read_transformer_config,
+)
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 
 PromptKind = Literal["query", "document"]
 
@@ -61,6 +82,16 @@ class Activation(StrEnum):
     TANH = "tanh"
     RELU = "relu"
     GELU = "gelu"
+    SILU = "silu"
+    SIGMOID = "sigmoid"
+    MISH = "mish"
+    ELU = "elu"
+    SELU = "selu"
+    LEAKY_RELU = "leakyrelu"
+    SOFTPLUS = "softplus"
+    SOFTSIGN = "softsign"
+    HARD_SWISH = "hardswish"
+    RELU6 = "relu6"
 
 
 class Dense(BaseModel, frozen=True):
@@ -85,16 +116,26 @@ class SentenceModel(BaseModel, frozen=True):
         folder: The model folder.
         name: Name for people: the hub id, package name or folder name it was opened by.
         transformer: Folder of the transformer (config.json, model.safetensors), relative to `folder`.
+        has_adapter: Whether that folder has a LoRA adapter, which is merged into the weights.
+        base_folder: Folder with these weights, if the adapter is alone in its folder.
         architecture: `model_type` of the transformer's config (bert, roberta, xlm-roberta, distilbert, mpnet, …).
         transformer_config: The transformer's config.json.
         pooling: Pooling modes; several are concatenated in this order.
         dense: Dense modules after pooling, in order.
         normalize: Whether vectors are scaled to unit length at the end.
         max_tokens: Longest input in tokens, special tokens included; longer ones are cut.
+        max_tokens_by_kind: The same for queries or documents, where the model has another limit for them.
         dimensions: Length of a sentence vector.
         prompts: Prompt name → text put in front of an input.
         default_prompt: Name of the prompt of inputs that are neither query nor document.
         lowercase: Whether the tokenizer lower-cases texts before all else, prompts included (`do_lower_case`).
+        tokenizer_class: Class of transformers that reads texts.
+        tokenizer_changes: What that class reads otherwise than tokenizer.json says; see `ResolvedTokenizer`.
+        tokenizer_is_known: Whether es-sbert knows that class, so that `tokenizer_changes` is complete.
+        tokenizer_arguments: Arguments of its constructor that override its files (`processor_kwargs`).
+        uses_token_types: Whether the network gets another token type than 0 for some tokens of a text.
+        earlier_fingerprint: Fingerprint that earlier releases gave the model if they misread it; else empty.
+        ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
         fingerprint: Hash of weights, tokenizer, pooling, dense, normalization, maximum tokens and prompts:
             models with equal fingerprints produce the same vectors.
     """
@@ -102,16 +143,26 @@ class SentenceModel(BaseModel, frozen=True):
     folder: Path
     name: str
     transformer: str
+    has_adapter: bool = False
+    base_folder: Path | None = None
     architecture: str
     transformer_config: dict[str, Any]
     pooling: tuple[Pooling, ...]
     dense: tuple[Dense, ...] = ()
     normalize: bool = False
     max_tokens: int
+    max_tokens_by_kind: dict[PromptKind, int] = {}
     dimensions: int
     prompts: dict[str, str] = {}
     default_prompt: str | None = None
     lowercase: bool = False
+    tokenizer_class: str = ""
+    tokenizer_changes: dict[str, Any] = {}
+    tokenizer_is_known: bool = True
+    tokenizer_arguments: dict[str, Any] = {}
+    uses_token_types: bool = False
+    earlier_fingerprint: str = ""
+    ignored_settings: tuple[str, ...] = ()
     fingerprint: str = ""
 
     @property
@@ -119,8 +170,33 @@ class SentenceModel(BaseModel, frozen=True):
         return self.folder / self.transformer
 
     @property
+    def weights_folder(self) -> Path:
+        """Folder with the transformer's weights; those that an adapter is merged into."""
+        return self.base_folder or self.transformer_folder
+
+    @property
     def tokenizer_file(self) -> Path:
         return self.transformer_folder / "tokenizer.json"
+
+    def tokenizer_json(self) -> dict[str, Any]:
+        """The tokenizer.json, made from the vocabulary where the folder has none.
+
+        Raises:
+            BundleInvalid: a file is broken.
+        """
+        settings = read_optional_json(self.transformer_folder / "tokenizer_config.json")
+        return read_tokenizer_json(
+            self.transformer_folder, {**settings, **self.tokenizer_arguments}, self.transformer_config
+        )
+
+    @property
+    def longest_input(self) -> int:
+        """Longest input of any kind in tokens."""
+        return max(self.max_tokens, *self.max_tokens_by_kind.values(), 0)
+
+    def input_limit(self, kind: PromptKind | None) -> int:
+        """Longest input of this kind in tokens, special tokens included."""
+        return self.max_tokens if kind is None else self.max_tokens_by_kind.get(kind, self.max_tokens)
 
     def prompt(self, kind: PromptKind | None) -> str:
         """Text to put in front of an input of this kind; empty where the model has none.
@@ -133,58 +209,75 @@ class SentenceModel(BaseModel, frozen=True):
         return next((self.prompts[name] for name in PROMPT_NAMES[kind] if name in self.prompts), "")
 
 
-# Names that sentence-transformers has given to the file with the longest input, the first found wins.
-_SENTENCE_BERT_CONFIG_FILES = tuple(
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
-
-# Tokenizer arguments in that file that do not change a single text.
-_IGNORED_TOKENIZER_KEYS = {"model_max_length", "padding_side", "use_fast", "trust_remote_code"}
-
-# A larger model_max_length means that none was set (transformers writes 10^30).
-_NO_LIMIT = 10**9
+# Of the releases whose reading es-sbert follows.
+_FOLLOWED_RELEASES = {"sentence_transformers": "6.2.0", "sentence-transformers": "6.2.0", "transformers": "5.23.0"}
 
 
-def read_sentence_model(folder: Path, name: str | None = None) -> SentenceModel:
+def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Collection[str] = ()) -> SentenceModel:
     """Read and check a sentence-transformers folder.
 
     Args:
         folder: The folder with modules.json.
         name: Name for people; the folder's own name by default.
+        ignored: Unknown settings to accept, besides those that a bundle was exported with.
 
     Raises:
         BundleInvalid: a file is missing or broken, weights are pickled, dimensions contradict each other.
-        UnsupportedArchitecture: a module or a setting that es-sbert does not honour.
+        UnsupportedArchitecture: a module that es-sbert does not have.
+        UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
-    modules = _read_modules(folder)
-    transformer, pooling_folder = modules[0][1], modules[1][1]
-    config = read_json(folder / transformer / "config.json")
-    pooling, width = _read_pooling(folder / pooling_folder)
-    dense, normalize = _read_dense_and_normalize(folder, modules[2:])
+    # Of the manifest of a bundle, which is read by another module: the bundle is read by this one.
+    accepted = read_optional_json(folder / "es_sbert.json").get("ignored_settings") or ()
+    ignored = tuple(sorted({*ignored, *accepted}))
+    is_plain = not (folder / "modules.json").exists()
+    modules = _plain_modules(folder) if is_plain else _read_modules(folder, ignored)
+    place, pooling_folder = folder / modules[0][1], modules[1][1]
+    # As sentence-transformers, which reads its own files only beside modules.json.
+    sbert = read_sentence_bert_config(place, ignored, is_plain=is_plain)
+    adapter = read_adapter(place, ignored)
+    base = None if adapter is None else _find_base_folder(place, adapter)
+    config = read_transformer_config(
+        place if base is None or (place / "config.json").exists() else base, sbert, ignored
+    )
+    pooling, width = _plain_pooling(folder, config) if is_plain else _read_pooling(folder / pooling_folder, ignored)
+    dense, normalize = _read_dense_and_normalize(folder, modules[2:], ignored)
     dimensions = _check_dimensions(folder, width * len(pooling), dense)
-    tokenizer = read_json(folder / transformer / "tokenizer.json")
-    sbert = _read_sentence_bert_config(folder / transformer, tokenizer)
-    prompts, default_prompt = _read_prompts(folder / "config_sentence_transformers.json")
+    tokenizer_settings = read_tokenizer_settings(place, sbert, ignored)
+    tokenizer = read_tokenizer_json(place, tokenizer_settings, config)
+    check_truncation(place, tokenizer_settings, tokenizer)
+    resolved = resolve_tokenizer(place, tokenizer, tokenizer_settings, config)
+    prompts, default_prompt = (
+        ({}, None) if is_plain else _read_prompts(folder / "config_sentence_transformers.json", ignored)
+    )
+    max_tokens, by_kind = input_limits(place, config, sbert, tokenizer)
 
-    files = find_weight_files(folder / transformer)
-    weights = [hash_tensors(files)]
+    files = find_weight_files(base or place)
+    weights = [hash_tensors(files, None if adapter is None else merge_weights(base or place, adapter))]
     weights += [hash_tensors(find_weight_files(folder / layer.folder)) for layer in dense]
     try:
         model = SentenceModel(
             folder=folder,
             name=name or folder.resolve().name,
-            transformer=transformer,
+            transformer=modules[0][1],
+            has_adapter=adapter is not None,
+            base_folder=None if base == place else base,
             architecture=str(config.get("model_type", "unknown")),
             transformer_config=config,
             pooling=pooling,
             dense=dense,
             normalize=normalize,
-            max_tokens=max_input_tokens(folder / transformer, config, sbert, tokenizer),
+            max_tokens=max_tokens,
+            max_tokens_by_kind=by_kind,
             dimensions=dimensions,
             prompts=prompts,
             default_prompt=default_prompt,
             lowercase=sbert.get("do_lower_case", False),
+            tokenizer_class=resolved.class_name,
+            tokenizer_changes=resolved.changes,
+            tokenizer_is_known=resolved.is_known,
+            tokenizer_arguments=sbert["processor_kwargs"],
+            uses_token_types=resolved.uses_token_types,
+            ignored_settings=ignored,
         )
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
@@ -193,59 +286,51 @@ def read_sentence_model(folder: Path, name: str | None = None) -> SentenceModel:
     )
     settings |= _fingerprint_revisions(model)
     settings["config"] = fingerprint_settings(config, files)
-    return model.model_copy(update={"fingerprint": compute_fingerprint("".join(weights), tokenizer, settings)})
+    hashed = "".join(weights)
+    changed = {"fingerprint": compute_fingerprint(hashed, tokenizer, settings)}
+    if settings.keys() & _ONCE_MISREAD:
+        earlier = {key: value for key, value in settings.items() if key not in _ONCE_MISREAD}
+        changed["earlier_fingerprint"] = compute_fingerprint(hashed, tokenizer, earlier)
+    return model.model_copy(update=changed)
+
+
+def _find_base_folder(folder: Path, adapter: Adapter) -> Path:
+    # Imported here: it reads models by this module.
+    from es_sbert.bundle.model_lookup import resolve_model
+
+    return find_base_folder(folder, adapter, resolve_model)
+
+
+# Of the settings in `_fingerprint_revisions`, those that releases before them did not read.
+_ONCE_MISREAD = frozenset({"uses_token_types", "tokenizer_changes", "max_tokens_by_kind"})
 
 
 def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:
-    """Settings whose meaning changed between releases, so that old fingerprints no longer match."""
+    """Settings that earlier releases read otherwise, or not at all.
+
+    A setting is in the fingerprint only if the model has it. So the fingerprints of all other models stay as they are,
+    and a model that an earlier release misread gets another one than its vectors in an index.
+    """
     changed: dict[str, Any] = {}
     a_prompt_for_each_kind = all(model.prompts.keys() & set(names) for names in PROMPT_NAMES.values())
     if model.default_prompt is not None and not a_prompt_for_each_kind:
         changed["prompt_without_kind"] = model.default_prompt
     if model.lowercase:
         changed["lowercase_in_tokenizer"] = True
+    if model.uses_token_types:
+        changed["uses_token_types"] = True
+    if model.tokenizer_changes:
+        changed["tokenizer_changes"] = model.tokenizer_changes
+    if model.max_tokens_by_kind:
+        changed["max_tokens_by_kind"] = model.max_tokens_by_kind
     return changed
 
 
-def _read_sentence_bert_config(folder: Path, tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """The sentence_bert_config.json of a transformer's folder, under any of its names; empty if there is none.
-
-    Args:
-        folder: Of the transformer.
-        tokenizer: Its tokenizer.json.
-
-    Raises:
-        BundleInvalid: a file is broken.
-        UnsupportedArchitecture: texts would be read otherwise than es-sbert reads them.
-    """
-    file, sbert = folder / _SENTENCE_BERT_CONFIG_FILES[0], {}
-    for name in _SENTENCE_BERT_CONFIG_FILES:
-        if found := read_optional_json(folder / name):
-            file, sbert = folder / name, found
-            break
-    options = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
-    unknown = sorted(options.keys() - _IGNORED_TOKENIZER_KEYS - {"truncation_side"})
-    if unknown:
-        raise UnsupportedArchitecture(
-            f"{file} changes the tokenizer's {', '.join(unknown)}",
-            "es-sbert reads texts by tokenizer.json alone: save the model with a tokenizer that has these settings.",
-        )
-    configured = options.get("truncation_side")
-    configured = configured or read_optional_json(folder / "tokenizer_config.json").get("truncation_side")
-    side = str(configured or (tokenizer.get("truncation") or {}).get("direction") or "right")
-    if side.lower() != "right":
-        raise UnsupportedArchitecture(
-            f"{folder} cuts long texts at their beginning (truncation_side {side})",
-            "es-sbert cuts them at their end: choose a model that does, or save this one with truncation_side right.",
-        )
-    if "model_max_length" in options:
-        sbert = {**sbert, "max_seq_length": options["model_max_length"]}
-    return sbert
-
-
-def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
+def _read_prompts(path: Path, ignored: Collection[str]) -> tuple[dict[str, str], str | None]:
     """The prompts and the name of the default one from config_sentence_transformers.json, where there is one."""
     settings = read_optional_json(path)
+    check_settings(path, settings, CONFIG_SENTENCE_TRANSFORMERS, ignored)
+    _check_requirements(path, settings.get("requirements"))
     if settings.get("truncate_dim") is not None:
         raise UnsupportedArchitecture(
             f"{path} cuts vectors to their first {settings['truncate_dim']} values (truncate_dim)",
@@ -266,31 +351,20 @@ def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
     return {name: text or "" for name, text in prompts.items()}, default
 
 
-def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    """The longest input in tokens: the model's setting, limited by its number of positions.
-
-    Args:
-        folder: Of the transformer.
-        config, sbert, tokenizer: Its config.json, sentence_bert_config.json and tokenizer.json.
-
-    Raises:
-        BundleInvalid: no setting defines it.
-    """
-    positions = config.get("max_position_embeddings")
-    if positions is not None and config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        # Their first positions are taken by the padding token: position ids start at pad_token_id + 1.
-        positions -= int(config.get("pad_token_id", 1)) + 1
-    stated = sbert.get("max_seq_length") or read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
-    if not stated and not positions:
-        # The truncation in tokenizer.json is a setting of some run; it counts only if nothing else does.
-        stated = (tokenizer.get("truncation") or {}).get("max_length")
-    # XLNet writes -1 for unlimited positions.
-    limits = [int(value) for value in (stated, positions) if value and 0 < value < _NO_LIMIT]
-    if not limits:
-        raise BundleInvalid(
-            f"{folder} does not define a maximum input length", "Set max_seq_length in sentence_bert_config.json."
-        )
-    return min(limits)
+def _check_requirements(path: Path, requirements: Any) -> None:
+    """Make sure that a model does not need another release of a library than the one that es-sbert follows."""
+    for package, requirement in (requirements or {}).items() if isinstance(requirements, dict) else ():
+        specifier = requirement.get("specifier") if isinstance(requirement, dict) else requirement
+        followed = _FOLLOWED_RELEASES.get(package)
+        try:
+            is_met = followed is None or SpecifierSet(str(specifier or "")).contains(followed, prereleases=True)
+        except InvalidSpecifier:
+            continue  # sentence-transformers skips it too
+        if not is_met:
+            raise UnsupportedSetting(
+                f"{path} requires {package} {specifier}, and es-sbert reads models as release {followed} does",
+                "Upgrade es-sbert, or choose a model that an earlier release can read.",
+            )
 
 
 # Flags of a pooling configuration, in sentence-transformers' order. Its versions before 5.2 read and write only these,
@@ -305,20 +379,67 @@ POOLING_MODE_FLAGS = {
 }
 
 # Names of torch's classes, as configurations have them.
-ACTIVATION_CLASSES = {name: Activation(name.lower()) for name in ("Identity", "Tanh", "ReLU", "GELU")}
+_ACTIVATION_NAMES = (
+    "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "Mish", "ELU", "SELU", "LeakyReLU", "Softplus", "Softsign",
+    "Hardswish", "ReLU6",
+)  # fmt: skip
+ACTIVATION_CLASSES = {name: Activation(name.lower()) for name in _ACTIVATION_NAMES}
 
-_DENSE_REMEDY = "es-sbert reads Dense layers with Identity, Tanh, ReLU or GELU; choose a model of that shape."
+_DENSE_REMEDY = f"es-sbert reads Dense layers with {', '.join(_ACTIVATION_NAMES)}; choose a model of that shape."
 
 
-def _read_modules(folder: Path) -> list[tuple[str, str]]:
+# Of a sentence-transformers folder, besides modules.json.
+_SENTENCE_TRANSFORMERS_FILES = (
+    "es_sbert.json", "config_sentence_transformers.json", "1_Pooling", *SENTENCE_BERT_CONFIG_FILES,
+)  # fmt: skip
+
+
+def _plain_modules(folder: Path) -> list[tuple[str, str]]:
+    """The modules that sentence-transformers gives to a transformers folder.
+
+    Raises:
+        BundleInvalid: it is none, or a sentence-transformers folder that has lost its modules.json.
+    """
+    lost = [name for name in _SENTENCE_TRANSFORMERS_FILES if (folder / name).exists()]
+    if lost or not (folder / "config.json").exists():
+        what = f"but {lost[0]}" if lost else "and no config.json"
+        raise BundleInvalid(
+            f"{folder} has no modules.json {what}: it does not say how token vectors become a sentence vector",
+            "Copy the folder again, or give another one (SentenceTransformer(...).save writes one).",
+        )
+    return [("Transformer", ""), ("Pooling", "")]
+
+
+def _plain_pooling(folder: Path, config: dict[str, Any]) -> tuple[tuple[Pooling, ...], int]:
+    """The pooling that sentence-transformers gives a transformers folder, and the width of a token vector."""
+    names = config.get("architectures") or [""]
+    if str(names[0]).endswith("ForSequenceClassification"):
+        raise BundleInvalid(
+            f"{folder} is a cross-encoder ({names[0]}), which has no sentence vectors",
+            f"Export it as a reranker: es-sbert export {folder} -o RERANKER.",
+        )
+    templates = (folder / "chat_template.jinja", folder / "chat_template.json")
+    if read_optional_json(folder / "tokenizer_config.json").get("chat_template") or any(
+        template.exists() for template in templates
+    ):
+        raise UnsupportedSetting(
+            f"{folder} has no modules.json and a chat template, with which sentence-transformers makes a message of "
+            "each text",
+            "Save it with a pooling: SentenceTransformer(modules=[Transformer(...), Pooling(...)]).save(folder).",
+        )
+    is_causal = str(names[0]).endswith("ForCausalLM") and config.get("is_causal", True)
+    return (Pooling.LASTTOKEN if is_causal else Pooling.MEAN,), hidden_width(folder, config)
+
+
+def _read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]]:
     """(class name, folder) of each module; the first two are the Transformer and the Pooling."""
     path = folder / "modules.json"
-    if not path.exists():
-        raise BundleInvalid(
-            f"{folder} has no modules.json, so it does not say how token vectors become a sentence vector",
-            "Give a sentence-transformers folder (SentenceTransformer(...).save writes one).",
-        )
-    modules = read_module_list(folder)
+    entries = read_module_entries(folder)
+    for entry in entries:
+        check_settings(path, entry, MODULE_ENTRY, ignored)
+    modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    # It does nothing outside training.
+    modules = [(kind, place) for kind, place in modules if kind != "Dropout"]
     for _, place in modules:
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")
@@ -331,9 +452,10 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _read_pooling(folder: Path) -> tuple[tuple[Pooling, ...], int]:
+def _read_pooling(folder: Path, ignored: Collection[str]) -> tuple[tuple[Pooling, ...], int]:
     """The pooling modes and the width of a token vector."""
     config = read_json(folder / "config.json")
+    check_settings(folder / "config.json", config, POOLING, ignored)
     modes: Any = config.get("pooling_mode")
     if modes is None:
         modes = [mode for key, mode in POOLING_MODE_FLAGS.items() if config.get(key)]
@@ -352,7 +474,7 @@ def _read_pooling(folder: Path) -> tuple[tuple[Pooling, ...], int]:
         raise BundleInvalid(f"{folder / 'config.json'}: {error}", COPY_AGAIN) from error
     if not pooling:
         raise BundleInvalid(f"{folder / 'config.json'} names no pooling mode", "Set pooling_mode, e.g. to mean.")
-    if config.get("include_prompt") is False:
+    if not config.get("include_prompt", True):
         raise UnsupportedArchitecture(
             f"{folder / 'config.json'} leaves prompt tokens out of pooling (include_prompt: false)",
             "es-sbert pools over the whole input; choose a model that does.",
@@ -360,14 +482,20 @@ def _read_pooling(folder: Path) -> tuple[tuple[Pooling, ...], int]:
     return pooling, width
 
 
-def _read_dense_and_normalize(folder: Path, modules: list[tuple[str, str]]) -> tuple[tuple[Dense, ...], bool]:
+def _read_dense_and_normalize(
+    folder: Path, modules: list[tuple[str, str]], ignored: Collection[str]
+) -> tuple[tuple[Dense, ...], bool]:
     """The modules after pooling: any number of Dense, then at most one Normalize at the end."""
     dense: list[Dense] = []
     normalize = False
     for kind, place in modules:
         if kind == "Dense" and not normalize:
-            dense.append(_read_dense(folder, place))
+            dense.append(_read_dense(folder, place, ignored))
         elif kind == "Normalize":
+            # Releases before 5.5 write no settings, and often no folder.
+            path = folder / place / "config.json"
+            if place:
+                check_settings(path, read_optional_json(path), NORMALIZE, ignored)
             normalize = True
         else:
             where = " after Normalize" if normalize else ""
@@ -378,9 +506,10 @@ def _read_dense_and_normalize(folder: Path, modules: list[tuple[str, str]]) -> t
     return tuple(dense), normalize
 
 
-def _read_dense(folder: Path, place: str) -> Dense:
+def _read_dense(folder: Path, place: str, ignored: Collection[str]) -> Dense:
     path = folder / place / "config.json"
     config = read_json(path)
+    check_settings(path, config, DENSE, ignored)
     # sentence-transformers' own default is Tanh; what it cannot open, a null, means no activation to others.
     activation = str(config.get("activation_function", "Tanh") or "Identity").rpartition(".")[2]
     if activation not in ACTIVATION_CLASSES:
@@ -414,10 +543,6 @@ def _check_dimensions(folder: Path, width: int, dense: tuple[Dense, ...]) -> int
     return width
 
 
-# Where configurations keep the width of a token vector.
-_WIDTH_KEYS = ("hidden_size", "dim", "d_model")
-
-
 def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] = (Pooling.MEAN,)) -> SentenceModel:
     """A transformers folder (config.json, safetensors, tokenizer.json) with a pooling of the caller's choice.
 
@@ -432,18 +557,10 @@ def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] =
         BundleInvalid: a file is missing or broken, or the weights are pickled.
     """
     config = read_json(folder / "config.json")
-    if not (folder / "tokenizer.json").exists():
-        raise BundleInvalid(
-            f"{folder} has no tokenizer.json",
-            "Write one with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
-        )
+    settings = read_optional_json(folder / "tokenizer_config.json")
+    tokenizer = read_tokenizer_json(folder, settings, config)
+    resolved = resolve_tokenizer(folder, tokenizer, settings, config)
     find_weight_files(folder)
-    width = next((int(config[key]) for key in _WIDTH_KEYS if key in config), None)
-    if width is None:
-        raise BundleInvalid(
-            f"{folder / 'config.json'} does not say how wide a token vector is ({', '.join(_WIDTH_KEYS)})",
-            "Give the folder of a transformer encoder.",
-        )
     return SentenceModel(
         folder=folder,
         name=name,
@@ -451,6 +568,10 @@ def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] =
         architecture=str(config.get("model_type", "unknown")),
         transformer_config=config,
         pooling=tuple(pooling),
-        max_tokens=max_input_tokens(folder, config, {}, read_json(folder / "tokenizer.json")),
-        dimensions=width * len(pooling),
+        max_tokens=max_input_tokens(folder, config, {}, tokenizer),
+        dimensions=hidden_width(folder, config) * len(pooling),
+        tokenizer_class=resolved.class_name,
+        tokenizer_changes=resolved.changes,
+        tokenizer_is_known=resolved.is_known,
+        uses_token_types=resolved.uses_token_types,
     )

@@ -56,6 +56,13 @@ def _parse_precisions(context: click.Context, parameter: click.Parameter, value:
         default="bundle",
         help="opensearch-ml: a zip for OpenSearch's ml-commons, and the request that registers it.",
     ),
+    click.option(
+        "--ignore-setting",
+        "ignore_settings",
+        multiple=True,
+        metavar="KEY",
+        help="Accept a setting in the model's files that es-sbert does not know; the bundle keeps it. Repeatable.",
+    ),
     click.option("--force", is_flag=True, help="Write variants that miss their parity bar too, marked as forced."),
     click.option(
         "--sts",
@@ -98,19 +105,19 @@ def export(
     from es_sbert.bundle.local_registry import try_register_model
 
     if target == "opensearch-ml":
-        if precisions is not None or options["force"] or options["sts"] is not None:
+        if precisions is not None or options["force"] or options["sts"] is not None or options["ignore_settings"]:
             raise _opensearch_ml_refusal()
         request = _export_opensearch_ml(model, output)
         click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
         return
-    how = {"force": options["force"], "sts_file": options["sts"]}
+    how = {"force": options["force"], "sts_file": options["sts"], "ignore_settings": options["ignore_settings"]}
     manifest = exporters.export(model, output, precisions or ["fp32", "int8"], report=log_message, **how)
     try_register_model(output, manifest.fingerprint)
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 
 
 def _opensearch_ml_refusal() -> UsageError:
-    remedy = "Leave --precision, --force and --sts out, and give no cross-encoder."
+    remedy = "Leave --precision, --force, --ignore-setting and --sts out, and give no cross-encoder."
     return UsageError("--target opensearch-ml writes one graph of a sentence encoder, in fp32", remedy)
 
 

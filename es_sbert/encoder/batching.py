@@ -138,10 +138,10 @@ def pad(rows: Sequence[NDArray[np.int64]], padding: int = 0) -> tuple[NDArray[np
         padding: Id in the padded places; the mask keeps it out of the result.
 
     Returns:
-        Token ids and attention mask, both of *shape* ``(rows, longest)``.
+        Token ids and attention mask, both of *shape* ``(rows, longest)``; `longest` is at least 1.
     """
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
-    mask = np.arange(lengths.max()) < lengths[:, None]  # (rows, longest)
+    mask = np.arange(max(1, lengths.max())) < lengths[:, None]  # (rows, longest)
     ids = np.full(mask.shape, padding, dtype=np.int64)  # (rows, longest)
     ids[mask] = np.concatenate(rows)
     return ids, mask.astype(np.int64)

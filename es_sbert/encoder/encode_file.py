@@ -35,12 +35,14 @@ class EncodeSummary:
         texts: Texts read, each of which has a vector in the output.
         truncated: Texts longer than the model reads.
         lost_tokens: Tokens cut from them.
+        max_tokens: Tokens that the model reads of a text.
         seconds: Wall time.
     """
 
     texts: int = 0
     truncated: int = 0
     lost_tokens: int = 0
+    max_tokens: int = 0
     seconds: float = 0.0
 
     def describe(self, info: EncoderInfo) -> str:
@@ -52,7 +54,7 @@ class EncodeSummary:
         ]
         if self.truncated:
             lines.append(
-                f"{self.truncated:,} texts were longer than {info.max_tokens} tokens and were cut "
+                f"{self.truncated:,} texts were longer than {self.max_tokens} tokens and were cut "
                 f"({self.lost_tokens:,} tokens lost)"
             )
         return "\n".join([*lines, *(f"Warning: {warning}" for warning in info.warnings)])
@@ -86,7 +88,7 @@ def encode_file(
             f"the text field is {VECTOR_FIELD!r}, which the vector is written to", "Rename the text field."
         )
     started = time.perf_counter()
-    summary = EncodeSummary()
+    summary = EncodeSummary(max_tokens=encoder.input_limit(kind))
     parts = _encode_records(encoder, _read_records(source, form, text_field), kind, summary)
     is_array = isinstance(target, Path) and target.suffix == ".npy"
     if isinstance(target, Path) and is_array and is_stream(target):
@@ -123,7 +125,7 @@ def _encode_records(
         count = len(result.vectors)
         summary.texts += count
         summary.truncated += int(result.truncated.sum())
-        summary.lost_tokens += int(np.maximum(result.tokens - encoder.info.max_tokens, 0).sum())
+        summary.lost_tokens += int(np.maximum(result.tokens - summary.max_tokens, 0).sum())
         yield [pending.popleft() for _ in range(count)], result.vectors
 
 

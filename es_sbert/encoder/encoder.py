@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
-from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.sentence_model import Pooling, PromptKind
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.batching import WINDOW, InputBuilder, Vectors, batch_limits, plan_batches, unique_rows
 from es_sbert.encoder.chunker import Chunker
@@ -166,6 +166,8 @@ class Encoder(OnnxModel[EncoderBundle]):
         with pool.session() as session:
             self._inputs = InputBuilder(session)
         self._tokenizer = SentenceTokenizer(bundle.model)
+        # Of a text without tokens there is no first vector and no largest value.
+        self._tokenless_is_zero = self._inputs.packed or not _POOLING_OF_NOTHING.issuperset(bundle.model.pooling)
         self._limits = batch_limits(device, budget)
         self.window = WINDOW[device.kind]
         self.info = EncoderInfo(
@@ -264,6 +266,10 @@ class Encoder(OnnxModel[EncoderBundle]):
         """The model's prompt for texts of this kind; empty if it has none."""
         return self._model.prompt(kind)
 
+    def input_limit(self, kind: PromptKind | None = None) -> int:
+        """Longest input of this kind in tokens, special tokens and prompt included; longer ones are cut."""
+        return self._model.input_limit(kind)
+
     def make_chunker(self, tokens: int, overlap: int, kind: PromptKind | None = None) -> Chunker:
         """A chunker for texts that are longer than the model reads.
 
@@ -347,6 +353,10 @@ class Encoder(OnnxModel[EncoderBundle]):
         return None if texts is None else self.tokenize(texts, kind)
 
 
+# Poolings that give the zero vector for a text without tokens.
+_POOLING_OF_NOTHING = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
+
+
 class _BatchRun:
     """The batches of one call of `Encoder.embed_until`, and their vectors.
 
@@ -356,6 +366,7 @@ class _BatchRun:
 
     def __init__(self, encoder: Encoder, tokenized: TokenizedTexts, progress: Callable[[float], None]) -> None:
         self._inputs, self._info, self._progress = encoder._inputs, encoder.info, progress
+        self._tokenless_is_zero = encoder._tokenless_is_zero
         unique, self._unique_index = unique_rows(tokenized.ids)
         self._rows = [tokenized.ids[number] for number in unique]
         self._lengths = np.fromiter(map(len, self._rows), dtype=np.int64, count=len(unique))  # (distinct texts,)
@@ -374,7 +385,13 @@ class _BatchRun:
         """Compute the vectors of one batch."""
         batch = self.batches[number]
         output = slice(self._ends[number] - len(batch), self._ends[number])
-        run_session(session, self._inputs([self._rows[row] for row in batch]), self._vectors[output])
+        rows, vectors = [self._rows[row] for row in batch], self._vectors[output]
+        if self._tokenless_is_zero and not len(rows[-1]):
+            # The empty text is the shortest one, and texts are distinct.
+            rows, vectors = rows[:-1], vectors[:-1]
+            self._vectors[output][-1] = 0
+        if rows:
+            run_session(session, self._inputs(rows), vectors)
         # One sum is cheaper than a test of every number: it is finite only if all of them are.
         if not math.isfinite(self._vectors[output].sum()):
             raise ModelError(

@@ -241,7 +241,7 @@ def _select_exported_variant(
             return present
     report(f"Exporting {model.name} to ONNX ({precision}), once: {folder}")
     try:
-        export_bundle(model, folder, [precision], on_progress=report)
+        export_bundle(model, folder, [precision], reference="auto", on_progress=report)
     except OutputError as error:
         raise ModelError(
             error.message,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.cuda_session import device_error, open_cuda_session
 from es_sbert.encoder.device import Device, available_cores
-from es_sbert.errors import BundleInvalid, DeviceError, UsageError, error_summary
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError, error_summary
 
 # Concurrent batches on CUDA: while one is copied and the host prepares the next, the other is computed.
 CUDA_WORKERS = 2
@@ -89,10 +89,19 @@ def run_session(session: onnxruntime.InferenceSession, feed: Mapping[str, NDArra
     Args:
         feed: The graph's inputs, as `InputBuilder` makes them.
         into: *Shape:* ``(batch, dimensions)`` float32, contiguous.
+
+    Raises:
+        ModelError: the graph does not run on this batch, on the CPU.
     """
     if session.get_providers()[0] == "CPUExecutionProvider":
         # Binding a single text's memory takes longer than copying its vector.
-        into[:] = session.run(["sentence_embedding"], dict(feed))[0]
+        try:
+            into[:] = session.run(["sentence_embedding"], dict(feed))[0]
+        except Exception as error:  # onnxruntime raises a dozen types that share no base below Exception
+            raise ModelError(
+                f"onnxruntime {onnxruntime.__version__} cannot run the model on these texts: {error_summary(error)}",
+                "Export the model again with this installation: es-sbert export MODEL -o BUNDLE.",
+            ) from error
         return
     binding = session.io_binding()
     for name, values in feed.items():

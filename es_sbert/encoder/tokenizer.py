@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +15,12 @@ from tokenizers import Tokenizer, normalizers
 
 from es_sbert.bundle.bundle import PairFormat
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.model_files import COPY_AGAIN
+from es_sbert.bundle.model_files import COPY_AGAIN, read_json
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
+from es_sbert.bundle.tokenizer_settings import apply_changes
 from es_sbert.encoder.batching import pad
 from es_sbert.encoder.chunker import Chunker
-from es_sbert.errors import BundleInvalid, UsageError
+from es_sbert.errors import BundleInvalid, EsSbertError, UsageError
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,22 @@ class SentenceTokenizer:
 
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
-        self._tokenizer = load_tokenizer(model.tokenizer_file, lowercase=model.lowercase)
+        self._tokenizer = load_sentence_tokenizer(model)
         # Truncated and padded here: the tokenizer does not report how long a text was before truncation.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._suffix = self._special_suffix()
-        added = self._tokenizer.get_added_tokens_decoder().values()
+        added = self._tokenizer.get_added_tokens_decoder()
         # Half of an added token is read as something else: at most four tokens (bytes) a character.
-        self._uncertain_tokens = 16 + 4 * max((len(token.content) for token in added), default=0)
-        if model.max_tokens <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
+        self._uncertain_tokens = 16 + 4 * max((len(token.content) for token in added.values()), default=0)
+        # transformers adds tokens that tokenizer.json lacks, [MASK] for instance. The weights have no row for them.
+        size = model.transformer_config.get("vocab_size")
+        rows = size if isinstance(size, int) else len(self._tokenizer.get_vocab())
+        self._without_vector = {number: token.content for number, token in added.items() if number >= rows}
+        shortest = min(model.max_tokens, *model.max_tokens_by_kind.values(), model.max_tokens)
+        if shortest <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
             raise BundleInvalid(
-                f"{model.folder} reads {model.max_tokens} tokens, which its special tokens already fill",
+                f"{model.folder} reads {shortest} tokens, which its special tokens already fill",
                 "Set max_seq_length in sentence_bert_config.json to what the model was trained with.",
             )
 
@@ -102,11 +110,13 @@ class SentenceTokenizer:
             UsageError: a text is not valid Unicode (lone surrogates).
         """
         prompt = self._model.prompt(kind)
-        maximum = self._model.max_tokens
+        maximum = self._model.input_limit(kind)
         try:
             inputs = [prompt + text for text in texts] if prompt else list(texts)
             prefixes = {
-                n: prefix for n, text in enumerate(inputs) if (prefix := self._tokenize_prefix(text)) is not None
+                n: prefix
+                for n, text in enumerate(inputs)
+                if (prefix := self._tokenize_prefix(text, maximum)) is not None
             }
             # encode_batch_fast leaves character offsets out, which are not needed.
             whole = self._tokenizer.encode_batch_fast([text for n, text in enumerate(inputs) if n not in prefixes])
@@ -118,16 +128,32 @@ class SentenceTokenizer:
         for number, (row, tokens) in sorted(prefixes.items()):
             rows.insert(number, row)
             lengths.insert(number, tokens)
+        if self._without_vector:
+            self._check_tokens(rows)
         return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum)
 
-    def _tokenize_prefix(self, text: str) -> tuple[NDArray[np.int64], int] | None:
+    def readable(self, texts: Sequence[str]) -> list[str]:
+        """The texts without those that hold a token for which the model has no vector."""
+        missing = self._without_vector.values()
+        return [text for text in texts if not any(token in text for token in missing)]
+
+    def _check_tokens(self, rows: Iterable[NDArray[np.int64]]) -> None:
+        for row in rows:
+            if missing := self._without_vector.keys() & set(row.tolist()):
+                token = self._without_vector[min(missing)]
+                raise UsageError(
+                    f"a text contains {token}, a token for which {self._model.name} has no vector",
+                    "Write it otherwise, or choose a model whose vocabulary has it.",
+                )
+
+    def _tokenize_prefix(self, text: str, maximum: int) -> tuple[NDArray[np.int64], int] | None:
         """The ids that the model reads of a very long text, and an estimate of its tokens.
 
         None if all of the text is needed: it is short, or its beginning does not fill the model.
         """
         if len(text) <= MAX_COUNTED_CHARACTERS:
             return None
-        maximum, suffix = self._model.max_tokens, self._suffix
+        suffix = self._suffix
         length = max(_MIN_PREFIX, _PREFIX_PER_TOKEN * maximum)
         while length < len(text):
             space = _WHITE_SPACE.search(text, length, length + _WHITE_SPACE_WINDOW)
@@ -158,10 +184,10 @@ class SentenceTokenizer:
         Raises:
             UsageError: `tokens` exceeds the model's maximum or is too small for any text.
         """
-        if tokens > self._model.max_tokens:
+        limit = self._model.input_limit(kind)
+        if tokens > limit:
             raise UsageError(
-                f"{self._model.name} reads {self._model.max_tokens} tokens, not {tokens}",
-                f"Give --passages at most {self._model.max_tokens}.",
+                f"{self._model.name} reads {limit} tokens, not {tokens}", f"Give --passages at most {limit}."
             )
         return Chunker(self._tokenizer, tokens, overlap, self._model.prompt(kind))
 
@@ -185,24 +211,52 @@ def truncate_ids(ids: NDArray[np.int64], maximum: int, suffix: int) -> NDArray[n
     return np.concatenate([ids[: maximum - suffix], ids[len(ids) - suffix :]])
 
 
-def load_tokenizer(path: Path, *, lowercase: bool = False) -> Tokenizer:
+def load_sentence_tokenizer(model: SentenceModel) -> Tokenizer:
+    """The tokenizer of a sentence encoder, as transformers builds it.
+
+    Raises:
+        BundleInvalid: tokenizer.json is broken.
+    """
+    if not model.tokenizer_file.exists():
+        made = Tokenizer.from_str(json.dumps(model.tokenizer_json()))
+        return _lowercasing(made, lowercase=model.lowercase)
+    return load_tokenizer(model.tokenizer_file, changes=model.tokenizer_changes, lowercase=model.lowercase)
+
+
+def load_tokenizer(path: Path, *, changes: Mapping[str, Any] | None = None, lowercase: bool = False) -> Tokenizer:
     """A tokenizer from its file.
 
     Args:
-        lowercase: Lower-case texts before all else. As in sentence-transformers this is a step of the tokenizer, so
-            that special tokens spelled out in a text ([SEP]) are still recognized.
+        changes: Parts that take the place of those in the file; see `ResolvedTokenizer`.
+        lowercase: Lower-case texts before all else, if no step of the tokenizer does. As in sentence-transformers this
+            is a step of the tokenizer, so that special tokens spelled out in a text ([SEP]) are still recognized.
 
     Raises:
         BundleInvalid: the file is none.
     """
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        if changes:
+            tokenizer = Tokenizer.from_str(json.dumps(apply_changes(read_json(path), dict(changes))))
+        else:
+            tokenizer = Tokenizer.from_file(str(path))
+    except EsSbertError:
+        raise
     except Exception as error:  # the library raises bare Exception for every kind of broken file
         raise BundleInvalid(f"{path} is no tokenizer: {error}", COPY_AGAIN) from error
-    if lowercase:
+    return _lowercasing(tokenizer, lowercase=lowercase)
+
+
+def _lowercasing(tokenizer: Tokenizer, *, lowercase: bool) -> Tokenizer:
+    if lowercase and not _lowercases(tokenizer.normalizer):
         rest = [tokenizer.normalizer] if tokenizer.normalizer is not None else []
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
     return tokenizer
+
+
+def _lowercases(normalizer: Any) -> bool:
+    """Whether `Lowercase` is among the steps of a normalizer."""
+    steps: Any = normalizer if isinstance(normalizer, normalizers.Sequence) else [normalizer]
+    return any(isinstance(step, normalizers.Lowercase) for step in steps)
 
 
 def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:

@@ -98,7 +98,7 @@ class OpenAIApi:
         name = request.model or self._models.settings.public_names[0]
         check_dimensions(request.dimensions, embedder.info.dimensions, name)
         encoded = await embedder.embed(request.texts, request.kind)
-        body = embeddings_response(encoded, name, embedder.info.max_tokens, request.encoding)
+        body = embeddings_response(encoded, name, embedder.input_limit(request.kind), request.encoding)
         return Response(body, media_type="application/json")
 
     async def _list_models(self, request: Request, slot: RequestSlot) -> Response:

@@ -166,9 +166,8 @@ def check_sample(
     if not sample.documents:
         raise _no_text_error(adoptable, sample.without_text, sample.unreadable)
     compared = list(compare_vectors(encoder, sample.documents, adoptable.name))
-    return SampleCheck(
-        compared, settings.min_cosine, settings.share, sample.without_text, sample.unreadable, encoder.info.max_tokens
-    )
+    limit = encoder.input_limit("document")
+    return SampleCheck(compared, settings.min_cosine, settings.share, sample.without_text, sample.unreadable, limit)
 
 
 def _nothing_to_adopt_error(adoptable: AdoptableField, with_vector: int) -> IndexMismatch:

@@ -158,7 +158,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         engine=engine.info.label,
         model=info.model,
         fingerprint=info.fingerprint,
-        max_tokens=info.max_tokens,
+        max_tokens=encoder.input_limit("document"),
         prompt=encoder.prompt("document"),
         creates_index=plan.state is None,
         mapping=body,

@@ -179,7 +179,7 @@ class LoadPipeline:
         # After the last check: a window that is halted is left as a whole.
         for document, problem in failed:
             self._outcomes.record_dead_letter(document.rejected(problem))
-        tokenized = TokenizedTexts.joined(parts, self._encoder.info.max_tokens)
+        tokenized = TokenizedTexts.joined(parts, self._encoder.input_limit("document"))
         return _TokenizedWindow(WindowPlan(tasks, plan.actions), chunks, tokenized)
 
     def _embed(self, windows: Iterable[_TokenizedWindow]) -> Iterator[_EmbeddedWindow]:

@@ -19,11 +19,11 @@ import tokenizers
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, full_like, nn, where
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoTokenizer
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModel, AutoTokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, write_json
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, write_json
 from es_sbert.bundle.sentence_model import (
     ACTIVATION_CLASSES,
     POOLING_MODE_FLAGS,
@@ -35,7 +35,7 @@ from es_sbert.bundle.sentence_model import (
     read_sentence_model,
 )
 from es_sbert.encoder.batching import pad, plan_batches
-from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
+from es_sbert.encoder.tokenizer import SentenceTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, error_summary
 from es_sbert.networks.pooling import pool
 
@@ -286,7 +286,7 @@ def open_siamese_encoder(
 
 def _read_token_types(model: SentenceModel, transformer: nn.Module) -> TokenTypes | None:
     """What sentence-transformers would hand the transformer; None where all types are 0, as they are by default."""
-    types = TokenTypes.of(load_tokenizer(model.tokenizer_file))
+    types = TokenTypes.of(load_sentence_tokenizer(model))
     if not any((*types.prefix, types.body, *types.suffix)):
         return None
     tokenizer = AutoTokenizer.from_pretrained(str(model.transformer_folder), local_files_only=True)
@@ -301,7 +301,7 @@ def load_transformer(model: SentenceModel) -> nn.Module:
     """
     folder = model.transformer_folder
     find_weight_files(folder)  # refuses pickles before another library opens them
-    transformer, missing_keys = load_pretrained(AutoModel, folder)
+    transformer, missing_keys = load_pretrained(AutoModel, folder, **_config_options(model))
     # transformers fills what is missing with random numbers; only the pooler, which is not used, may be missing.
     missing = sorted(key for key in missing_keys if "pooler" not in key)
     if missing:
@@ -312,6 +312,18 @@ def load_transformer(model: SentenceModel) -> nn.Module:
         pooler.requires_grad_(False)
     network: nn.Module = transformer.train()
     return network
+
+
+def _config_options(model: SentenceModel) -> dict[str, Any]:
+    """The network's configuration, if settings of sentence-transformers override its config.json."""
+    written = read_json(model.transformer_folder / "config.json")
+    overrides = {key: value for key, value in model.transformer_config.items() if written.get(key, ...) != value}
+    if not overrides:
+        return {}
+    try:
+        return {"config": AutoConfig.from_pretrained(model.transformer_folder, local_files_only=True, **overrides)}
+    except (OSError, ValueError, KeyError) as error:
+        raise open_error(model.transformer_folder, error) from error
 
 
 def load_pretrained(auto_class: Any, folder: Path, **options: Any) -> tuple[Any, set[str]]:
@@ -370,7 +382,7 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
     """
     model = encoder.model
     folder.mkdir(parents=True, exist_ok=True)
-    save_transformer(encoder.transformer, folder, model.transformer_folder)
+    save_transformer(encoder.transformer, folder, model.transformer_folder, **model.tokenizer_arguments)
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     width = (model.dense[0].in_features if model.dense else model.dimensions) // len(model.pooling)
     # In the form that every version of sentence-transformers reads.
@@ -393,8 +405,10 @@ def save_siamese_encoder(encoder: SiameseEncoder, folder: Path) -> None:
             for number, (place, kind) in enumerate(modules)
         ],
     )
+    limits = {f"{kind}_length": length for kind, length in model.max_tokens_by_kind.items()}
     write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens, "do_lower_case": model.lowercase}
+        folder / "sentence_bert_config.json",
+        {"max_seq_length": model.max_tokens, "do_lower_case": model.lowercase, **limits},
     )
     write_json(
         folder / "config_sentence_transformers.json",

@@ -52,7 +52,7 @@ def write_checkpoint(
 
     Args:
         folder: Where; made if it is not there.
-        architecture: One of `ARCHITECTURES` or `TRACED_ARCHITECTURES`.
+        architecture: One of `ARCHITECTURES` or `TRACED_ARCHITECTURES`, or `gemma3_text`.
         pooling: One pooling mode of sentence-transformers, or several that are concatenated.
         dense: Dense modules behind the pooling.
         normalize: Whether a Normalize module ends the model.
@@ -95,7 +95,7 @@ def write_cross_encoder(
 
     Args:
         folder: Where; made if it is not there.
-        architecture: One of `ARCHITECTURES` or `TRACED_ARCHITECTURES`.
+        architecture: One of `ARCHITECTURES` or `TRACED_ARCHITECTURES`, or `gemma3_text`.
         labels: Outputs of the classification head.
         layers: Of the transformer.
         max_tokens: Longest pair.
@@ -123,6 +123,7 @@ _CONFIGS: dict[str, Any] = {
     "mpnet": transformers.MPNetConfig,
     "xlnet": transformers.XLNetConfig,
     "modernbert": transformers.ModernBertConfig,
+    "gemma3_text": transformers.Gemma3TextConfig,
 }
 
 
@@ -165,6 +166,22 @@ def _settings(
             "pad_token_id": 0,
             "cls_token_id": 2,
             "sep_token_id": 3,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+        }
+    if architecture == "gemma3_text":
+        # With attention in both directions, as EmbeddingGemma has it; the window is narrower than the longest input.
+        return {
+            **common,
+            "hidden_activation": hidden_act,
+            "max_position_embeddings": max_tokens,
+            "num_key_value_heads": heads // 2,
+            "head_dim": hidden // heads,
+            "query_pre_attn_scalar": hidden // heads,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"] * (layers // 2) or ["sliding_attention"],
+            "use_bidirectional_attention": True,
+            "pad_token_id": 0,
             "bos_token_id": 2,
             "eos_token_id": 3,
         }

@@ -159,6 +159,10 @@ class BatchingEmbedder:
         finally:
             self._occupy(-len(texts))
 
+    def input_limit(self, kind: PromptKind | None) -> int:
+        """Longest input of this kind in tokens; see `Encoder.input_limit`."""
+        return self._encoder.input_limit(kind)
+
     async def _tokenize(self, texts: Sequence[str], kind: PromptKind | None) -> TokenizedTexts:
         if sum(map(len, texts)) <= _TOKENIZE_INLINE_CHARACTERS:
             return self._encoder.tokenize(texts, kind)
@@ -166,7 +170,7 @@ class BatchingEmbedder:
             await self.run_in_thread(self._encoder.tokenize, part, kind)
             for part in slice_by_size(texts, len, _TOKENIZE_PART_CHARACTERS)
         ]
-        return TokenizedTexts.joined(parts, self.info.max_tokens)
+        return TokenizedTexts.joined(parts, self._encoder.input_limit(kind))
 
     def _occupy(self, change: int) -> None:
         self._occupied += change
@@ -243,7 +247,10 @@ def _cache_keys(fingerprint: str, texts: Sequence[str], kind: PromptKind | None,
 
 def _encode_batch(batch: Sequence[BatchSlice], encoder: Encoder) -> list[EncodeResult]:
     """Embed the texts of several requests; runs in a thread."""
-    texts = TokenizedTexts.joined([share.tokenized for share in batch], encoder.info.max_tokens)
-    result = EncodeResult(encoder.embed(texts), texts.tokens, texts.truncated)
+    parts = [share.tokenized for share in batch]
+    texts = TokenizedTexts.joined(parts, encoder.info.max_tokens)
+    # Queries and documents may have different limits.
+    truncated = np.concatenate([part.truncated for part in parts])  # (texts,)
+    result = EncodeResult(encoder.embed(texts), texts.tokens, truncated)
     ends = np.cumsum([len(share.numbers) for share in batch])  # (callers,)
     return [select_rows(result, slice(first, end)) for first, end in pairwise([0, *ends.tolist()])]

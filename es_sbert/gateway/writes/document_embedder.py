@@ -44,7 +44,7 @@ class EmbeddedText:
         chunked: The text.
         vectors: *Shape:* ``(chunks, dimensions)`` float32.
         tokens: Tokens of each chunk, before truncation.
-        max_tokens: Maximum tokens of the model.
+        max_tokens: Tokens that the model reads of a chunk.
     """
 
     chunked: ChunkedText
@@ -103,12 +103,13 @@ class DocumentEmbedder:
                 continue
             vectors[rows], tokens[rows] = encoded.vectors, encoded.tokens
         results: list[EmbeddedText | EsSbertError] = []
+        limit = embedder.input_limit(_PROMPT_KIND)
         first = 0
         for each in chunked:
             start, first = first, first + len(each.texts)
             problem = next((problems[row] for row in range(start, first) if row in problems), None)
             own_tokens = tokens[start:first].tolist()
-            results.append(problem or EmbeddedText(each, vectors[start:first], own_tokens, embedder.info.max_tokens))
+            results.append(problem or EmbeddedText(each, vectors[start:first], own_tokens, limit))
         return results
 
     async def _chunk(

@@ -13,7 +13,7 @@ from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import Activation, Dense, Pooling, read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
-from tests.tiny import HIDDEN, write_tiny_bert
+from tests.tiny import HIDDEN, POSITIONS, write_tiny_bert
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_dense_with_wrong_width_is_rejected(folder: Path) -> None:
 
 
 def test_unknown_dense_activation_is_rejected(folder: Path) -> None:
-    _add_dense(folder, activation="torch.nn.modules.activation.SiLU")
-    with pytest.raises(UnsupportedArchitecture, match="SiLU"):
+    _add_dense(folder, activation="torch.nn.modules.activation.PReLU")
+    with pytest.raises(UnsupportedArchitecture, match="PReLU"):
         read_sentence_model(folder)
 
 
@@ -105,7 +105,8 @@ def test_unknown_dense_activation_is_rejected(folder: Path) -> None:
     ("model_type", "pad", "expected"), [("bert", 0, 40), ("roberta", 1, 38), ("mpnet", 1, 38), ("distilbert", 0, 40)]
 )
 def test_positions_limit_max_tokens(folder: Path, model_type: str, pad: int, expected: int) -> None:
-    _edit(folder / "config.json", lambda c: c.update(model_type=model_type, pad_token_id=pad))
+    config = {"model_type": model_type, "pad_token_id": pad, "max_position_embeddings": POSITIONS}
+    (folder / "config.json").write_text(json.dumps(config))
     _edit(folder / "sentence_bert_config.json", lambda c: c.update(max_seq_length=512))
     assert read_sentence_model(folder).max_tokens == expected
 
@@ -226,8 +227,8 @@ def test_fingerprint_ignores_unrelated_changes(folder: Path, file: str, change: 
         ("config_sentence_transformers.json", '{"prompts": {"query": 3}}', "wrong type"),
         ("config_sentence_transformers.json", '{"default_prompt_name": "passage"}', "no prompt of that name"),
         ("config_sentence_transformers.json", '{"truncate_dim": 8}', "first 8 values"),
-        ("sentence_bert_config.json", '{"max_seq_length": 9, "processor_kwargs": {"strip_accents": true}}',
-         "changes the tokenizer's strip_accents"),
+        ("sentence_bert_config.json", '{"max_seq_length": 9, "processor_kwargs": {"magic": true}}',
+         "has the setting processor_kwargs.magic"),
         ("sentence_bert_config.json", '{"max_seq_length": 9, "tokenizer_args": {"truncation_side": "left"}}',
          "truncation_side left"),
         ("tokenizer_config.json", '{"truncation_side": "left"}', "truncation_side left"),

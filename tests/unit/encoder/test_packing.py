@@ -21,7 +21,7 @@ def arrays(rows: list[list[int]]) -> list[NDArray[np.int64]]:
 @given(st.lists(st.lists(st.integers(0, 5), max_size=20), min_size=1, max_size=30))
 def test_padding_is_on_the_right_and_masked(rows: list[list[int]]) -> None:
     ids, mask = pad(arrays(rows), padding=9)
-    longest = max(map(len, rows))
+    longest = max(1, *map(len, rows))
     assert ids.tolist() == [row + [9] * (longest - len(row)) for row in rows]
     assert mask.tolist() == [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
     assert ids.dtype == mask.dtype == np.int64

@@ -1,5 +1,6 @@
 """Tokens are the tokenizer's own; cuts keep the special tokens and are counted."""
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -134,7 +135,10 @@ def any_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         "Unigram of whole texts": partial(_unigram, splits=False),
     }
     if request.param in made:
-        made[request.param]().save(str(folder / "tokenizer.json"))
+        tokenizer = made[request.param]()
+        tokenizer.save(str(folder / "tokenizer.json"))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "vocab_size": tokenizer.get_vocab_size() + 2}))
     return SentenceTokenizer(read_sentence_model(folder))
 
 

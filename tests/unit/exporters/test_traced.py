@@ -18,7 +18,8 @@ from sentence_transformers.sentence_transformer.modules import Dense
 
 from es_sbert.bundle.bundle import EncoderBundle, EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
-from es_sbert.bundle.sentence_model import Pooling, Precision, max_input_tokens, read_sentence_model
+from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
+from es_sbert.bundle.transformer_settings import max_input_tokens
 from es_sbert.encoder.batching import pad
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
@@ -294,3 +295,11 @@ def test_operator_unsupported_by_torch_export_is_named() -> None:
     np.testing.assert_array_equal(doubled, 2 * ids)
     with pytest.raises(UnsupportedArchitecture, match=r"model: torch cannot write .*bessel_j0"):
         trace_module(Doubled(known=False), inputs, "doubled", name="model")
+
+
+def test_masks_of_both_directions_are_traced(tmp_path: Path) -> None:
+    """EmbeddingGemma's: transformers builds them by `vmap`, of which no graph can be written."""
+    model = read_sentence_model(write_checkpoint(tmp_path / "model", "gemma3_text"))
+    manifest = export_bundle(model, tmp_path / "bundle", [Precision.FP32, Precision.INT8])
+    reports = [variant.parity for variant in manifest.variants.values()]
+    assert [report is not None and report.passed for report in reports] == [True, True]

@@ -47,6 +47,9 @@ class TellingEncoder:
         ids = [np.array([self.KINDS.index(kind), *text.encode()], dtype=np.int64) for text in texts]
         return TokenizedTexts(ids, np.array([len(row) for row in ids]), self.info.max_tokens)
 
+    def input_limit(self, kind: PromptKind | None = None) -> int:
+        return self.info.max_tokens
+
     def embed(self, tokenized: TokenizedTexts) -> Vectors:
         with self._lock:
             self.running += 1

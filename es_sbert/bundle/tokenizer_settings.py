@@ -1,0 +1,505 @@
+"""The tokenizer of a model folder, as transformers builds it from the folder's files.
+
+transformers 5 takes a tokenizer.json as it is only for its generic class (`TokenizersBackend`, called
+`PreTrainedTokenizerFast` before). Of a class with a constructor, such as `BertTokenizer`, it keeps the vocabulary and
+builds the other parts again from the settings in tokenizer_config.json: a `do_lower_case` there overrides
+tokenizer.json. `resolve_tokenizer` does the same without transformers, on the parsed JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from es_sbert.bundle.model_files import COPY_AGAIN, read_json, read_optional_json
+from es_sbert.errors import BundleInvalid
+
+Json = dict[str, Any]
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_GENERIC_CLASS = "TokenizersBackend"
+
+
+@dataclass(frozen=True)
+class ResolvedTokenizer:
+    """The tokenizer of a model folder.
+
+    Attributes:
+        class_name: Class that transformers builds, without `Fast` at its end.
+        changes: Parts that differ from tokenizer.json, by their names there (`normalizer`, `added_tokens`, …), and
+            `model` with settings of the model without its vocabulary. Empty if the file is the tokenizer.
+        uses_token_types: Whether the network gets another token type than 0 for some tokens of a text.
+        is_known: Whether this module knows how the class builds its parts. If not, `changes` is empty, and only
+            transformers can tell whether the file is the tokenizer.
+    """
+
+    class_name: str
+    changes: Json
+    uses_token_types: bool
+    is_known: bool = True
+
+
+def read_tokenizer_json(folder: Path, settings: Json, config: Json) -> Json:
+    """The tokenizer.json of a transformer's folder, or one made from the vocabulary files that older folders have.
+
+    Args:
+        folder: The folder.
+        settings: Its tokenizer_config.json, and arguments that override it.
+        config: Its config.json.
+
+    Raises:
+        BundleInvalid: it has none, and no vocabulary that it can be made from; or a file is broken.
+    """
+    path = folder / "tokenizer.json"
+    if path.exists():
+        return read_json(path)
+    kind = _CLASSES.get(_class_name(settings, config))
+    model = None
+    try:
+        if kind is not None and kind.model == "WordPiece" and (folder / "vocab.txt").exists():
+            words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+            model = {"type": "WordPiece", "vocab": {word.rstrip(): number for number, word in enumerate(words)}}
+        elif kind is not None and kind.model == "BPE" and (folder / "merges.txt").exists():
+            merges = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+            merges = [line for line in merges if line and not line.startswith("#version")]
+            model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": merges}
+    except (OSError, ValueError) as error:
+        raise BundleInvalid(f"the vocabulary in {folder} cannot be read: {error}", COPY_AGAIN) from error
+    if model is None:
+        raise BundleInvalid(
+            f"{folder} has no tokenizer.json",
+            "Write one with transformers: AutoTokenizer.from_pretrained(MODEL).save_pretrained(MODEL).",
+        )
+    empty: Json = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    made: Json = {"version": "1.0", **empty, "added_tokens": [], "model": model}
+    return apply_changes(made, resolve_tokenizer(folder, made, settings, config).changes)
+
+
+def apply_changes(tokenizer: Json, changes: Json) -> Json:
+    """A tokenizer.json with the changes of a `ResolvedTokenizer`."""
+    if "model" in changes:
+        changes = {**changes, "model": {**tokenizer["model"], **changes["model"]}}
+    return {**tokenizer, **changes}
+
+
+def resolve_tokenizer(folder: Path, tokenizer: Json, settings: Json, config: Json) -> ResolvedTokenizer:
+    """Find what transformers would change in a tokenizer.json.
+
+    Args:
+        folder: Folder of the transformer.
+        tokenizer: Its tokenizer.json.
+        settings: Its tokenizer_config.json, and arguments that override it.
+        config: Its config.json.
+
+    Raises:
+        BundleInvalid: the files contradict each other.
+    """
+    name = _class_name(settings, config)
+    build = _CLASSES.get(name)
+    passes_types = "token_type_ids" in (settings.get("model_input_names") or (build.inputs if build else ()))
+    model = (tokenizer.get("model") or {}).get("type")
+    if build is None or (model not in (build.model, None) and build.parts is not None):
+        return ResolvedTokenizer(name, {}, passes_types and _has_types(tokenizer), is_known=False)
+    try:
+        builder = _Builder(folder, tokenizer, settings, build)
+        parts = builder.parts()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleInvalid(f"the tokenizer in {folder} is broken: {error!r}", COPY_AGAIN) from error
+    changes = {
+        part: value
+        for part, value in parts.items()
+        if _canonical(part, value, parts, types=passes_types)
+        != _canonical(part, tokenizer.get(part), tokenizer, types=passes_types)
+    }
+    return ResolvedTokenizer(name, changes, passes_types and _has_types({**tokenizer, **changes}))
+
+
+def _has_types(tokenizer: Json) -> bool:
+    template = _canonical_template(tokenizer.get("post_processor"), types=True)
+    return isinstance(template, list) and any(type_id for _, type_id in template)
+
+
+def _class_name(settings: Json, config: Json) -> str:
+    """Name of the class that `AutoTokenizer` builds, without `Fast`."""
+    model_type = str(config.get("model_type", ""))
+    registered = _REGISTERED_CLASSES.get(model_type)
+    stated = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    if stated is None:
+        return registered or _GENERIC_CLASS
+    name = str(stated).removesuffix("Fast")
+    # Folders on the hub that name a wrong class for these types.
+    if registered is None or registered == _GENERIC_CLASS:
+        return _GENERIC_CLASS if model_type in _GENERIC_TYPES or name == "PreTrainedTokenizer" else name
+    return _GENERIC_CLASS if name == "PreTrainedTokenizer" else name
+
+
+@dataclass(frozen=True)
+class _TokenizerClass:
+    """How transformers builds the tokenizers of one class.
+
+    Attributes:
+        parts: Builder → `normalizer`, `pre_tokenizer`, `post_processor` and `model`, as in tokenizer.json. None for the
+            class that takes the file as it is.
+        specials: Default of each special token.
+        model: Type of the model in tokenizer.json.
+        inputs: Names of what it hands to the network.
+        spaced_mask: Whether a `mask_token` that is a mere string takes the space before it.
+        extra: More special tokens, unless the folder names some.
+    """
+
+    parts: Callable[[_Builder], Json] | None
+    specials: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    inputs: tuple[str, ...] = ("input_ids", "attention_mask")
+    spaced_mask: bool = False
+    extra: tuple[str, ...] = ()
+
+
+class _Builder:
+    """Builds the parts of one tokenizer. Token dictionaries are as in `added_tokens` of a tokenizer.json.
+
+    Attributes:
+        settings: Contents of tokenizer_config.json.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Json, settings: Json, kind: _TokenizerClass) -> None:
+        self.settings = settings
+        self._kind = kind
+        self._tokenizer = tokenizer
+        self._vocabulary = _vocabulary(tokenizer["model"])
+        self._declared, self._specials, extra = _read_tokens(folder, tokenizer, settings)
+        for key, default in kind.specials.items():
+            self._specials.setdefault(key, default)
+        mask = self._specials.get("mask_token")
+        if kind.spaced_mask and isinstance(mask, str):
+            self._specials["mask_token"] = _token(mask, lstrip=True, special=True)
+        self._extra = extra or list(kind.extra)
+        self._added: dict[str, Json] = {}
+        if kind.parts is None:
+            self._added = {token["content"]: token for token in tokenizer.get("added_tokens") or ()}
+        self._add_tokens()
+
+    def parts(self) -> Json:
+        """`added_tokens`, and the parts that the class builds."""
+        built = {} if self._kind.parts is None else self._kind.parts(self)
+        return {**built, "added_tokens": sorted(self._added.values(), key=lambda token: token["id"])}
+
+    def special(self, key: str) -> str:
+        """Content of a special token."""
+        value = self._specials[key]
+        return value if isinstance(value, str) else str(value["content"])
+
+    def id_of(self, key: str) -> int:
+        """Id of a special token."""
+        content = self.special(key)
+        return int(self._added[content]["id"]) if content in self._added else self._vocabulary[content]
+
+    def charsmap(self) -> str | None:
+        """The compiled normalization of SentencePiece in the file, base64."""
+        normalizer = self._tokenizer.get("normalizer") or {}
+        steps = normalizer.get("normalizers", [normalizer])
+        return next((step["precompiled_charsmap"] for step in steps if step.get("type") == "Precompiled"), None)
+
+    def vocabulary_index(self, content: str, default: int) -> int:
+        """Id of a token in the vocabulary."""
+        return self._vocabulary.get(content, default)
+
+    def _add_tokens(self) -> None:
+        named = {value if isinstance(value, str) else value["content"] for value in self._specials.values()}
+        tokens = [token for _, token in sorted(self._declared.items())]
+        known = {*self._added, *(token["content"] for token in tokens)}
+        for value in [*self._specials.values(), *self._extra]:
+            token = _token(value, special=True) if isinstance(value, str) else value
+            if token["content"] not in known:
+                known.add(token["content"])
+                tokens.append(token)
+        for token in tokens:
+            special = bool(token["special"]) or token["content"] in named
+            self._add({**token, "special": special})
+
+    def _add(self, token: Json) -> None:
+        """Add a token as `tokenizers` does: known ones keep their ids, others get the next one."""
+        content = token["content"]
+        if not content:
+            return
+        if content in self._added:
+            number = self._added[content]["id"]
+        elif content in self._vocabulary:
+            number = self._vocabulary[content]
+        else:
+            size = len(self._vocabulary)
+            last = max((each["id"] for each in self._added.values()), default=-1)
+            number = last + 1 if last >= size else size
+        self._added[content] = {**token, "id": number}
+
+
+def _vocabulary(model: Json) -> dict[str, int]:
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        return vocabulary
+    return {piece[0]: number for number, piece in enumerate(vocabulary)}
+
+
+def _token(
+    content: str,
+    *,
+    special: bool = False,
+    normalized: bool | None = None,
+    lstrip: bool = False,
+    rstrip: bool = False,
+    single_word: bool = False,
+    **_: Any,
+) -> Json:
+    """A token as in `added_tokens`, without its id."""
+    return {
+        "content": content,
+        "single_word": single_word,
+        "lstrip": lstrip,
+        "rstrip": rstrip,
+        "normalized": not special if normalized is None else normalized,
+        "special": special,
+    }
+
+
+def _read_tokens(
+    folder: Path, tokenizer: Json, settings: Json
+) -> tuple[dict[int, Json], dict[str, str | Json], list[str | Json]]:
+    """Tokens that a folder declares: by id, special ones by name, and further special ones."""
+    declared: dict[int, Json] = {}
+    named = {key: value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)}
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    if "added_tokens_decoder" in settings:
+        declared = {int(number): _token(**token) for number, token in settings["added_tokens_decoder"].items()}
+    else:
+        special_map = read_optional_json(folder / "special_tokens_map.json")
+        for key, value in special_map.items():
+            if key == "extra_special_tokens" and isinstance(value, list):
+                extra = [*extra, *(token for token in value if token not in extra)]
+            elif key == "additional_special_tokens":
+                extra = value if not settings.get("extra_special_tokens") else extra
+            elif value is not None:
+                named[key] = {**value, "special": True} if isinstance(value, dict) else value
+        special = {_content(value) for value in [*named.values(), *extra]}
+        for content, number in read_optional_json(folder / "added_tokens.json").items():
+            declared[number] = _token(content, special=content in special)
+        for token in tokenizer.get("added_tokens") or ():
+            declared[token["id"]] = _token(**token)
+    if isinstance(extra, dict):
+        named, extra = named | extra, []
+    by_content = {token["content"]: token for token in declared.values()}
+    specials: dict[str, str | Json] = {}
+    for key, value in named.items():
+        plain = _token(**value) if isinstance(value, dict) else value
+        # Tokens of a class's own kind are not looked up.
+        specials[key] = by_content.get(_content(plain), plain) if key in SPECIAL_TOKENS else plain
+    return declared, specials, [_token(**value) if isinstance(value, dict) else value for value in extra]
+
+
+def _content(token: str | Json) -> str:
+    return token if isinstance(token, str) else str(token["content"])
+
+
+def _bert_parts(build: _Builder) -> Json:
+    cls, sep = build.special("cls_token"), build.special("sep_token")
+    return {
+        **_wordpiece_parts(build),
+        "post_processor": _template([(cls, build.id_of("cls_token"))], [(sep, build.id_of("sep_token"))]),
+    }
+
+
+def _wordpiece_parts(build: _Builder) -> Json:
+    settings = build.settings
+    return {
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+            "strip_accents": settings.get("strip_accents"),
+            "lowercase": settings.get("do_lower_case", True),
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": {
+            "unk_token": build.special("unk_token"), "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        },
+    }  # fmt: skip
+
+
+def _mpnet_parts(build: _Builder) -> Json:
+    return {**_wordpiece_parts(build), "post_processor": _roberta_template(build)}
+
+
+def _roberta_parts(build: _Builder) -> Json:
+    prefix = bool(build.settings.get("add_prefix_space", False))
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
+            "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        },
+        "post_processor": _roberta_template(build),
+    }  # fmt: skip
+
+
+def _roberta_template(build: _Builder) -> Json:
+    cls, sep = build.special("cls_token"), build.special("sep_token")
+    return _template([(cls, build.id_of("cls_token"))], [(sep, build.id_of("sep_token"))])
+
+
+def _sentencepiece_parts(build: _Builder, unknown: int) -> Json:
+    charsmap = build.charsmap()
+    scheme = "always" if build.settings.get("add_prefix_space", True) else "never"
+    bos, eos = build.special("bos_token"), build.special("eos_token")
+    return {
+        "normalizer": None if charsmap is None else {"type": "Precompiled", "precompiled_charsmap": charsmap},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "WhitespaceSplit"},
+                {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": True},
+            ],
+        },
+        "model": {"unk_id": unknown, "byte_fallback": False},
+        "post_processor": _template([(bos, build.id_of("bos_token"))], [(eos, build.id_of("eos_token"))]),
+    }
+
+
+def _xlm_roberta_parts(build: _Builder) -> Json:
+    return _sentencepiece_parts(build, 3)
+
+
+def _camembert_parts(build: _Builder) -> Json:
+    return _sentencepiece_parts(build, build.vocabulary_index(build.special("unk_token"), 0))
+
+
+def _template(before: Iterable[tuple[str, int]], after: Iterable[tuple[str, int]]) -> Json:
+    """A text between special tokens, all of type 0."""
+    before, after = list(before), list(after)
+    tokens = dict([*before, *after])
+    pieces = [
+        *({"SpecialToken": {"id": name, "type_id": 0}} for name, _ in before),
+        {"Sequence": {"id": "A", "type_id": 0}},
+        *({"SpecialToken": {"id": name, "type_id": 0}} for name, _ in after),
+    ]
+    return {
+        "type": "TemplateProcessing",
+        "single": pieces,
+        # Sentence encoders read one text.
+        "pair": [*pieces, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in tokens.items()},
+    }
+
+
+_BERT_TOKENS = {
+    "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
+}  # fmt: skip
+_ROBERTA_TOKENS = {
+    "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
+    "pad_token": "<pad>", "mask_token": "<mask>",
+}  # fmt: skip
+_TYPED_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
+_CLASSES = {
+    _GENERIC_CLASS: _TokenizerClass(None),
+    "BertTokenizer": _TokenizerClass(_bert_parts, _BERT_TOKENS, "WordPiece", _TYPED_INPUTS),
+    "DistilBertTokenizer": _TokenizerClass(_bert_parts, _BERT_TOKENS, "WordPiece"),
+    "MPNetTokenizer": _TokenizerClass(
+        _mpnet_parts, {**_ROBERTA_TOKENS, "unk_token": "[UNK]"}, "WordPiece", spaced_mask=True,
+    ),
+    "RobertaTokenizer": _TokenizerClass(_roberta_parts, _ROBERTA_TOKENS, "BPE"),
+    "XLMRobertaTokenizer": _TokenizerClass(_xlm_roberta_parts, _ROBERTA_TOKENS, "Unigram"),
+    "CamembertTokenizer": _TokenizerClass(
+        _camembert_parts, _ROBERTA_TOKENS, "Unigram", spaced_mask=True,
+        extra=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+    ),
+}  # fmt: skip
+
+# Class that transformers registers for a type of model, used if the folder names none.
+_REGISTERED_CLASSES = {
+    "bert": "BertTokenizer", "distilbert": "BertTokenizer", "mpnet": "MPNetTokenizer", "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer",
+}  # fmt: skip
+_GENERIC_TYPES = frozenset({"modernbert"})
+
+
+def _canonical(part: str, value: Any, tokenizer: Json, *, types: bool) -> Any:
+    """A part in a form that is equal for two parts if they read every text alike."""
+    if part == "added_tokens":
+        fields = ("id", "content", "single_word", "lstrip", "rstrip", "normalized")
+        return sorted(tuple(token[name] for name in fields) for token in value or ())
+    if part == "model":
+        return {key: None if value.get(key) in (False, "") else value.get(key) for key in _MODEL_SETTINGS}
+    if part == "post_processor":
+        return _canonical_template(value, types=types)
+    if part == "normalizer":
+        return _canonical_normalizer(value, splits_whitespace=_splits_whitespace(tokenizer.get("pre_tokenizer")))
+    return _canonical_pre_tokenizer(value)
+
+
+# Settings of the models in tokenizer.json, but for their vocabularies.
+_MODEL_SETTINGS = (
+    "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "end_of_word_suffix", "fuse_unk",
+    "byte_fallback", "ignore_merges", "dropout", "unk_id",
+)  # fmt: skip
+
+
+def _canonical_template(value: Any, *, types: bool) -> Any:
+    """Ids of special tokens around the text, with types where they reach the network."""
+    kind = (value or {}).get("type")
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        return [(value["cls"][1], 0), ("A", 0), (value["sep"][1], 0)]
+    if kind == "Sequence":
+        steps = [step for step in value["processors"] if step["type"] != "ByteLevel"]
+        return _canonical_template(steps[0], types=types) if len(steps) == 1 else value
+    if kind in (None, "ByteLevel"):
+        return [("A", 0)]
+    if kind != "TemplateProcessing":
+        return value
+    single: list[tuple[Any, int]] = []
+    for piece in value["single"]:
+        if "Sequence" in piece:
+            single.append(("A", piece["Sequence"]["type_id"] if types else 0))
+        else:
+            ids = value["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+            single += [(number, piece["SpecialToken"]["type_id"] if types else 0) for number in ids]
+    return single
+
+
+def _canonical_normalizer(value: Any, *, splits_whitespace: bool) -> list[Any]:
+    steps = [] if value is None else value["normalizers"] if value["type"] == "Sequence" else [value]
+    canonical = []
+    for step in steps:
+        if step["type"] == "BertNormalizer" and step["strip_accents"] is None:
+            step = {**step, "strip_accents": step["lowercase"]}
+        # Joins spaces or removes those at the ends: nothing is left of them after a split at white space.
+        joins_spaces = step["type"] == "Replace" and step["pattern"] == {"Regex": " {2,}"} and step["content"] == " "
+        if splits_whitespace and (joins_spaces or step["type"] == "Strip"):
+            continue
+        canonical.append(step)
+    return canonical
+
+
+def _splits_whitespace(pre_tokenizer: Any) -> bool:
+    return _canonical_pre_tokenizer(pre_tokenizer)[:1] == [{"type": "WhitespaceSplit"}]
+
+
+def _canonical_pre_tokenizer(value: Any) -> list[Any]:
+    steps = [] if value is None else value["pretokenizers"] if value["type"] == "Sequence" else [value]
+    canonical = []
+    for step in steps:
+        if step["type"] == "Metaspace":
+            scheme = step.get("prepend_scheme") or ("always" if step.get("add_prefix_space", True) else "never")
+            step = {
+                "type": "Metaspace", "replacement": step["replacement"], "prepend_scheme": scheme,
+                "split": step.get("split", True),
+            }  # fmt: skip
+        elif step["type"] == "ByteLevel":
+            step = {
+                "type": "ByteLevel",
+                "add_prefix_space": step["add_prefix_space"],
+                "regex": step.get("use_regex", True),
+            }
+        canonical.append(step)
+    return canonical

@@ -1,0 +1,212 @@
+"""Read the settings of a transformer's folder: its network, its tokenizer, and how long texts may be.
+
+sentence_bert_config.json overrides settings in config.json and tokenizer_config.json. The functions give the settings
+that sentence-transformers uses in the end, and refuse those that es-sbert does not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from es_sbert.bundle.known_settings import (
+    CONFIG_TYPES,
+    CONFIGS,
+    MODEL_KWARGS,
+    PROCESSING_KWARGS,
+    SENTENCE_BERT_CONFIG,
+    TEXT_PROCESSING,
+    TOKENIZER_CONFIG,
+    check_settings,
+)
+from es_sbert.bundle.model_files import COPY_AGAIN, read_json, read_optional_json
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+
+if TYPE_CHECKING:
+    from es_sbert.bundle.sentence_model import PromptKind
+
+# Names that sentence-transformers has given to the file with the longest input, the first found wins.
+SENTENCE_BERT_CONFIG_FILES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+# A larger model_max_length means that none was set (transformers writes 10^30).
+_NO_LIMIT = 10**9
+
+
+def read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plain: bool) -> dict[str, Any]:
+    """The sentence_bert_config.json of a transformer's folder, under any of its names; empty if there is none.
+
+    Arguments have their new names: `processor_kwargs` for `tokenizer_args`, and so on.
+
+    Raises:
+        BundleInvalid: a file is broken.
+        UnsupportedSetting: it has a setting that may change vectors and is not applied.
+    """
+    file, sbert = folder / SENTENCE_BERT_CONFIG_FILES[0], {}
+    for name in () if is_plain else SENTENCE_BERT_CONFIG_FILES:
+        if found := read_optional_json(folder / name):
+            file, sbert = folder / name, found
+            break
+    check_settings(file, sbert, SENTENCE_BERT_CONFIG, ignored)
+    old_names = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
+    sbert = {key: value for key, value in sbert.items() if key not in old_names} | {
+        new: sbert[old] for old, new in old_names.items() if old in sbert
+    }
+    if not isinstance(sbert.get("max_seq_length"), int | None):
+        raise BundleInvalid(f"{file} has a setting of the wrong type: max_seq_length is not a number", COPY_AGAIN)
+    for key in ("model_kwargs", "processor_kwargs", "config_kwargs", "processing_kwargs", "modality_config"):
+        sbert[key] = sbert.get(key) or {}
+        if not isinstance(sbert[key], dict):
+            raise BundleInvalid(f"{file} has a setting of the wrong type: {key} is not an object", COPY_AGAIN)
+    check_settings(file, sbert["model_kwargs"], MODEL_KWARGS, ignored, "model_kwargs.")
+    processing = sbert["processing_kwargs"]
+    check_settings(file, processing, PROCESSING_KWARGS, ignored, "processing_kwargs.")
+    for key in ("text", "common"):
+        table = TEXT_PROCESSING if key == "text" else MODEL_KWARGS
+        check_settings(file, processing.get(key) or {}, table, ignored, f"processing_kwargs.{key}.")
+    _check_modality(file, sbert["modality_config"])
+    return sbert
+
+
+def _check_modality(file: Path, modality_config: dict[str, Any]) -> None:
+    """Make sure that texts go to the network as texts, and that its last hidden state comes out."""
+    if not modality_config:
+        return
+    text = modality_config.get("text")
+    if text is None or "message" in modality_config:
+        what = "leaves text out" if text is None else "makes a chat message of each text"
+        raise UnsupportedSetting(
+            f"{file} {what} (modality_config)", "Choose a model of texts, or serve this one with sentence-transformers."
+        )
+    method, output = text.get("method"), text.get("method_output_name")
+    if method != "forward" or output not in ("last_hidden_state", ["last_hidden_state"]):
+        raise UnsupportedSetting(
+            f"{file} takes {output!r} of {method!r} as token vectors (modality_config); es-sbert takes the last hidden "
+            "state of the network",
+            "For the state of an earlier layer, save a model with fewer layers (num_hidden_layers).",
+        )
+
+
+def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """The config.json of a transformer's folder with the settings that sentence_bert_config.json overrides.
+
+    Raises:
+        BundleInvalid: the file is missing or broken.
+        UnsupportedSetting: it has a setting that may change vectors and is not applied.
+    """
+    path = folder / "config.json"
+    config = read_json(path)
+    # An architecture without a table is traced: the library applies all settings itself.
+    if table := CONFIGS.get(str(config.get("model_type"))):
+        check_settings(path, config, table, ignored)
+        check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], sbert["config_kwargs"], table, ignored, "config_kwargs.")
+    config = {**config, **sbert["config_kwargs"]}
+    if str(config.get("model_type")) in CONFIGS:
+        for key, types in CONFIG_TYPES.items():
+            value = config.get(key)
+            if key in config and (not isinstance(value, types) or isinstance(value, bool)):
+                raise BundleInvalid(f"{path} has a setting of the wrong type: {key} is {value!r}", COPY_AGAIN)
+    return config
+
+
+def read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """The tokenizer_config.json of a transformer's folder with the settings that sentence_bert_config.json overrides.
+
+    Raises:
+        BundleInvalid: the file is broken.
+        UnsupportedSetting: it has a setting that may change vectors and is not applied.
+    """
+    path, options = folder / "tokenizer_config.json", sbert["processor_kwargs"]
+    settings = read_optional_json(path)
+    check_settings(path, settings, TOKENIZER_CONFIG, {*ignored, *(key for key in settings if key.endswith("_token"))})
+    check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], options, TOKENIZER_CONFIG, ignored, "processor_kwargs.")
+    return {**settings, **options}
+
+
+def check_truncation(folder: Path, settings: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+    """Make sure that long texts lose their end, not their beginning."""
+    side = str(settings.get("truncation_side") or (tokenizer.get("truncation") or {}).get("direction") or "right")
+    if side.lower() != "right":
+        raise UnsupportedArchitecture(
+            f"{folder} cuts long texts at their beginning (truncation_side {side})",
+            "es-sbert cuts them at their end: choose a model that does, or save this one with truncation_side right.",
+        )
+
+
+def input_limits(
+    folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]
+) -> tuple[int, dict[PromptKind, int]]:
+    """The longest input in tokens, and those of queries and documents where they differ."""
+    options = sbert["processor_kwargs"]
+    stated = {"max_seq_length": options["model_max_length"]} if "model_max_length" in options else {}
+    max_tokens = max_input_tokens(folder, config, {**sbert, **stated}, tokenizer)
+    positions = _positions(config) or _NO_LIMIT
+    of_calls = (sbert["processing_kwargs"].get("text") or {}).get("max_length")
+    if of_calls is not None:
+        # It takes the place of all other limits.
+        return min(_checked_length(folder, of_calls), positions), {}
+    by_kind: dict[PromptKind, int] = {}
+    kinds: tuple[PromptKind, ...] = ("query", "document")
+    for kind in kinds:
+        if (length := sbert.get(f"{kind}_length")) is not None:
+            by_kind[kind] = min(_checked_length(folder, length), positions)
+    return max_tokens, {kind: length for kind, length in by_kind.items() if length != max_tokens}
+
+
+def _checked_length(folder: Path, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BundleInvalid(
+            f"{folder / SENTENCE_BERT_CONFIG_FILES[0]} has the length {value!r}, expected a positive number of tokens",
+            COPY_AGAIN,
+        )
+    return value
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    """Number of positions that texts can take; None if it has no limit."""
+    positions = config.get("max_position_embeddings")
+    if positions is not None and config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        # Their first positions are taken by the padding token: position ids start at pad_token_id + 1.
+        positions -= int(config.get("pad_token_id", 1)) + 1
+    # XLNet writes -1 for unlimited positions.
+    return positions if positions and positions > 0 else None
+
+
+def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any], tokenizer: dict[str, Any]) -> int:
+    """The longest input in tokens: the model's setting, limited by its number of positions.
+
+    Args:
+        folder: Of the transformer.
+        config, sbert, tokenizer: Its config.json, sentence_bert_config.json and tokenizer.json.
+
+    Raises:
+        BundleInvalid: no setting defines it.
+    """
+    positions = _positions(config)
+    stated = sbert.get("max_seq_length") or read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
+    if not stated and not positions:
+        # The truncation in tokenizer.json is a setting of some run; it counts only if nothing else does.
+        stated = (tokenizer.get("truncation") or {}).get("max_length")
+    limits = [int(value) for value in (stated, positions) if value and 0 < value < _NO_LIMIT]
+    if not limits:
+        raise BundleInvalid(
+            f"{folder} does not define a maximum input length", "Set max_seq_length in sentence_bert_config.json."
+        )
+    return min(limits)
+
+
+# Where configurations keep the width of a token vector.
+_WIDTH_KEYS = ("hidden_size", "dim", "d_model")
+
+
+def hidden_width(folder: Path, config: dict[str, Any]) -> int:
+    width = next((config[key] for key in _WIDTH_KEYS if isinstance(config.get(key), int)), None)
+    if width is None:
+        raise BundleInvalid(
+            f"{folder / 'config.json'} does not say how wide a token vector is ({', '.join(_WIDTH_KEYS)})",
+            "Give the folder of a transformer encoder.",
+        )
+    return int(width)

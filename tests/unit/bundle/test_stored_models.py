@@ -1,0 +1,92 @@
+"""Fingerprints and bundles of earlier releases stay valid: indices bear them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import BundleInvalid
+from tests.tiny import write_tiny_bert
+
+STORED = Path(__file__).with_name("stored")
+
+BERT_TOKENIZER = {
+    "tokenizer_class": "BertTokenizer", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[UNK]",
+}  # fmt: skip
+# Arguments of `write_tiny_bert`, what is changed in a file, and the fingerprint that release 0.1.0 gave.
+FINGERPRINTS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]], str]] = {
+    "plain": ({}, {}, "9bbcb8da668132be0bf3279883a042c9"),
+    "cls pooling": ({"pooling": "cls", "normalize": False}, {}, "40cf937b5a3d0bcf41a1fe93225eb435"),
+    "prompts": (
+        {"prompts": {"query": "query: ", "passage": "passage: "}}, {}, "8eb571ce79bff7499b9f52f6660bcb71",
+    ),
+    "default prompt": (
+        {"prompts": {"query": "query: "}},
+        {"config_sentence_transformers.json": {"default_prompt_name": "query"}},
+        "adef57eff0adc6fd219f1465bd448d61",
+    ),
+    "lower-case": ({}, {"sentence_bert_config.json": {"do_lower_case": True}}, "c6d25d633ee780bbde33641ccf403c39"),
+    "shorter": ({}, {"sentence_bert_config.json": {"max_seq_length": 12}}, "23c84c919e3f8ee9b4563c24e7157d90"),
+    "fewer layers": ({}, {"config.json": {"num_hidden_layers": 1}}, "68536f413c26c7ab70ed9d4d7997170b"),
+    "class of BERT": ({}, {"tokenizer_config.json": BERT_TOKENIZER}, "9bbcb8da668132be0bf3279883a042c9"),
+    "another activation": ({}, {"config.json": {"hidden_act": "relu"}}, "4194572168afb74866a0d6c07945292f"),
+}  # fmt: skip
+
+
+def _write(folder: Path, arguments: dict[str, Any], changes: dict[str, dict[str, Any]]) -> Path:
+    write_tiny_bert(folder, **arguments)
+    for file, settings in changes.items():
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(content | settings))
+    return folder
+
+
+@pytest.mark.parametrize(("arguments", "changes", "fingerprint"), FINGERPRINTS.values(), ids=FINGERPRINTS)
+def test_fingerprint_of_a_model_that_was_read_exactly_is_kept(
+    tmp_path: Path, arguments: dict[str, Any], changes: dict[str, dict[str, Any]], fingerprint: str
+) -> None:
+    assert read_sentence_model(_write(tmp_path / "model", arguments, changes)).fingerprint == fingerprint
+
+
+# What release 0.1.0 read otherwise than sentence-transformers, or not at all.
+MISREAD: dict[str, dict[str, dict[str, Any]]] = {
+    "case": {"tokenizer_config.json": {**BERT_TOKENIZER, "do_lower_case": False}},
+    "accents": {"tokenizer_config.json": {**BERT_TOKENIZER, "strip_accents": False}},
+    "more tokens": {"tokenizer_config.json": {"extra_special_tokens": ["cat"]}},
+    "fewer layers": {"sentence_bert_config.json": {"config_kwargs": {"num_hidden_layers": 1}}},
+    "length of calls": {"sentence_bert_config.json": {"processing_kwargs": {"text": {"max_length": 9}}}},
+    "length of queries": {"sentence_bert_config.json": {"query_length": 8}},
+    "length of documents": {"sentence_bert_config.json": {"document_length": 8}},
+}
+
+
+def test_models_with_other_vectors_have_other_fingerprints(tmp_path: Path) -> None:
+    """The fingerprint of 0.1.0 was the same for most of these."""
+    fingerprints = [
+        read_sentence_model(_write(tmp_path / name, {}, changes)).fingerprint for name, changes in MISREAD.items()
+    ]
+    assert len({*fingerprints, FINGERPRINTS["plain"][2]}) == len(MISREAD) + 1
+
+
+def test_bundle_of_a_misread_model_says_to_export_again(tmp_path: Path) -> None:
+    folder = shutil.copytree(STORED / "bundle", tmp_path / "bundle")
+    settings = {**json.loads((folder / "tokenizer_config.json").read_text()), **BERT_TOKENIZER, "do_lower_case": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(BundleInvalid, match="which misread this model's tokenizer") as raised:
+        Encoder(folder, device="cpu", precision="fp32")
+    assert "es-sbert index migrate" in raised.value.remedy
+
+
+def test_stored_bundle_opens_and_gives_its_vectors(tmp_path: Path) -> None:
+    shutil.copytree(STORED / "bundle", tmp_path / "bundle")
+    with Encoder(tmp_path / "bundle", device="cpu", precision="fp32") as encoder:
+        assert encoder.info.fingerprint == FINGERPRINTS["prompts"][2]
+        vectors = encoder.encode(["a man plays guitar", "the cat sleeps"], "query")
+    np.testing.assert_allclose(vectors, json.loads((STORED / "vectors.json").read_text()), atol=1e-5)

@@ -1,0 +1,273 @@
+"""Every setting of a model folder is applied as sentence-transformers applies it, changes nothing, or is refused."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+from es_sbert.bundle import known_settings
+from es_sbert.bundle.bundle import EncoderManifest
+from es_sbert.bundle.known_settings import SettingsTable
+from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import ModelError, UnsupportedSetting
+from es_sbert.exporters import export
+from es_sbert.exporters.numpy_reference import NumpyReference
+from es_sbert.exporters.parity import row_cosines
+from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from tests.unit.checkpoints import write_checkpoint
+
+TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and [SEP] spelled out", "yes " * 60]
+KINDS: tuple[PromptKind | None, ...] = (None, "query", "document")
+
+
+def _parameters(function: Any) -> set[str]:
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name for name, each in inspect.signature(function).parameters.items() if each.kind in kinds} - {"self"}
+
+
+def _taken_from_kwargs(*functions: Any) -> set[str]:
+    source = "".join(map(inspect.getsource, functions))
+    return set(re.findall(r'kwargs\.(?:pop|get|setdefault)\(\s*"(\w+)"', source))
+
+
+# Arguments of constructors that no file can give: objects, and names of files that the library finds by itself.
+_NOT_IN_FILES = {
+    "self", "model_name_or_path", "vocab", "merges", "tokenizer_object", "gguf_file", "post_processor", "tokenizer",
+    "model_specific_special_tokens", "kwargs", "args", "tokenizer_truncation", "tokenizer_padding",
+}  # fmt: skip
+
+
+def _config_settings(kind: type[PreTrainedConfig]) -> set[str]:
+    return set(kind().to_dict())
+
+
+def _tokenizer_settings() -> set[str]:
+    constructors = [PreTrainedTokenizerBase.__init__, TokenizersBackend.__init__]
+    names = _taken_from_kwargs(*constructors)
+    for name in ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer"):
+        names |= _parameters(getattr(transformers, name).__init__)
+    return {name for name in names - _NOT_IN_FILES if not name.startswith("_")}
+
+
+def _model_settings() -> set[str]:
+    """What sentence-transformers reads and writes of config_sentence_transformers.json."""
+    source = "".join(inspect.getsource(base) for base in SentenceTransformer.__mro__[:3])
+    read = re.findall(r'model_config(?:\.get\(|\[)\s*"(\w+)"', source)
+    written = re.findall(r'^ {12}"(\w+)": self\.|config\["(\w+)"\] = ', source, re.MULTILINE)
+    return {*read, *(name for names in written for name in names if name)} - _NOT_IN_FILES
+
+
+INSTALLED: dict[str, tuple[SettingsTable, set[str]]] = {
+    "sentence_bert_config.json": (
+        known_settings.SENTENCE_BERT_CONFIG,
+        (_parameters(Transformer.__init__) | set(Transformer.config_keys) | {"tokenizer_args", "config_args"})
+        - _NOT_IN_FILES,
+    ),
+    "processing_kwargs": (known_settings.PROCESSING_KWARGS, Transformer._VALID_PROCESSING_KWARGS_KEYS),
+    "pooling": (known_settings.POOLING, {*_parameters(Pooling.__init__), *Pooling.config_keys}),
+    "dense": (known_settings.DENSE, set(Dense.config_keys)),
+    "normalize": (known_settings.NORMALIZE, set(Normalize.config_keys)),
+    "config_sentence_transformers.json": (known_settings.CONFIG_SENTENCE_TRANSFORMERS, _model_settings()),
+    "tokenizer_config.json": (known_settings.TOKENIZER_CONFIG, _tokenizer_settings()),
+    "bert": (known_settings.CONFIGS["bert"], _config_settings(transformers.BertConfig)),
+    "roberta": (known_settings.CONFIGS["roberta"], _config_settings(transformers.RobertaConfig)),
+    "xlm-roberta": (known_settings.CONFIGS["xlm-roberta"], _config_settings(transformers.XLMRobertaConfig)),
+    "camembert": (known_settings.CONFIGS["camembert"], _config_settings(transformers.CamembertConfig)),
+    "distilbert": (known_settings.CONFIGS["distilbert"], _config_settings(transformers.DistilBertConfig)),
+    "mpnet": (known_settings.CONFIGS["mpnet"], _config_settings(transformers.MPNetConfig)),
+}
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_every_setting_of_the_installed_libraries_is_known(name: str) -> None:
+    table, installed = INSTALLED[name]
+    assert len(installed) >= 2
+    assert installed - table.known == set()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model of each kind of tokenizer, with modules behind the pooling."""
+    made = {}
+    for architecture, tokenizer in (("bert", "BertTokenizer"), ("roberta", "RobertaTokenizer")):
+        folder = write_checkpoint(
+            tmp_path_factory.mktemp("models") / architecture,
+            architecture,
+            dense=[Dense(48, 24)],
+            max_tokens=40,
+            prompts={"query": "query: ", "document": "The passage: "},
+        )
+        _edit(folder / "tokenizer_config.json", ("tokenizer_class",), tokenizer)
+        made[architecture] = folder
+    return made
+
+
+def _edit(path: Path, keys: tuple[str, ...], value: Any) -> None:
+    content = json.loads(path.read_text()) if path.exists() else {}
+    place = content
+    for key in keys[:-1]:
+        place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
+    place[keys[-1]] = value
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def _our_vectors(folder: Path) -> dict[PromptKind | None, Floats]:
+    """Without torch: the numpy pass reads the folder as the graph's builder does."""
+    model = read_sentence_model(folder)
+    reference = NumpyReference(model, read_transformer_weights(model))
+    return {kind: reference.encode(TEXTS, kind) for kind in KINDS}
+
+
+def _their_vectors(folder: Path) -> dict[PromptKind | None, Floats]:
+    network = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float()
+    functions = {None: network.encode, "query": network.encode_query, "document": network.encode_document}
+    return {kind: np.asarray(functions[kind](TEXTS)) for kind in KINDS}
+
+
+def check(folder: Path) -> str:
+    """`equal` or `refused`; an AssertionError for vectors that differ from sentence-transformers'."""
+    try:
+        ours = _our_vectors(folder)
+    except ModelError:
+        return "refused"
+    try:
+        theirs = _their_vectors(folder)
+    except Exception:  # of many types; a folder that it cannot open has no vectors to compare with
+        return "not comparable"
+    for kind in KINDS:
+        assert ours[kind].shape == theirs[kind].shape, kind
+        assert row_cosines(ours[kind], theirs[kind]).min() > 0.99999, kind
+    return "equal"
+
+
+def mutated(folder: Path, target: Path, file: str, keys: tuple[str, ...], value: Any) -> Path:
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    _edit(target / file, keys, value)
+    return target
+
+
+SBERT, CONFIG, TOKENIZER = "sentence_bert_config.json", "config.json", "tokenizer_config.json"
+# File, setting, value, and what becomes of the folder.
+CASES: list[tuple[str, str, Any, str]] = [
+    (SBERT, "config_kwargs", {"num_hidden_layers": 1}, "equal"),
+    (SBERT, "config_args", {"num_hidden_layers": 1}, "equal"),
+    (SBERT, "modality_config.text", {"method": "forward", "method_output_name": ["hidden_states", 1]}, "refused"),
+    (SBERT, "modality_config.text", {"method": "forward", "method_output_name": "last_hidden_state"}, "equal"),
+    (SBERT, "modality_config.message", {"method": "forward", "method_output_name": "last_hidden_state"}, "refused"),
+    (SBERT, "processing_kwargs", {"text": {"max_length": 16}}, "equal"),
+    (SBERT, "processing_kwargs", {"text": {"add_special_tokens": False}}, "refused"),
+    (SBERT, "query_length", 8, "equal"),
+    (SBERT, "document_length", 8, "equal"),
+    (SBERT, "query_expansion", {"strategy": "fixed", "length": 32}, "refused"),
+    (SBERT, "processor_kwargs", {"model_max_length": 12}, "equal"),
+    (SBERT, "tokenizer_args", {"do_lower_case": False, "add_prefix_space": True}, "equal"),
+    (SBERT, "do_lower_case", True, "equal"),
+    (SBERT, "unpad_inputs", True, "equal"),
+    (SBERT, "transformer_task", "fill-mask", "refused"),
+    (SBERT, "model_kwargs", {"attn_implementation": "eager"}, "equal"),
+    (SBERT, "model_kwargs", {"quantization_config": {"load_in_8bit": True}}, "refused"),
+    (SBERT, "a_new_setting", 1, "refused"),
+    (TOKENIZER, "do_lower_case", False, "equal"),
+    (TOKENIZER, "strip_accents", False, "equal"),
+    (TOKENIZER, "tokenize_chinese_chars", False, "equal"),
+    (TOKENIZER, "add_prefix_space", True, "equal"),
+    (TOKENIZER, "split_special_tokens", True, "refused"),
+    (TOKENIZER, "truncation_side", "left", "refused"),
+    (TOKENIZER, "model_max_length", 9, "equal"),
+    (TOKENIZER, "a_new_setting", 1, "refused"),
+    (CONFIG, "num_hidden_layers", 1, "equal"),
+    (CONFIG, "is_decoder", True, "refused"),
+    (CONFIG, "hidden_act", "relu", "equal"),
+    (CONFIG, "a_new_setting", 1, "refused"),
+    ("1_Pooling/config.json", "include_prompt", False, "refused"),
+    ("1_Pooling/config.json", "include_prompt", None, "refused"),
+    ("1_Pooling/config.json", "a_new_setting", 1, "refused"),
+    ("2_Dense/config.json", "module_output_name", "other", "refused"),
+    ("2_Dense/config.json", "use_residual", True, "refused"),
+    ("2_Dense/config.json", "a_new_setting", 1, "refused"),
+    ("3_Normalize/config.json", "module_input_name", "token_embeddings", "refused"),
+    ("config_sentence_transformers.json", "truncate_dim", 8, "refused"),
+    ("config_sentence_transformers.json", "similarity_fn_name", "dot", "equal"),
+    ("config_sentence_transformers.json", "requirements", {"sentence_transformers": ">=99"}, "refused"),
+    ("config_sentence_transformers.json", "requirements", {"sentence_transformers": ">=5"}, "equal"),
+    ("config_sentence_transformers.json", "a_new_setting", 1, "refused"),
+    ("modules.json", "1.kwargs", ["task"], "refused"),
+]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+@pytest.mark.parametrize(("file", "setting", "value", "outcome"), CASES)
+def test_setting_is_applied_or_refused(
+    folders: dict[str, Path], tmp_path: Path, architecture: str, file: str, setting: str, value: Any, outcome: str
+) -> None:
+    folder = mutated(folders[architecture], tmp_path / "model", file, tuple(setting.split(".")), value)
+    assert check(folder) == outcome
+
+
+def _all_settings(architecture: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Every setting of every table, with its file."""
+    tables: list[tuple[str, tuple[str, ...], SettingsTable]] = [
+        (SBERT, (), known_settings.SENTENCE_BERT_CONFIG),
+        (SBERT, ("processor_kwargs",), known_settings.TOKENIZER_CONFIG),
+        (SBERT, ("config_kwargs",), known_settings.CONFIGS[architecture]),
+        (SBERT, ("model_kwargs",), known_settings.MODEL_KWARGS),
+        (SBERT, ("processing_kwargs",), known_settings.PROCESSING_KWARGS),
+        (SBERT, ("processing_kwargs", "text"), known_settings.TEXT_PROCESSING),
+        (CONFIG, (), known_settings.CONFIGS[architecture]),
+        (TOKENIZER, (), known_settings.TOKENIZER_CONFIG),
+        ("1_Pooling/config.json", (), known_settings.POOLING),
+        ("2_Dense/config.json", (), known_settings.DENSE),
+        ("3_Normalize/config.json", (), known_settings.NORMALIZE),
+        ("config_sentence_transformers.json", (), known_settings.CONFIG_SENTENCE_TRANSFORMERS),
+        ("modules.json", ("1",), known_settings.MODULE_ENTRY),
+    ]
+    return [(file, (*place, key)) for file, place, table in tables for key in sorted(table.known)]
+
+
+SETTINGS = {architecture: _all_settings(architecture) for architecture in ("bert", "roberta")}
+VALUES = [True, False, 0, 1, 2, 7, 0.5, "x", "left", [], ["x"], {}, None]
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None, derandomize=True)
+@pytest.mark.parametrize("architecture", SETTINGS)
+def test_any_value_of_any_setting_is_applied_or_refused(
+    folders: dict[str, Path], architecture: str, data: st.DataObject
+) -> None:
+    file, keys = data.draw(st.sampled_from(SETTINGS[architecture]))
+    value = data.draw(st.sampled_from(VALUES))
+    with tempfile.TemporaryDirectory() as folder:
+        check(mutated(folders[architecture], Path(folder), file, keys, value))
+
+
+def test_unknown_setting_is_accepted_on_request_and_kept_in_the_bundle(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = mutated(folders["bert"], tmp_path / "model", CONFIG, ("a_new_setting",), 1)
+    with pytest.raises(UnsupportedSetting, match="a_new_setting") as raised:
+        export(folder, tmp_path / "refused", ["fp32"])
+    assert "--ignore-setting a_new_setting" in raised.value.remedy
+    manifest = export(folder, tmp_path / "bundle", ["fp32"], ignore_settings=["a_new_setting"])
+    assert isinstance(manifest, EncoderManifest)
+    assert manifest.ignored_settings == ["a_new_setting"]
+    # The bundle opens without saying it again.
+    assert read_sentence_model(tmp_path / "bundle").fingerprint == read_sentence_model(folders["bert"]).fingerprint
+    with Encoder(tmp_path / "bundle", device="cpu", precision="fp32") as encoder:
+        assert encoder.encode(TEXTS).shape == (len(TEXTS), 24)

@@ -1,0 +1,163 @@
+"""Folders of other shapes than Transformer, Pooling, Normalize: sentence-transformers' vectors, or a refusal."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Dropout,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    Transformer,
+)
+
+from es_sbert.bundle.sentence_model import ACTIVATION_CLASSES, read_sentence_model
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+from es_sbert.exporters import export
+from es_sbert.exporters.parity import row_cosines
+from tests.unit.checkpoints import write_checkpoint
+
+TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+
+
+def check(folder: Path, tmp_path: Path) -> None:
+    """On first use, and from a bundle, which both libraries open."""
+    expected = _their_vectors(folder)
+    _same(_our_vectors(folder), expected)
+    manifest = export(folder, tmp_path / "bundle", ["fp32"])
+    assert manifest.fingerprint == read_sentence_model(folder).fingerprint
+    _same(_our_vectors(tmp_path / "bundle"), expected)
+    _same(_their_vectors(tmp_path / "bundle"), expected)
+
+
+def _their_vectors(folder: Path) -> np.ndarray[Any, Any]:
+    return np.asarray(SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().encode(TEXTS))
+
+
+def _our_vectors(folder: Path) -> np.ndarray[Any, Any]:
+    with Encoder(folder, device="cpu", precision="fp32") as encoder:
+        return encoder.encode(TEXTS)
+
+
+def _same(vectors: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
+    assert vectors.shape == expected.shape
+    assert row_cosines(vectors, expected).min() > 0.99999
+
+
+def _plain(folder: Path) -> Path:
+    """The folder of the transformer alone, as transformers writes it."""
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "1_Pooling")
+    return folder
+
+
+@pytest.mark.parametrize("architecture", ["bert", "distilbert", "roberta"])
+def test_transformer_alone_is_pooled_by_its_mean(tmp_path: Path, architecture: str) -> None:
+    check(_plain(write_checkpoint(tmp_path / "model", architecture, normalize=False)), tmp_path)
+
+
+def test_cross_encoder_is_not_pooled(tmp_path: Path) -> None:
+    folder = _plain(write_checkpoint(tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForSequenceClassification"]}))
+    with pytest.raises(BundleInvalid, match="is a cross-encoder") as raised:
+        read_sentence_model(folder)
+    assert "es-sbert export" in raised.value.remedy
+
+
+def test_chat_template_alone_is_refused(tmp_path: Path) -> None:
+    folder = _plain(write_checkpoint(tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(UnsupportedSetting, match="makes a message of each text"):
+        read_sentence_model(folder)
+
+
+def test_folder_that_lost_its_modules_is_not_pooled(tmp_path: Path) -> None:
+    """The mean would be wrong for a model that pools by its first token."""
+    with pytest.raises(BundleInvalid, match=r"no modules\.json and no config\.json"):
+        read_sentence_model(tmp_path)
+    for kept in ("1_Pooling", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        folder = write_checkpoint(tmp_path / kept / "model", layers=1, pooling="cls")
+        plain = _plain(shutil.copytree(folder, tmp_path / kept / "plain"))
+        shutil.move(folder / kept, plain / kept)
+        with pytest.raises(BundleInvalid, match=rf"no modules\.json but {re.escape(kept)}"):
+            read_sentence_model(plain)
+
+
+@pytest.mark.parametrize("name", ACTIVATION_CLASSES)
+def test_activation_of_a_dense_module(tmp_path: Path, name: str) -> None:
+    torch.manual_seed(0)
+    dense = [Dense(48, 24, activation_function=getattr(torch.nn, name)())]
+    folder = write_checkpoint(tmp_path / "model", layers=1, dense=dense, normalize=False)
+    _same(_our_vectors(folder), _their_vectors(folder))
+
+
+def _with_modules(folder: Path, *modules: torch.nn.Module) -> Path:
+    base = write_checkpoint(folder.with_name("base"), layers=1)
+    first: list[torch.nn.Module] = [Transformer(str(base)), Pooling(48)]
+    SentenceTransformer(modules=[*first, *modules], device="cpu").save(str(folder))
+    return folder
+
+
+def test_dropout_does_nothing(tmp_path: Path) -> None:
+    check(_with_modules(tmp_path / "model", Dropout(0.5), Dense(48, 24), Dropout(0.1), Normalize()), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("modules", "named"),
+    [
+        ([LayerNorm(48)], "LayerNorm"),
+        ([Normalize(), Dense(48, 24)], "Dense module after Normalize"),
+        ([Dense(48, 24, activation_function=torch.nn.PReLU())], "PReLU"),
+        ([Dense(48, 48, use_residual=True)], "not a plain Dense layer"),
+    ],
+)
+def test_other_modules_are_refused_by_name(tmp_path: Path, modules: list[torch.nn.Module], named: str) -> None:
+    with pytest.raises(UnsupportedArchitecture, match=named):
+        read_sentence_model(_with_modules(tmp_path / "model", *modules))
+
+
+@pytest.mark.parametrize("architecture", ["bert", "distilbert", "mpnet", "roberta"])
+def test_vocabulary_without_tokenizer_file_makes_one(tmp_path: Path, architecture: str) -> None:
+    """As older folders are: vocab.txt, or vocab.json and merges.txt."""
+    folder = write_checkpoint(tmp_path / "model", architecture, layers=1)
+    name = {"bert": "Bert", "distilbert": "DistilBert", "mpnet": "MPNet", "roberta": "Roberta"}[architecture]
+    tokens = {"cls_token", "sep_token", "pad_token", "unk_token", "mask_token", "bos_token", "eos_token"}
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    kept = {key: value for key, value in settings.items() if key in tokens | {"model_max_length"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**kept, "tokenizer_class": f"{name}Tokenizer"}))
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    if architecture == "roberta":
+        (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+        pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs]) + "\n")
+    else:
+        words = sorted(model["vocab"], key=model["vocab"].get)
+        (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    check(folder, tmp_path)
+
+
+def test_folder_without_a_vocabulary_says_how_to_write_a_tokenizer(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", "xlm-roberta", layers=1)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BundleInvalid, match=r"no tokenizer\.json") as raised:
+        read_sentence_model(folder)
+    assert "save_pretrained" in raised.value.remedy

@@ -1,0 +1,142 @@
+"""The parity gate compares with sentence-transformers, and says which text and what is behind a difference."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_sbert.bundle.bundle import cached_bundle_path, open_encoder_bundle
+from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.onnx_session import InferencePool, run_session
+from es_sbert.errors import ModelError, ParityFailed, UnsupportedSetting
+from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.exporters.graph_builder import save_graph
+from es_sbert.exporters.parity import row_cosines
+from es_sbert.exporters.sentence_graph import build_sentence_graph
+from es_sbert.exporters.transformer_weights import read_transformer_weights
+from tests.unit.checkpoints import write_checkpoint
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = write_checkpoint(tmp_path / "model", layers=2, max_tokens=40, prompts={"query": "query: "})
+    _edit(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer")
+    return folder
+
+
+def _edit(path: Path, **settings: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def _failure(model: SentenceModel, output: Path) -> ParityFailed:
+    with pytest.raises(ParityFailed) as raised:
+        export_bundle(model, output, [Precision.FP32], reference="auto")
+    assert "--force" not in raised.value.remedy
+    assert "sentence-transformers" in raised.value.remedy
+    assert not output.exists()
+    return raised.value
+
+
+def test_misread_tokenizer_is_named(folder: Path, tmp_path: Path) -> None:
+    _edit(folder / "tokenizer_config.json", do_lower_case=False)
+    model = read_sentence_model(folder)
+    assert model.tokenizer_changes
+    error = _failure(model.model_copy(update={"tokenizer_changes": {}}), tmp_path / "bundle")
+    assert "the reference reads other tokens (tokenizer.json, tokenizer_config.json)" in error.message
+
+
+def test_misread_length_of_queries_is_named(folder: Path, tmp_path: Path) -> None:
+    _edit(folder / "sentence_bert_config.json", query_length=9)
+    model = read_sentence_model(folder)
+    assert model.max_tokens_by_kind == {"query": 9}
+    error = _failure(model.model_copy(update={"max_tokens_by_kind": {}}), tmp_path / "bundle")
+    assert "as a query: the reference cuts it at another length" in error.message
+
+
+def test_misread_prompt_is_named(folder: Path, tmp_path: Path) -> None:
+    model = read_sentence_model(folder)
+    error = _failure(model.model_copy(update={"prompts": {"query": "question: "}}), tmp_path / "bundle")
+    assert "as a query: the reference reads other tokens" in error.message
+
+
+def test_passage_prompt_is_the_prompt_of_documents(tmp_path: Path) -> None:
+    """As sentence-transformers documents it; release 6.2 leaves it out."""
+    folder = write_checkpoint(tmp_path / "model", layers=1, prompts={"passage": "passage: "})
+    _edit(folder / "config_sentence_transformers.json", prompts={"passage": "passage: "})
+    model = read_sentence_model(folder)
+    assert model.prompt("document") == "passage: "
+    manifest = export_bundle(model, tmp_path / "bundle", [Precision.FP32], reference="auto")
+    assert manifest.variants["fp32"].parity is not None
+    assert manifest.variants["fp32"].parity.passed
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.INT8])
+def test_misread_network_is_named(folder: Path, tmp_path: Path, precision: Precision) -> None:
+    """Of int8 too, for which lost bits alone would be a reason."""
+    model = read_sentence_model(folder)
+    fewer = {**model.transformer_config, "num_hidden_layers": 1}
+    with pytest.raises(ParityFailed, match="the network differs") as raised:
+        export_bundle(
+            model.model_copy(update={"transformer_config": fewer}), tmp_path / "bundle", [precision], reference="auto"
+        )
+    assert "--force" not in raised.value.remedy
+
+
+def test_first_use_compares_with_sentence_transformers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    with Encoder(folder, device="cpu", precision="fp32") as encoder:
+        bundle = open_encoder_bundle(cached_bundle_path(encoder.info.fingerprint))
+    parity = bundle.manifest.variants["fp32"].parity
+    assert parity is not None
+    assert parity.reference.startswith("sentence-transformers ")
+
+
+def test_cached_bundle_does_not_open_a_folder_that_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two folders have the same weights, tokenizer and settings that are applied."""
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    with Encoder(folder, device="cpu", precision="fp32"):
+        pass
+    _edit(folder / "config.json", auto_map={"AutoModel": "modeling.Model"})
+    with pytest.raises(UnsupportedSetting, match="auto_map"):
+        Encoder(folder, device="cpu", precision="fp32")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken"])
+def test_text_without_tokens_has_the_zero_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooling: str) -> None:
+    """The tokenizer adds no special tokens. In a batch sentence-transformers gives it too, where it is defined."""
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    folder = write_checkpoint(tmp_path / "model", layers=1, pooling=pooling)
+    _edit(folder / "tokenizer.json", post_processor=None)
+    with Encoder(folder, device="cpu", precision="fp32") as encoder:
+        alone = encoder.encode([""])
+        both = encoder.encode(["", "a man", ""])
+    np.testing.assert_array_equal(alone, np.zeros((1, 48)))
+    assert np.abs(both).sum(axis=1).tolist()[::2] == [0, 0]
+    assert np.linalg.norm(both[1]) == pytest.approx(1)
+
+
+def test_two_zero_vectors_are_equal() -> None:
+    first = np.array([[0, 0], [1, 0], [0, 0]], np.float32)
+    second = np.array([[0, 0], [1, 0], [1, 0]], np.float32)
+    assert row_cosines(first, second).tolist() == [1, 1, 0]
+
+
+def test_graph_that_does_not_run_is_a_model_error(folder: Path, tmp_path: Path) -> None:
+    graph = tmp_path / "graph.onnx"
+    model = read_sentence_model(folder)
+    save_graph(build_sentence_graph(model, read_transformer_weights(model), Precision.FP32), graph)
+    with closing(InferencePool(graph, Device("cpu"), 1)) as pool, pool.session() as session:
+        feed = {name: np.full((1, 3), 10**6) for name in ("input_ids", "attention_mask")}
+        with pytest.raises(ModelError, match="onnxruntime .* cannot run the model on these texts"):
+            run_session(session, feed, np.empty((1, model.dimensions), np.float32))
