@@ -90,7 +90,6 @@ _REMEDIES = {
     "query_expansion": "It is for models with a vector for each token (ColBERT); choose one with a vector for a text.",
     "auto_map": "es-sbert runs no code that comes with a model; choose an architecture that transformers itself has.",
     "split_special_tokens": _SAVE_TOKENIZER,
-    "model_type": "Choose a model that was saved as a SentenceTransformer.",
     "tokenizer_name_or_path": "Copy the tokenizer's files into the folder and remove the setting.",
     "transformer_task": "es-sbert reads encoders (feature-extraction): save the model as a SentenceTransformer.",
 }
@@ -101,10 +100,9 @@ MODULE_ENTRY = SettingsTable(
 )
 
 CONFIG_SENTENCE_TRANSFORMERS = SettingsTable(
-    applied=frozenset({"prompts", "default_prompt_name", "truncate_dim", "requirements"}),
+    applied=frozenset({"prompts", "default_prompt_name", "truncate_dim", "requirements", "model_type"}),
     # Vectors are compared by cosine, whatever the function of sentence-transformers' `similarity`.
     harmless=frozenset({"__version__", "similarity_fn_name"}),
-    neutral={"model_type": ("SentenceTransformer",)},
 )
 
 # sentence_bert_config.json. The names with `args` are those of releases before 5.4.

@@ -331,6 +331,11 @@ def _read_prompts(path: Path, ignored: Collection[str]) -> tuple[dict[str, str],
     settings = read_optional_json(path)
     check_settings(path, settings, CONFIG_SENTENCE_TRANSFORMERS, ignored)
     _check_requirements(path, settings.get("requirements"))
+    # Of any other value, also of null, sentence-transformers builds other modules.
+    if (kind := settings.get("model_type", "SentenceTransformer")) != "SentenceTransformer":
+        raise UnsupportedSetting(
+            f"{path} sets model_type to {kind!r}", "Choose a model that was saved as a SentenceTransformer."
+        )
     if settings.get("truncate_dim") is not None:
         raise UnsupportedArchitecture(
             f"{path} cuts vectors to their first {settings['truncate_dim']} values (truncate_dim)",
@@ -342,6 +347,8 @@ def _read_prompts(path: Path, ignored: Collection[str]) -> tuple[dict[str, str],
             f"{path} has a setting of the wrong type: prompts are no texts by name",
             'Write them as {"query": "…", "document": "…"}.',
         )
+    if not isinstance(default, str | None):
+        raise BundleInvalid(f"{path} has a setting of the wrong type: default_prompt_name is {default!r}", COPY_AGAIN)
     # sentence-transformers has these two names even if they are not in the file.
     if default is not None and default not in {*prompts, "query", "document"}:
         raise BundleInvalid(

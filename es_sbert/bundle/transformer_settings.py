@@ -104,6 +104,8 @@ def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collec
         check_settings(path, config, table, ignored)
         check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], sbert["config_kwargs"], table, ignored, "config_kwargs.")
     config = {**config, **sbert["config_kwargs"]}
+    if not isinstance(config.get("model_type", ""), str):
+        raise BundleInvalid(f"{path} has a setting of the wrong type: model_type is not a name", COPY_AGAIN)
     if str(config.get("model_type")) in CONFIGS:
         for key, types in CONFIG_TYPES.items():
             value = config.get(key)
