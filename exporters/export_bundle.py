@@ -53,8 +53,13 @@ from es_sbert.errors import (
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
-from es_sbert.exporters.sentence_graph import build_sentence_graph
-from es_sbert.exporters.transformer_weights import TransformerWeights, read_transformer_weights
+from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
+from es_sbert.exporters.transformer_weights import (
+    StaticWeights,
+    TransformerWeights,
+    read_static_weights,
+    read_transformer_weights,
+)
 
 # What sentence-transformers reads of a model, and its card. Pickles and exports for other runtimes are not copied.
 _KEPT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".md", ".jinja"}
@@ -182,7 +187,7 @@ _TRACERS = ("torch", "sentence_transformers")
 BuildFunction = Callable[[Precision], onnx.ModelProto]
 
 
-def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, TransformerWeights | None]:
+def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, TransformerWeights | StaticWeights | None]:
     """What makes the graphs of a model, and its weights; None for the weights if the graphs are traced.
 
     Graphs of known architectures are built from the weights, which needs no torch.
@@ -193,6 +198,9 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, Transforme
         UnsupportedSetting: only transformers knows how the model's tokenizer reads texts, and it is not installed.
         BundleInvalid: weights are missing or of the wrong shape.
     """
+    if model.architecture == "static":
+        static = read_static_weights(model)
+        return partial(build_static_graph, model, static), static
     if not model.tokenizer_is_known and importlib.util.find_spec("transformers") is None:
         raise UnsupportedSetting(
             f"{model.name} reads texts with {model.tokenizer_class}, and only transformers knows whether "
@@ -257,9 +265,10 @@ def export_bundle(
         on_progress(f"{model.name} has no modules.json: {model.pooling[0]} pooling, as in sentence-transformers")
     build, transformer = choose_graph_source(model)
     is_traced = transformer is None
-    if is_traced and Precision.FP16 in precisions:
+    if Precision.FP16 in precisions and not isinstance(transformer, TransformerWeights):
+        what = "is traced, and traced graphs have" if is_traced else "is a table of vectors, and has"
         raise UnsupportedArchitecture(
-            f"{model.name} ({model.architecture}) is traced, and traced graphs have no fp16 variant",
+            f"{model.name} ({model.architecture}) {what} no fp16 variant",
             "Export fp32 or int8; fp32 runs on CUDA too.",
         )
     check = ParityCheck(model, transformer, reference, gold)

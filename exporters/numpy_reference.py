@@ -22,10 +22,12 @@ from es_sbert.bundle.sentence_model import PROMPT_NAMES, Activation, Pooling, Pr
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.transformer_weights import (
+    EmbeddingWeights,
     Floats,
     HiddenActivation,
     LinearWeights,
     NormWeights,
+    StaticWeights,
     TransformerWeights,
     read_dense,
 )
@@ -59,7 +61,9 @@ _BATCH_TOKENS = 512
 _TORCH_BATCH_TOKENS = 16_384
 
 
-def choose_reference(model: SentenceModel, transformer: TransformerWeights | None, kind: ReferenceKind) -> Reference:
+def choose_reference(
+    model: SentenceModel, transformer: TransformerWeights | StaticWeights | None, kind: ReferenceKind
+) -> Reference:
     """The reference of a model.
 
     Args:
@@ -86,8 +90,12 @@ def reference_batch_size(max_tokens: int) -> int:
 def _torch_reference(model: SentenceModel) -> Reference:
     from sentence_transformers import SentenceTransformer
 
-    # Checkpoints kept in half precision are to be computed in float32, as the graph does.
-    network = SentenceTransformer(str(model.folder), device="cpu", local_files_only=True).float()
+    from es_sbert.networks.pair_scorer_folder import quiet_transformers
+
+    # Its bars and reports would go between the lines of a command's own log.
+    with quiet_transformers():
+        # Checkpoints kept in half precision are to be computed in float32, as the graph does.
+        network = SentenceTransformer(str(model.folder), device="cpu", local_files_only=True).float()
     batch_size = reference_batch_size(model.longest_input)
     stated = read_optional_json(model.folder / "config_sentence_transformers.json").get("prompts") or {}
 
@@ -108,7 +116,7 @@ def _torch_reference(model: SentenceModel) -> Reference:
 
     def tokenize(text: str, kind: PromptKind | None) -> list[int]:
         task = {} if kind is None else {"task": kind}
-        ids: list[int] = network.preprocess([text], prompt=prompt(kind) or None, **task)["input_ids"][0].tolist()
+        ids: list[int] = network.preprocess([text], prompt=prompt(kind) or None, **task)["input_ids"].flatten().tolist()
         return ids
 
     name = f"sentence-transformers {importlib.metadata.version('sentence-transformers')}"
@@ -126,7 +134,10 @@ class NumpyReference:
     """
 
     def __init__(
-        self, model: SentenceModel, transformer: TransformerWeights, observe: ValueHook = lambda name, value: value
+        self,
+        model: SentenceModel,
+        transformer: TransformerWeights | StaticWeights,
+        observe: ValueHook = lambda name, value: value,
     ) -> None:
         self._model = model
         self._transformer = transformer
@@ -146,25 +157,8 @@ class NumpyReference:
 
     def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
         """One batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``."""
-        observe = self._observe
-        x = self._embed(ids)  # (batch, tokens, hidden)
-        bias = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e30))  # (batch, 1, 1, tokens)
-        if self._transformer.relative_bias is not None:
-            bias = bias + _relative_bias(self._transformer.relative_bias, ids.shape[1])
-        scale = np.float32(math.sqrt(self._transformer.head_size))
-        for layer in self._transformer.layers:
-            query = self._heads(observe("query", _apply(layer.query, x)))
-            key = self._heads(observe("key", _apply(layer.key, x)))
-            value = self._heads(observe("value", _apply(layer.value, x)))
-            scores = observe("attention scores", query @ key.swapaxes(-1, -2) / scale + bias)
-            weights = observe("attention weights", _softmax(scores))
-            mixed = observe("attention", (weights @ value).transpose(0, 2, 1, 3).reshape(x.shape))
-            product = observe("attention product", _apply(layer.attention_output, mixed))
-            x = observe("attention norm", _norm(layer.attention_norm, observe("attention sum", x + product)))
-            inner = observe("activation input", _apply(layer.intermediate, x))
-            inner = observe("activation", _ACTIVATIONS[self._transformer.activation](inner))
-            product = observe("feed-forward product", _apply(layer.output, inner))
-            x = observe("feed-forward norm", _norm(layer.output_norm, observe("feed-forward sum", x + product)))
+        weights = self._transformer
+        x = weights.table[ids] if isinstance(weights, StaticWeights) else self._hidden_states(weights, ids, mask)
         vector = np.concatenate([_pool_tokens(mode, x, mask) for mode in self._model.pooling], axis=1)
         for linear, activation in self._dense:
             vector = _DENSE_ACTIVATIONS[activation](_apply(linear, vector))
@@ -172,8 +166,32 @@ class NumpyReference:
             vector = vector / np.maximum(np.linalg.norm(vector, axis=1, keepdims=True), 1e-12)
         return vector
 
-    def _embed(self, ids: NDArray[np.int64]) -> Floats:
-        embeddings = self._transformer.embeddings
+    def _hidden_states(
+        self, transformer: TransformerWeights, ids: NDArray[np.int64], mask: NDArray[np.int64]
+    ) -> Floats:
+        """Two arrays of *shape* ``(batch, tokens)`` → ``(batch, tokens, hidden)``."""
+        observe, heads = self._observe, transformer.heads
+        x = self._embed(transformer.embeddings, ids)  # (batch, tokens, hidden)
+        bias = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e30))  # (batch, 1, 1, tokens)
+        if transformer.relative_bias is not None:
+            bias = bias + _relative_bias(transformer.relative_bias, ids.shape[1])
+        scale = np.float32(math.sqrt(transformer.head_size))
+        for layer in transformer.layers:
+            query = _split_heads(observe("query", _apply(layer.query, x)), heads)
+            key = _split_heads(observe("key", _apply(layer.key, x)), heads)
+            value = _split_heads(observe("value", _apply(layer.value, x)), heads)
+            scores = observe("attention scores", query @ key.swapaxes(-1, -2) / scale + bias)
+            weights = observe("attention weights", _softmax(scores))
+            mixed = observe("attention", (weights @ value).transpose(0, 2, 1, 3).reshape(x.shape))
+            product = observe("attention product", _apply(layer.attention_output, mixed))
+            x = observe("attention norm", _norm(layer.attention_norm, observe("attention sum", x + product)))
+            inner = observe("activation input", _apply(layer.intermediate, x))
+            inner = observe("activation", _ACTIVATIONS[transformer.activation](inner))
+            product = observe("feed-forward product", _apply(layer.output, inner))
+            x = observe("feed-forward norm", _norm(layer.output_norm, observe("feed-forward sum", x + product)))
+        return x
+
+    def _embed(self, embeddings: EmbeddingWeights, ids: NDArray[np.int64]) -> Floats:
         if embeddings.padding_id is None:
             positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
         else:
@@ -183,10 +201,11 @@ class NumpyReference:
         x = self._observe("embedding sum", x if embeddings.token_type is None else x + embeddings.token_type)
         return self._observe("embedding norm", _norm(embeddings.norm, x))
 
-    def _heads(self, x: Floats) -> Floats:
-        """(batch, tokens, hidden) → (batch, heads, tokens, head size)."""
-        batch, tokens, _ = x.shape
-        return x.reshape(batch, tokens, self._transformer.heads, -1).transpose(0, 2, 1, 3)
+
+def _split_heads(x: Floats, heads: int) -> Floats:
+    """(batch, tokens, hidden) → (batch, heads, tokens, head size)."""
+    batch, tokens, _ = x.shape
+    return x.reshape(batch, tokens, heads, -1).transpose(0, 2, 1, 3)
 
 
 def _apply(linear: LinearWeights, x: Floats) -> Floats:
@@ -274,7 +293,7 @@ def _pool_tokens(mode: Pooling, x: Floats, mask: NDArray[np.int64]) -> Floats:
     functions: dict[Pooling, Callable[[Floats], Floats]] = {
         Pooling.CLS: lambda text: text[0],
         Pooling.MAX: lambda text: text.max(axis=0),
-        Pooling.MEAN: lambda text: text.mean(axis=0),
+        Pooling.MEAN: lambda text: text.sum(axis=0) / np.float32(max(1, len(text))),
         Pooling.MEAN_SQRT_LEN: lambda text: text.sum(axis=0) / np.float32(math.sqrt(len(text))),
         Pooling.WEIGHTEDMEAN: lambda text: np.average(text, axis=0, weights=np.arange(1, len(text) + 1)),
         Pooling.LASTTOKEN: lambda text: text[-1],

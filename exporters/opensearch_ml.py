@@ -151,6 +151,11 @@ def export_opensearch_ml(
             f"{model.name} lower-cases texts before its tokenizer sees them, which ml-commons does not",
             "Let the gateway make its vectors: es-sbert serve.",
         )
+    if not model.adds_special_tokens:
+        raise UsageError(
+            f"{model.name} reads texts without special tokens, which ml-commons adds",
+            "Let the gateway make its vectors: es-sbert serve.",
+        )
     if model.max_tokens_by_kind:
         raise UsageError(
             f"{model.name} cuts queries and documents at different lengths, which ml-commons does not",

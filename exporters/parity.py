@@ -21,7 +21,7 @@ from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, avai
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.numpy_reference import EncodeFunction, Reference, ReferenceKind, choose_reference
-from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
+from es_sbert.exporters.transformer_weights import Floats, StaticWeights, TransformerWeights
 from es_sbert.io.tables import read_table
 
 
@@ -324,6 +324,8 @@ def compare_scores(
 _CHECK_BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}
 
 
+# Of a model that reads longer texts, in tokens: a StaticEmbedding reads any.
+_LONGEST_TEXT = 8_192
 # The parity sentences that are also embedded as queries and as documents: the probes, the long ones and some more.
 _SENTENCES_OF_A_KIND = 96
 _KINDS: tuple[PromptKind, ...] = ("query", "document")
@@ -342,7 +344,7 @@ class ParityCheck:
     def __init__(
         self,
         model: SentenceModel,
-        transformer: TransformerWeights | None,
+        transformer: TransformerWeights | StaticWeights | None,
         reference: ReferenceKind,
         gold: GoldPairs | None,
     ) -> None:
@@ -351,7 +353,7 @@ class ParityCheck:
         self._kind: ReferenceKind = reference if transformer is not None else "sentence-transformers"
         self._gold = gold
         self._tokenizer = SentenceTokenizer(model)
-        sentences = self._tokenizer.readable(parity_sentences(model.longest_input))
+        sentences = self._tokenizer.readable(parity_sentences(min(model.longest_input, _LONGEST_TEXT)))
         # What becomes of a text without tokens depends on the batch in sentence-transformers.
         sentences = [text for text, row in zip(sentences, self._tokenizer(sentences).ids, strict=True) if len(row)]
         self._texts: list[tuple[PromptKind | None, list[str]]] = [(None, sentences)]

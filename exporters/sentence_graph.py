@@ -27,6 +27,7 @@ from es_sbert.exporters.transformer_weights import (
     LayerWeights,
     LinearWeights,
     NormWeights,
+    StaticWeights,
     TransformerWeights,
 )
 
@@ -75,6 +76,20 @@ def build_sentence_graph(
         [("sentence_embedding", FLOAT, ("batch", model.dimensions))],
         {PADDING_ID_PROPERTY: str(padding_id)} if packed and padding_id is not None else {},
     )
+
+
+def build_static_graph(model: SentenceModel, weights: StaticWeights, precision: Precision) -> onnx.ModelProto:
+    """Build the graph of a StaticEmbedding, with the inputs and the output of a padded `build_sentence_graph`.
+
+    Args:
+        model: The model.
+        weights: Its token vectors.
+        precision: fp32 or int8, which are the same: there is no product with a weight.
+    """
+    graph = GraphBuilder()
+    vectors = graph.add("Gather", graph.constant("embedding", weights.table), "input_ids")  # (B, S, D)
+    graph.rename(add_sentence_vector(graph, model, padded_token_vectors(graph, vectors)), "sentence_embedding")
+    return graph.model(model.name, PADDED_INPUTS, [("sentence_embedding", FLOAT, ("batch", model.dimensions))])
 
 
 @dataclass(frozen=True)

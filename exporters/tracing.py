@@ -40,6 +40,7 @@ from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
 from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.sentence_graph import PADDED_INPUTS
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.networks.pair_scorer_folder import quiet_transformers
 from es_sbert.networks.siamese_encoder import TokenTypes, takes_token_types
 
 # What the exporter says of every graph. That values became constants is what the parity gate looks for.
@@ -165,9 +166,10 @@ class TracedSentenceModel:
 def _open_transformer(model: SentenceModel) -> nn.Module:
     """sentence-transformers' Transformer module of a model, float32, with attention that can be traced."""
     try:
-        network = SentenceTransformer(
-            str(model.folder), device="cpu", local_files_only=True, model_kwargs={"attn_implementation": "eager"}
-        ).float()
+        with quiet_transformers():
+            network = SentenceTransformer(
+                str(model.folder), device="cpu", local_files_only=True, model_kwargs={"attn_implementation": "eager"}
+            ).float()
     except Exception as error:  # the libraries raise many types for unknown networks
         raise UnsupportedArchitecture(
             f"{model.name}: sentence-transformers cannot open the architecture {model.architecture!r}: "

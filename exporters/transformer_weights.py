@@ -158,6 +158,22 @@ class ModuleWeights:
             )
         return ModuleWeights(self.folder, found[0].removesuffix(suffix), self._adapter)
 
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._places
+
+    def integers(self, name: str) -> NDArray[np.int64]:
+        """One tensor of 32 or 64-bit integers.
+
+        Raises:
+            BundleInvalid: it is of another type.
+        """
+        file, entry = self._places[self._prefix + name]
+        types = {"I64": "<i8", "I32": "<i4"}
+        if entry["dtype"] not in types:
+            raise BundleInvalid(f"the tensor {name} in {self.folder} is of type {entry['dtype']}", COPY_AGAIN)
+        start, count = entry["data_offsets"][0], int(np.prod(entry["shape"]))
+        return np.fromfile(file, types[entry["dtype"]], offset=start, count=count).astype(np.int64)
+
     def get(self, name: str, shape: tuple[int, ...] | None = None) -> Floats:
         """One tensor as float32.
 
@@ -205,6 +221,35 @@ def read_dense(model: SentenceModel, layer: Dense) -> LinearWeights:
 
 
 _WORDS = "embeddings.word_embeddings.weight"
+
+
+@dataclass(frozen=True)
+class StaticWeights:
+    """The token vectors of a StaticEmbedding.
+
+    Attributes:
+        table: *Shape:* ``(vocabulary, hidden)``.
+    """
+
+    table: Floats
+
+
+def read_static_weights(model: SentenceModel) -> StaticWeights:
+    """The token vectors of a StaticEmbedding, also in model2vec's form: rows that tokens share, with weights.
+
+    Raises:
+        BundleInvalid: they are missing or not of a floating-point type.
+    """
+    tensors = ModuleWeights(model.transformer_folder)
+    if "embedding.weight" in tensors:
+        return StaticWeights(tensors.get("embedding.weight"))
+    table = tensors.get("embeddings")
+    if "mapping" in tensors:
+        table = table[tensors.integers("mapping")]
+    if "weights" in tensors:
+        table = table * tensors.get("weights")[:, None]
+    return StaticWeights(np.ascontiguousarray(table, dtype=np.float32))
+
 
 # hidden_act as config.json writes it → what it computes.
 _ACTIVATIONS = {

@@ -29,7 +29,7 @@ def write_tiny_bert(
         The folder.
     """
     (folder / "1_Pooling").mkdir(parents=True)
-    tokenizer = _tokenizer()
+    tokenizer = tiny_tokenizer()
     config = {
         "model_type": "bert", "architectures": ["BertModel"], "hidden_size": HIDDEN, "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS, "intermediate_size": INTERMEDIATE, "hidden_act": "gelu",
@@ -62,7 +62,8 @@ def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2))
 
 
-def _tokenizer() -> Tokenizer:
+def tiny_tokenizer() -> Tokenizer:
+    """A WordPiece tokenizer of a dozen words, with special tokens around a text."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     vocabulary = {word: number for number, word in enumerate([*special, *WORDS])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))

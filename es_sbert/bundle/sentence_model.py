@@ -118,7 +118,8 @@ class SentenceModel(BaseModel, frozen=True):
         transformer: Folder of the transformer (config.json, model.safetensors), relative to `folder`.
         has_adapter: Whether that folder has a LoRA adapter, which is merged into the weights.
         base_folder: Folder with these weights, if the adapter is alone in its folder.
-        architecture: `model_type` of the transformer's config (bert, roberta, xlm-roberta, distilbert, mpnet, …).
+        architecture: `model_type` of the transformer's config (bert, roberta, xlm-roberta, distilbert, mpnet, …);
+            `static` for a StaticEmbedding, a table of token vectors without a network.
         transformer_config: The transformer's config.json.
         pooling: Pooling modes; several are concatenated in this order.
         dense: Dense modules after pooling, in order.
@@ -132,6 +133,7 @@ class SentenceModel(BaseModel, frozen=True):
         tokenizer_class: Class of transformers that reads texts.
         tokenizer_changes: What that class reads otherwise than tokenizer.json says; see `ResolvedTokenizer`.
         tokenizer_is_known: Whether es-sbert knows that class, so that `tokenizer_changes` is complete.
+        adds_special_tokens: Whether texts get special tokens; a StaticEmbedding has none.
         tokenizer_arguments: Arguments of its constructor that override its files (`processor_kwargs`).
         uses_token_types: Whether the network gets another token type than 0 for some tokens of a text.
         earlier_fingerprint: Fingerprint that earlier releases gave the model if they misread it; else empty.
@@ -159,6 +161,7 @@ class SentenceModel(BaseModel, frozen=True):
     tokenizer_class: str = ""
     tokenizer_changes: dict[str, Any] = {}
     tokenizer_is_known: bool = True
+    adds_special_tokens: bool = True
     tokenizer_arguments: dict[str, Any] = {}
     uses_token_types: bool = False
     earlier_fingerprint: str = ""
@@ -231,6 +234,8 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     ignored = tuple(sorted({*ignored, *accepted}))
     is_plain = not (folder / "modules.json").exists()
     modules = _plain_modules(folder) if is_plain else _read_modules(folder, ignored)
+    if modules[0][0] == _STATIC:
+        return _read_static_model(folder, name, modules, ignored)
     place, pooling_folder = folder / modules[0][1], modules[1][1]
     # As sentence-transformers, which reads its own files only beside modules.json.
     sbert = read_sentence_bert_config(place, ignored, is_plain=is_plain)
@@ -292,6 +297,58 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
         earlier = {key: value for key, value in settings.items() if key not in _ONCE_MISREAD}
         changed["earlier_fingerprint"] = compute_fingerprint(hashed, tokenizer, earlier)
     return model.model_copy(update=changed)
+
+
+def _read_static_model(
+    folder: Path, name: str | None, modules: list[tuple[str, str]], ignored: tuple[str, ...]
+) -> SentenceModel:
+    """A StaticEmbedding: the mean of token vectors, and the modules after it."""
+    place = folder / modules[0][1]
+    tokenizer = read_json(place / "tokenizer.json")
+    files = find_weight_files(place)
+    shapes = {key: entry["shape"] for file in files for key, entry in read_header(file).items()}
+    table = shapes.get("embedding.weight") or shapes.get("embeddings")
+    if table is None or len(table) != 2:
+        raise BundleInvalid(f"the weights in {place} have no table of token vectors (embedding.weight)", COPY_AGAIN)
+    dense, normalize = _read_dense_and_normalize(folder, modules[1:], ignored)
+    prompts, default_prompt = _read_prompts(folder / "config_sentence_transformers.json", ignored)
+    model = SentenceModel(
+        folder=folder,
+        name=name or folder.resolve().name,
+        transformer=modules[0][1],
+        architecture="static",
+        transformer_config={"vocab_size": _static_rows(shapes, table)},
+        pooling=(Pooling.MEAN,),
+        dense=dense,
+        normalize=normalize,
+        # The library cuts by the tokenizer's own setting only.
+        max_tokens=int((tokenizer.get("truncation") or {}).get("max_length") or _NO_LIMIT_OF_TOKENS),
+        dimensions=_check_dimensions(folder, table[1], dense),
+        prompts=prompts,
+        default_prompt=default_prompt,
+        adds_special_tokens=False,
+        ignored_settings=ignored,
+    )
+    weights = [hash_tensors(files), *(hash_tensors(find_weight_files(folder / layer.folder)) for layer in dense)]
+    settings = model.model_dump(
+        mode="json",
+        include={
+            "architecture", "pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt",
+            "adds_special_tokens",
+        },
+    )  # fmt: skip
+    settings |= _fingerprint_revisions(model)
+    return model.model_copy(update={"fingerprint": compute_fingerprint("".join(weights), tokenizer, settings)})
+
+
+def _static_rows(shapes: dict[str, list[int]], table: list[int]) -> int:
+    """Number of tokens that have a vector: model2vec may map several tokens to one row."""
+    return shapes["mapping"][0] if "mapping" in shapes else table[0]
+
+
+# As long as a text may be for a StaticEmbedding that does not cut.
+_NO_LIMIT_OF_TOKENS = 1_000_000
+_STATIC = "StaticEmbedding"
 
 
 def _find_base_folder(folder: Path, adapter: Adapter) -> Path:
@@ -451,9 +508,10 @@ def _read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")
     kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"]:
+    if kinds[:2] != ["Transformer", "Pooling"] and kinds[:1] != [_STATIC]:
         raise UnsupportedArchitecture(
-            f"{path} lists {', '.join(kinds)}; es-sbert reads Transformer, Pooling, then Dense and Normalize",
+            f"{path} lists {', '.join(kinds)}; es-sbert reads Transformer and Pooling, or StaticEmbedding, then Dense "
+            "and Normalize",
             "Choose a model of that shape.",
         )
     return modules

@@ -80,7 +80,8 @@ class SentenceTokenizer:
         # Truncated and padded here: the tokenizer does not report how long a text was before truncation.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._suffix = self._special_suffix()
+        self._adds_special = model.adds_special_tokens
+        self._suffix = self._special_suffix() if self._adds_special else 0
         added = self._tokenizer.get_added_tokens_decoder()
         # Half of an added token is read as something else: at most four tokens (bytes) a character.
         self._uncertain_tokens = 16 + 4 * max((len(token.content) for token in added.values()), default=0)
@@ -89,7 +90,7 @@ class SentenceTokenizer:
         rows = size if isinstance(size, int) else len(self._tokenizer.get_vocab())
         self._without_vector = {number: token.content for number, token in added.items() if number >= rows}
         shortest = min(model.max_tokens, *model.max_tokens_by_kind.values(), model.max_tokens)
-        if shortest <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
+        if self._adds_special and shortest <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
             raise BundleInvalid(
                 f"{model.folder} reads {shortest} tokens, which its special tokens already fill",
                 "Set max_seq_length in sentence_bert_config.json to what the model was trained with.",
@@ -119,7 +120,9 @@ class SentenceTokenizer:
                 if (prefix := self._tokenize_prefix(text, maximum)) is not None
             }
             # encode_batch_fast leaves character offsets out, which are not needed.
-            whole = self._tokenizer.encode_batch_fast([text for n, text in enumerate(inputs) if n not in prefixes])
+            whole = self._tokenizer.encode_batch_fast(
+                [text for n, text in enumerate(inputs) if n not in prefixes], add_special_tokens=self._adds_special
+            )
         except (TypeError, UnicodeEncodeError) as error:
             raise UsageError(f"a text cannot be tokenized: {error}", "Give valid Unicode strings.") from error
         ids = [np.asarray(encoding.ids, dtype=np.int64) for encoding in whole]  # each (tokens,)
@@ -158,7 +161,7 @@ class SentenceTokenizer:
         while length < len(text):
             space = _WHITE_SPACE.search(text, length, length + _WHITE_SPACE_WINDOW)
             length = space.start() if space else length
-            encoding = self._tokenizer.encode(text[:length])
+            encoding = self._tokenizer.encode(text[:length], add_special_tokens=self._adds_special)
             ids = encoding.ids
             if self._stable_prefix_length(encoding.word_ids) >= maximum - suffix:
                 row = truncate_ids(np.asarray(ids, dtype=np.int64), maximum, suffix)  # (max_tokens,)

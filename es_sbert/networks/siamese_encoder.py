@@ -36,7 +36,7 @@ from es_sbert.bundle.sentence_model import (
 )
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_sentence_tokenizer
-from es_sbert.errors import BundleInvalid, error_summary
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 from es_sbert.networks.pooling import pool
 
 _SDPA, _EAGER = "sdpa_given_mask", "eager_given_mask"
@@ -277,6 +277,10 @@ def open_siamese_encoder(
     name = name or folder.resolve().name
     if (folder / "modules.json").exists():
         model = read_sentence_model(folder, name)
+        if model.architecture == "static":
+            raise UnsupportedArchitecture(
+                f"{name} is a StaticEmbedding, which has no transformer to train", "Choose a transformer as the base."
+            )
     else:
         model = read_plain_transformer(folder, name, pooling)
     transformer = load_transformer(model)

@@ -71,7 +71,7 @@ class Interposed:
     def __init__(self, encoder: Encoder, before: Callable[[int], None]) -> None:
         self._encoder, self._before, self._windows = encoder, before, 0
         self.info, self.tokenize, self.make_chunker = encoder.info, encoder.tokenize, encoder.make_chunker
-        self.window = encoder.window
+        self.window, self.input_limit = encoder.window, encoder.input_limit
 
     def embed_until(
         self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None] = lambda part: None

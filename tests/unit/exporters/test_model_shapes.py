@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -18,14 +19,17 @@ from sentence_transformers.sentence_transformer.modules import (
     LayerNorm,
     Normalize,
     Pooling,
+    StaticEmbedding,
     Transformer,
 )
+from tokenizers import Tokenizer
 
 from es_sbert.bundle.sentence_model import ACTIVATION_CLASSES, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.exporters import export
 from es_sbert.exporters.parity import row_cosines
+from tests.tiny import tiny_tokenizer
 from tests.unit.checkpoints import write_checkpoint
 
 TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
@@ -132,6 +136,49 @@ def test_dropout_does_nothing(tmp_path: Path) -> None:
 def test_other_modules_are_refused_by_name(tmp_path: Path, modules: list[torch.nn.Module], named: str) -> None:
     with pytest.raises(UnsupportedArchitecture, match=named):
         read_sentence_model(_with_modules(tmp_path / "model", *modules))
+
+
+def _static_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer.from_str(tiny_tokenizer().to_str())
+    tokenizer.enable_padding()
+    return tokenizer
+
+
+def test_static_embedding_is_the_mean_of_token_vectors(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    static = StaticEmbedding(_static_tokenizer(), embedding_dim=24)
+    network = SentenceTransformer(modules=[static, Dense(24, 16), Normalize()], prompts={"query": "query : "})
+    network.save(str(tmp_path / "model"))
+    check(tmp_path / "model", tmp_path)
+    with Encoder(tmp_path / "bundle", device="cpu", precision="fp32") as encoder:
+        _same(encoder.encode(TEXTS, "query"), np.asarray(network.encode_query(TEXTS)))
+        assert encoder.encode(["nothing known"]).shape == (1, 16)
+
+
+def test_static_embedding_in_the_form_of_model2vec(tmp_path: Path) -> None:
+    """Tokens share rows, and have weights."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    tokenizer = _static_tokenizer()
+    tokenizer.enable_truncation(6)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    generator = np.random.default_rng(0)
+    count = tokenizer.get_vocab_size()
+    tensors = {
+        "embeddings": generator.normal(size=(5, 12)).astype(np.float32),
+        "mapping": generator.integers(0, 5, count),
+        "weights": generator.random(count),
+    }
+    save_file(tensors, folder / "model.safetensors")
+    kind = "sentence_transformers.models"
+    modules = [
+        {"idx": 0, "name": "0", "path": ".", "type": f"{kind}.StaticEmbedding"},
+        {"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{kind}.Normalize"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Normalize").mkdir()
+    assert read_sentence_model(folder).max_tokens == 6
+    check(folder, tmp_path)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "distilbert", "mpnet", "roberta"])

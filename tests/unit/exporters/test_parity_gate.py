@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -140,3 +143,12 @@ def test_graph_that_does_not_run_is_a_model_error(folder: Path, tmp_path: Path) 
         feed = {name: np.full((1, 3), 10**6) for name in ("input_ids", "attention_mask")}
         with pytest.raises(ModelError, match="onnxruntime .* cannot run the model on these texts"):
             run_session(session, feed, np.empty((1, model.dimensions), np.float32))
+
+
+def test_first_use_prints_nothing_of_the_reference(folder: Path, tmp_path: Path) -> None:
+    """A gateway's log has one JSON object in each line."""
+    code = f"from pathlib import Path; from es_sbert import Encoder; Encoder(Path({str(folder)!r}), precision='fp32')"
+    environment = {**os.environ, "ES_SBERT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert list((tmp_path / "cache" / "bundles").iterdir())
