@@ -482,6 +482,11 @@ def _plain_pooling(folder: Path, config: dict[str, Any]) -> tuple[tuple[Pooling,
             f"{folder} is a cross-encoder ({names[0]}), which has no sentence vectors",
             f"Export it as a reranker: es-sbert export {folder} -o RERANKER.",
         )
+    if config.get("model_type") == "model2vec":
+        raise UnsupportedArchitecture(
+            f"{folder} is a folder of model2vec without modules.json",
+            "Save it with one: SentenceTransformer(modules=[StaticEmbedding.from_model2vec(MODEL)]).save(FOLDER).",
+        )
     templates = (folder / "chat_template.jinja", folder / "chat_template.json")
     if read_optional_json(folder / "tokenizer_config.json").get("chat_template") or any(
         template.exists() for template in templates

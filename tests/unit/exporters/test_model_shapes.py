@@ -179,6 +179,11 @@ def test_static_embedding_in_the_form_of_model2vec(tmp_path: Path) -> None:
     (folder / "1_Normalize").mkdir()
     assert read_sentence_model(folder).max_tokens == 6
     check(folder, tmp_path)
+    (folder / "modules.json").unlink()
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}))
+    with pytest.raises(UnsupportedArchitecture, match="model2vec without modules") as raised:
+        read_sentence_model(folder)
+    assert "from_model2vec" in raised.value.remedy
 
 
 @pytest.mark.parametrize("architecture", ["bert", "distilbert", "mpnet", "roberta"])
