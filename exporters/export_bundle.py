@@ -201,7 +201,7 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, Transforme
     if model.architecture == "static":
         static = read_static_weights(model)
         return partial(build_static_graph, model, static), static
-    if not model.tokenizer_is_known and importlib.util.find_spec("transformers") is None:
+    if not model.tokenizer_is_known and importlib.util.find_spec("sentence_transformers") is None:
         raise UnsupportedSetting(
             f"{model.name} reads texts with {model.tokenizer_class}, and only transformers knows whether "
             "tokenizer.json is all of it",

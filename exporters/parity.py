@@ -350,7 +350,9 @@ class ParityCheck:
     ) -> None:
         self._model = model
         self._transformer = transformer
-        self._kind: ReferenceKind = reference if transformer is not None else "sentence-transformers"
+        # Only the library itself can tell what a graph that it made, or a tokenizer of its own, should give.
+        is_ours = transformer is not None and model.tokenizer_is_known
+        self._kind: ReferenceKind = reference if is_ours else "sentence-transformers"
         self._gold = gold
         self._tokenizer = SentenceTokenizer(model)
         sentences = self._tokenizer.readable(parity_sentences(min(model.longest_input, _LONGEST_TEXT)))

@@ -7,7 +7,7 @@ enter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.bundle.adapter import Adapter, read_adapter
+from es_sbert.bundle.adapter import merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
 from es_sbert.bundle.sentence_model import Dense, SentenceModel
@@ -128,15 +128,15 @@ class ModuleWeights:
     Args:
         folder: Folder with `model.safetensors` or its shards.
         prefix: Put in front of every name asked for (`bert.`, `model.`, …).
-        adapter: Merged into the tensors.
+        merged: Tensors that take the place of those in the files, by their full names.
 
     Raises:
         BundleInvalid: there are no weights, or only pickled ones.
     """
 
-    def __init__(self, folder: Path, prefix: str = "", adapter: Adapter | None = None) -> None:
+    def __init__(self, folder: Path, prefix: str = "", merged: Mapping[str, Floats] | None = None) -> None:
         self.folder = folder
-        self._adapter = adapter
+        self._merged = merged or {}
         self._prefix = prefix
         self._places = {
             name: (file, entry) for file in find_weight_files(folder) for name, entry in read_header(file).items()
@@ -156,7 +156,7 @@ class ModuleWeights:
                 f"{self.folder} holds {len(found)} tensors called {suffix}, expected one",
                 "The weights are not those of the architecture that config.json names: copy the folder again.",
             )
-        return ModuleWeights(self.folder, found[0].removesuffix(suffix), self._adapter)
+        return ModuleWeights(self.folder, found[0].removesuffix(suffix), self._merged)
 
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._places
@@ -197,8 +197,7 @@ class ModuleWeights:
                 f"the tensor {full} in {self.folder} has shape {actual}, expected {shape}",
                 "config.json and the weights do not belong together: copy the folder again.",
             )
-        weight = read_tensor(file, full, entry)
-        return weight if self._adapter is None else self._adapter.merge(name, weight)
+        return self._merged[full] if full in self._merged else read_tensor(file, full, entry)
 
     def linear(self, name: str, in_features: int, out_features: int, *, bias: bool = True) -> LinearWeights:
         """`name.weight`, stored as (out_features, in_features), and `name.bias` (zeros without one)."""
@@ -359,7 +358,8 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
             "config.json was edited or is broken: copy the model folder again.",
         )
     adapter = read_adapter(model.transformer_folder, model.ignored_settings) if model.has_adapter else None
-    tensors = ModuleWeights(model.weights_folder, adapter=adapter).with_prefix_of(_WORDS)
+    merged = None if adapter is None else merge_weights(model.weights_folder, adapter)
+    tensors = ModuleWeights(model.weights_folder, merged=merged).with_prefix_of(_WORDS)
     epsilon = architecture.epsilon if architecture.epsilon is not None else float(config.get("layer_norm_eps", 1e-12))
     return TransformerWeights(
         heads=heads,
@@ -408,7 +408,7 @@ def _read_embeddings(
 ) -> EmbeddingWeights:
     padding_id = architecture.padding_id
     if padding_id is not None and not architecture.padding_id_fixed:
-        padding_id = int(model.transformer_config.get("pad_token_id", padding_id))
+        padding_id = _stated_padding(model, padding_id)
     positions = tensors.get("embeddings.position_embeddings.weight")
     usable = positions.shape[0] - (0 if padding_id is None else padding_id + 1)
     if positions.shape[1] != hidden or usable < model.longest_input:
@@ -423,6 +423,13 @@ def _read_embeddings(
         norm=tensors.norm("embeddings.LayerNorm", hidden, epsilon),
         padding_id=padding_id,
     )
+
+
+def _stated_padding(model: SentenceModel, default: int) -> int:
+    value = model.transformer_config.get("pad_token_id", default)
+    if not isinstance(value, int):
+        raise BundleInvalid(f"{model.name} has no pad_token_id, which its positions are counted from", COPY_AGAIN)
+    return value
 
 
 def _read_layer(

@@ -66,16 +66,27 @@ class Adapter:
                 f"shape {weight.shape}",
                 "The adapter belongs to another model: check base_model_name_or_path in adapter_config.json.",
             )
-        return weight + np.float32(self._scale(module, len(down))) * (up @ down)
+        if up.shape[1] != len(down):
+            raise BundleInvalid(f"the adapter in {self.folder} has two ranks for {name}", COPY_AGAIN)
+        # Rank by rank: a product of matrices has other last bits on other processors, and the weights are hashed.
+        update = np.zeros_like(weight)
+        for column, row in zip(up.T, down, strict=True):
+            update += np.multiply.outer(column, row)
+        return weight + np.float32(self._scale(module, len(down))) * update
 
     def _scale(self, module: str, rank: int) -> float:
         """Factor of the update: alpha / rank, or alpha / √rank with rank stabilization (arXiv 2312.03732)."""
         alpha = self.settings.get("lora_alpha", 8)
-        for pattern, value in (self.settings.get("alpha_pattern") or {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                alpha = value
-                break
-        return float(alpha) / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
+        try:
+            for pattern, value in (self.settings.get("alpha_pattern") or {}).items():
+                if re.match(rf"(.*\.)?({pattern})$", module):
+                    alpha = value
+                    break
+            return float(alpha) / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
+        except (TypeError, ValueError, AttributeError, re.error) as error:
+            raise BundleInvalid(
+                f"{self.folder / CONFIG_FILE} has a lora_alpha or alpha_pattern of the wrong type: {error}", COPY_AGAIN
+            ) from error
 
     @property
     def changed_names(self) -> set[str]:

@@ -27,7 +27,7 @@ _CONFIG_KEYS = (
 )  # fmt: skip
 
 # Settings with which even these architectures are other networks, unless they are false or empty.
-UNSUPPORTED_CONFIG_KEYS = ("is_decoder", "add_cross_attention", "pruned_heads")
+UNSUPPORTED_CONFIG_KEYS = ("is_decoder", "add_cross_attention", "pruned_heads", "quantization_config")
 
 _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layers")
 _LAYER_PATTERN = re.compile(r"\blayer\.(\d+)\.")

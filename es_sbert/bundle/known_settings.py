@@ -23,8 +23,8 @@ class SettingsTable:
     Attributes:
         applied: Settings that es-sbert applies. Where they are read, a value that it cannot apply is refused.
         harmless: Settings that change no vector, whatever their value.
-        neutral: Setting → values with which it changes no vector; it is refused with any other. None, an empty list and
-            an empty object are always among them.
+        neutral: Setting → values with which it changes no vector; it is refused with any other. No values stand for
+            null and for an empty list or object.
     """
 
     applied: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ def check_settings(
                 "Remove it if it does not change what the model computes, or accept it in an exported bundle: "
                 f"es-sbert export MODEL -o BUNDLE --ignore-setting {name}.",
             )
-        if key in table.neutral and not _is_empty(value) and value not in table.neutral[key]:
+        if key in table.neutral and not _is_neutral(value, table.neutral[key]):
             raise UnsupportedSetting(
                 f"{path} sets {name} to {_shown(value)}, which es-sbert does not apply",
                 _REMEDIES.get(
@@ -76,8 +76,11 @@ def check_settings(
             )
 
 
-def _is_empty(value: Any) -> bool:
-    return value is None or value == [] or value == {}
+def _is_neutral(value: Any, values: tuple[Any, ...]) -> bool:
+    if not values:
+        return value is None or value == [] or value == {}
+    # 1 == True, and they are not the same setting. A flag that is null is not set.
+    return (value is None and False in values) or any(value == each and type(value) is type(each) for each in values)
 
 
 def _shown(value: Any) -> str:
@@ -135,11 +138,15 @@ MODEL_KWARGS = SettingsTable(
 TEXT_PROCESSING = SettingsTable(
     applied=frozenset({"max_length"}),
     harmless=frozenset({
-        "padding", "pad_to_multiple_of", "padding_side", "return_attention_mask", "return_length", "verbose",
+        "padding", "pad_to_multiple_of", "return_length", "verbose",
         "return_special_tokens_mask", "return_offsets_mapping", "return_tensors",
     }),
-    neutral={"truncation": (True, "longest_first", "only_first"), "add_special_tokens": (True,)},
+    neutral={
+        "truncation": (True, "longest_first", "only_first"), "add_special_tokens": (True,),
+        "return_attention_mask": (True, None), "padding_side": ("right", None),
+    },
 )  # fmt: skip
+COMMON_PROCESSING = SettingsTable(harmless=frozenset({"return_tensors", "verbose"}))
 PROCESSING_KWARGS = SettingsTable(
     applied=frozenset({"text", "common"}), harmless=frozenset({"audio", "image", "video", "chat_template"})
 )
@@ -156,11 +163,11 @@ DENSE = SettingsTable(
     applied=frozenset(
         {"in_features", "out_features", "bias", "activation_function", "module_input_name", "use_residual"}
     ),
-    neutral={"module_output_name": ("sentence_embedding",)},
+    neutral={"module_output_name": ("sentence_embedding", None)},
 )
 
 NORMALIZE = SettingsTable(
-    neutral={"module_input_name": ("sentence_embedding",), "module_output_name": ("sentence_embedding",)}
+    neutral={"module_input_name": ("sentence_embedding",), "module_output_name": ("sentence_embedding", None)}
 )
 
 # Settings in config.json that no network computes with: labels, training, generation, loading, bookkeeping.

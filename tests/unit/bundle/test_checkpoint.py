@@ -71,7 +71,10 @@ def _add_dense(folder: Path, inputs: int = HIDDEN, activation: str = "torch.nn.m
         {"linear.weight": np.ones((8, inputs), np.float32), "linear.bias": np.ones(8, np.float32)},
         folder / "2_Dense/model.safetensors",
     )
-    _edit(folder / "modules.json", lambda m: m.insert(2, {"type": "x.Dense", "path": "2_Dense"}))
+    _edit(
+        folder / "modules.json",
+        lambda m: m.insert(2, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}),
+    )
 
 
 def test_dense_module_is_read(folder: Path) -> None:
@@ -205,17 +208,26 @@ def test_fingerprint_ignores_unrelated_changes(folder: Path, file: str, change: 
     assert read_sentence_model(folder).fingerprint == original
 
 
+def _modules(*modules: tuple[str, str | None], name: str | None = None) -> str:
+    """A modules.json of classes and folders."""
+    entries = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in modules]
+    named = [{**entry, "name": name} if name else entry for entry in entries]
+    return json.dumps([{key: value for key, value in entry.items() if value is not None} for entry in named])
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("modules.json", None, "no modules.json"),
         ("modules.json", "{", "modules.json is broken"),
-        ("modules.json", '[{"type": "a.Transformer"}]', "modules.json is broken"),
-        ("modules.json", '[{"type": "a.Transformer", "path": "../x"}, {"type": "a.Pooling", "path": "/"}]', "outside"),
-        ("modules.json", '[{"type": "a.WordEmbeddings", "path": ""}]', "lists WordEmbeddings"),
+        ("modules.json", _modules(("Transformer", None)), "modules.json is broken"),
+        ("modules.json", _modules(("Transformer", "../x"), ("Pooling", "/")), "outside"),
+        ("modules.json", _modules(("WordEmbeddings", "")), "lists WordEmbeddings"),
         ("modules.json",
-         '[{"type": "T.Transformer", "path": ""}, {"type": "P.Pooling", "path": "1_Pooling"}, '
-         '{"type": "N.Normalize", "path": ""}, {"type": "D.Dense", "path": "2_Dense"}]', "Dense module after"),
+         _modules(("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", ""), ("Dense", "2_Dense")),
+         "Dense module after"),
+        ("modules.json", '[{"type": "custom_st.Transformer", "path": ""}]', "not one of sentence-transformers"),
+        ("modules.json", _modules(("Transformer", ""), ("Pooling", "1_Pooling"), name="0"), "the same name"),
         ("config.json", None, "config.json is missing"),
         ("config.json", "[]", "does not hold a JSON object"),
         ("tokenizer.json", "nonsense", "tokenizer.json cannot be read"),

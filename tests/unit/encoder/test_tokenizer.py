@@ -173,13 +173,13 @@ def test_very_long_text_is_not_tokenized_to_its_end(folder: Path, monkeypatch: p
     seen: list[int] = []
 
     class Counting:
-        def encode(self, text: str) -> Encoding:
+        def encode(self, text: str, **options: bool) -> Encoding:
             seen.append(len(text))
-            return inner.encode(text)
+            return inner.encode(text, **options)
 
-        def encode_batch_fast(self, texts: list[str]) -> list[Encoding]:
+        def encode_batch_fast(self, texts: list[str], **options: bool) -> list[Encoding]:
             seen.extend(map(len, texts))
-            return inner.encode_batch_fast(texts)
+            return inner.encode_batch_fast(texts, **options)
 
     inner = tokenizer._tokenizer
     monkeypatch.setattr(tokenizer, "_tokenizer", Counting())

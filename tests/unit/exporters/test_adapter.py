@@ -144,3 +144,15 @@ def test_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     save_file(renamed, folder / "adapter_model.safetensors")
     with pytest.raises(BundleInvalid, match=r"layer\.9.* 0 tensors"):
         read_sentence_model(folder)
+
+
+def test_adapter_of_a_checkpoint_with_a_prefix_is_in_the_graph(tmp_path: Path) -> None:
+    """Weights that BertForMaskedLM wrote, and an adapter that was trained on it, are called `bert.…`."""
+    folder = write_adapter(tmp_path / "adapted")
+    expected = our_vectors(folder)
+    base = load_file(tmp_path / "base" / "model.safetensors")
+    save_file({f"bert.{name}": value for name, value in base.items()}, tmp_path / "base" / "model.safetensors")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    prefixed = {name.replace("base_model.model.", "base_model.model.bert."): value for name, value in tensors.items()}
+    save_file(prefixed, folder / "adapter_model.safetensors")
+    assert row_cosines(our_vectors(folder), expected).min() > 0.99999
