@@ -2,7 +2,7 @@
 
     python -m benchmarks.cluster_faults [--engine es9] [--scenario watch] [--fault killed] [--runs 20] [--write]
 
-Starts a cluster of its own for each engine. Each run creates an index with three shards and a replica of each, starts
+Starts a separate cluster for each engine. Each run creates an index with three shards and a replica of each, starts
 a command, disturbs the cluster at a random moment of it, repairs the cluster, and compares every copy of every shard
 with what it must hold, document by document. Of each seed, the latest run is kept in
 `benchmarks/results/cluster_faults`; --write puts the table of all that are kept into docs/reliability.md. Ends with 1

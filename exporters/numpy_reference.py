@@ -45,7 +45,7 @@ class Reference:
     Attributes:
         name: Its name with version.
         encode: Texts of a kind → their vectors; puts the prompt of the kind in front.
-        tokenize: A text of a kind → its token ids, if the reference has a tokenizer of its own.
+        tokenize: A text of a kind → its token ids, if the reference has its own tokenizer.
     """
 
     name: str

@@ -350,7 +350,7 @@ class ParityCheck:
     ) -> None:
         self._model = model
         self._transformer = transformer
-        # Only the library itself can tell what a graph that it made, or a tokenizer of its own, should give.
+        # Only the library that made the graph or the tokenizer knows the right output.
         is_ours = transformer is not None and model.tokenizer_is_known
         self._kind: ReferenceKind = reference if is_ours else "sentence-transformers"
         self._gold = gold
@@ -424,7 +424,7 @@ class ParityCheck:
     def _explain(
         self, report: ParityReport, reference: Reference, precision: Precision, cosines: NDArray[np.float64]
     ) -> ParityReport:
-        """Name the text with the least cosine, and what is most likely behind it."""
+        """Name the text with the least cosine, and the most likely cause."""
         texts = [(kind, text) for kind, texts in self._texts for text in texts]
         kind, text = texts[int(np.nan_to_num(cosines, nan=-2.0).argmin())]
         ids = self._tokenizer([text], kind).ids[0].tolist()
@@ -461,11 +461,11 @@ _LONGEST_SHOWN_TEXT = 60
 
 
 def _likely_cause(ids: list[int], reference: list[int] | None, kind: PromptKind | None) -> DifferenceCause:
-    """What is most likely behind a difference.
+    """The most likely cause of a difference.
 
     Args:
         ids: Token ids of the text.
-        reference: Those of the reference; None if it has no tokenizer of its own.
+        reference: Those of the reference; None if it has no tokenizer.
     """
     if reference is None or ids == reference:
         return DifferenceCause.NETWORK

@@ -25,7 +25,7 @@ from es_sbert.errors import BundleInvalid
 
 
 class DifferenceCause(StrEnum):
-    """What is most likely behind a variant's difference from the reference, in words."""
+    """The most likely cause of a variant's difference from the reference."""
 
     TOKENIZER = "the reference reads other tokens (tokenizer.json, tokenizer_config.json)"
     KIND = "the reference reads other tokens of this kind (prompts, query_expansion)"
@@ -46,7 +46,7 @@ class ParityReport(BaseModel, frozen=True):
         sts_reference, sts_variant: Spearman's ρ × 100 against gold scores, where a file of them was given.
         bar: The thresholds, as text.
         passed: Whether the variant meets these thresholds.
-        worst, cause: The text with the least cosine, and what is most likely behind it; None if the variant passed.
+        worst, cause: The text with the least cosine, and the most likely cause; None if the variant passed.
     """
 
     reference: str

@@ -22,9 +22,9 @@ class SettingsTable:
 
     Attributes:
         applied: Settings that es-sbert applies. Where they are read, a value that it cannot apply is refused.
-        harmless: Settings that change no vector, whatever their value.
-        neutral: Setting → values with which it changes no vector; it is refused with any other. No values stand for
-            null and for an empty list or object.
+        harmless: Settings that never change a vector.
+        neutral: Setting → values with which it changes no vector; it is refused with any other. An empty
+            tuple allows null and an empty list or object.
     """
 
     applied: frozenset[str] = frozenset()
@@ -104,7 +104,7 @@ MODULE_ENTRY = SettingsTable(
 
 CONFIG_SENTENCE_TRANSFORMERS = SettingsTable(
     applied=frozenset({"prompts", "default_prompt_name", "truncate_dim", "requirements", "model_type"}),
-    # Vectors are compared by cosine, whatever the function of sentence-transformers' `similarity`.
+    # Vectors are always compared by cosine; sentence-transformers' `similarity` is not used.
     harmless=frozenset({"__version__", "similarity_fn_name"}),
 )
 

@@ -229,7 +229,7 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
         UnsupportedArchitecture: a module that es-sbert does not have.
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
-    # Of the manifest of a bundle, which is read by another module: the bundle is read by this one.
+    # Read from the manifest directly: importing bundle.py, which imports this module, would be circular.
     accepted = read_optional_json(folder / "es_sbert.json").get("ignored_settings") or ()
     ignored = tuple(sorted({*ignored, *accepted}))
     is_plain = not (folder / "modules.json").exists()
@@ -237,7 +237,7 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     if modules[0][0] == _STATIC:
         return _read_static_model(folder, name, modules, ignored)
     place, pooling_folder = folder / modules[0][1], modules[1][1]
-    # As sentence-transformers, which reads its own files only beside modules.json.
+    # Like sentence-transformers, read its own files only if modules.json exists.
     sbert = read_sentence_bert_config(place, ignored, is_plain=is_plain)
     adapter = read_adapter(place, ignored)
     base = None if adapter is None else _find_base_folder(place, adapter)

@@ -167,7 +167,7 @@ def input_limits(
     positions = _positions(config) or _NO_LIMIT
     of_calls = sbert["processing_kwargs"].get("text") or {}
     if "max_length" in of_calls:
-        # It takes the place of all other limits; null stands for that of the tokenizer.
+        # It overrides all other limits; null means the tokenizer's limit.
         length = of_calls["max_length"]
         return max_tokens if length is None else min(_checked_length(folder, length), positions), {}
     by_kind: dict[PromptKind, int] = {}
