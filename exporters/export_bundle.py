@@ -51,11 +51,12 @@ from es_sbert.errors import (
     require_extra,
 )
 from es_sbert.exporters.graph_builder import save_graph
-from es_sbert.exporters.numpy_reference import ReferenceKind
+from es_sbert.exporters.numpy_reference import EncoderWeights, ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
+from es_sbert.exporters.rotary_graph import build_rotary_graph
+from es_sbert.exporters.rotary_weights import ROTARY_ARCHITECTURES, read_rotary_weights
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
 from es_sbert.exporters.transformer_weights import (
-    StaticWeights,
     TransformerWeights,
     read_static_weights,
     read_transformer_weights,
@@ -187,7 +188,7 @@ _TRACERS = ("torch", "sentence_transformers")
 BuildFunction = Callable[[Precision], onnx.ModelProto]
 
 
-def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, TransformerWeights | StaticWeights | None]:
+def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWeights | None]:
     """What makes the graphs of a model, and its weights; None for the weights if the graphs are traced.
 
     Graphs of known architectures are built from the weights, which needs no torch.
@@ -208,6 +209,9 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, Transforme
             "Install it for the export, which then compares the two: pip install 'es-sbert[train]'.",
         )
     try:
+        if model.architecture in ROTARY_ARCHITECTURES:
+            rotary = read_rotary_weights(model)
+            return partial(build_rotary_graph, model, rotary), rotary
         transformer = read_transformer_weights(model)
     except UnsupportedArchitecture as error:
         if "auto_map" in model.transformer_config:
@@ -266,9 +270,8 @@ def export_bundle(
     build, transformer = choose_graph_source(model)
     is_traced = transformer is None
     if Precision.FP16 in precisions and not isinstance(transformer, TransformerWeights):
-        what = "is traced, and traced graphs have" if is_traced else "is a table of vectors, and has"
         raise UnsupportedArchitecture(
-            f"{model.name} ({model.architecture}) {what} no fp16 variant",
+            f"{model.name} has no fp16 variant: es-sbert writes none for the architecture {model.architecture!r}",
             "Export fp32 or int8; fp32 runs on CUDA too.",
         )
     check = ParityCheck(model, transformer, reference, gold)

@@ -21,6 +21,8 @@ from es_sbert.bundle.model_files import read_optional_json
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, Activation, Pooling, PromptKind, SentenceModel
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.exporters.rotary_reference import rotary_hidden_states
+from es_sbert.exporters.rotary_weights import RotaryWeights
 from es_sbert.exporters.transformer_weights import (
     EmbeddingWeights,
     Floats,
@@ -33,6 +35,9 @@ from es_sbert.exporters.transformer_weights import (
 )
 
 ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
+
+# The weights of a model whose graphs are built.
+EncoderWeights = TransformerWeights | RotaryWeights | StaticWeights
 
 # Texts and their kind → vectors of shape (texts, dimensions).
 EncodeFunction = Callable[[Sequence[str], PromptKind | None], Floats]
@@ -61,9 +66,7 @@ _BATCH_TOKENS = 512
 _TORCH_BATCH_TOKENS = 16_384
 
 
-def choose_reference(
-    model: SentenceModel, transformer: TransformerWeights | StaticWeights | None, kind: ReferenceKind
-) -> Reference:
+def choose_reference(model: SentenceModel, transformer: EncoderWeights | None, kind: ReferenceKind) -> Reference:
     """The reference of a model.
 
     Args:
@@ -136,7 +139,7 @@ class NumpyReference:
     def __init__(
         self,
         model: SentenceModel,
-        transformer: TransformerWeights | StaticWeights,
+        transformer: EncoderWeights,
         observe: ValueHook = lambda name, value: value,
     ) -> None:
         self._model = model
@@ -158,7 +161,15 @@ class NumpyReference:
     def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
         """One batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``."""
         weights = self._transformer
-        x = weights.table[ids] if isinstance(weights, StaticWeights) else self._hidden_states(weights, ids, mask)
+        if isinstance(weights, StaticWeights):
+            x = weights.table[ids]
+        elif isinstance(weights, RotaryWeights):
+            texts = [row[: int(keep.sum())] for row, keep in zip(ids, mask, strict=True)]
+            x = np.zeros((*ids.shape, weights.hidden), np.float32)
+            for row, hidden in zip(x, rotary_hidden_states(weights, texts, _ACTIVATIONS), strict=True):
+                row[: len(hidden)] = hidden
+        else:
+            x = self._hidden_states(weights, ids, mask)
         vector = np.concatenate([_pool_tokens(mode, x, mask) for mode in self._model.pooling], axis=1)
         for linear, activation in self._dense:
             vector = _DENSE_ACTIVATIONS[activation](_apply(linear, vector))

@@ -20,8 +20,14 @@ from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, available_providers, run_session
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
-from es_sbert.exporters.numpy_reference import EncodeFunction, Reference, ReferenceKind, choose_reference
-from es_sbert.exporters.transformer_weights import Floats, StaticWeights, TransformerWeights
+from es_sbert.exporters.numpy_reference import (
+    EncodeFunction,
+    EncoderWeights,
+    Reference,
+    ReferenceKind,
+    choose_reference,
+)
+from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.io.tables import read_table
 
 
@@ -344,7 +350,7 @@ class ParityCheck:
     def __init__(
         self,
         model: SentenceModel,
-        transformer: TransformerWeights | StaticWeights | None,
+        transformer: EncoderWeights | None,
         reference: ReferenceKind,
         gold: GoldPairs | None,
     ) -> None:

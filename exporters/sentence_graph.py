@@ -129,8 +129,17 @@ class LayerWriter:
 
     def norm(self, x: str, name: str, norm: NormWeights) -> str:
         """Layer normalization; onnxruntime computes mean and variance in float32 for every type of x."""
+        if norm.is_rms:
+            return self._rms_norm(x, name, norm)
         weights = self.norm_weights(name, norm)
         return self.graph.add("LayerNormalization", x, *weights, axis=-1, epsilon=norm.epsilon)
+
+    def _rms_norm(self, x: str, name: str, norm: NormWeights) -> str:
+        """Root-mean-square normalization; ONNX has an operator for it from opset 23 on only."""
+        graph = self.graph
+        mean = graph.add("ReduceMean", graph.add("Mul", x, x), graph.integers(-1), keepdims=1)
+        root = graph.add("Sqrt", graph.add("Add", mean, graph.scalar(norm.epsilon)))
+        return graph.add("Mul", graph.add("Div", x, root), self.weight(f"{name}.weight", norm.weight))
 
     def product_add_norm(
         self, x: str, residual: str, name: str, linear: LinearWeights, norm: NormWeights, *, lower: float | None = None

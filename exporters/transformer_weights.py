@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.adapter import merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
+from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
 from es_sbert.bundle.sentence_model import Dense, SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
@@ -53,11 +54,14 @@ class NormWeights:
     Attributes:
         weight, bias: *Shape:* ``(hidden,)``.
         epsilon: Added to the variance.
+        is_rms: Whether it only divides by the root of the mean square (arXiv 1910.07467): no mean is subtracted, and no
+            bias added.
     """
 
     weight: Floats
     bias: Floats
     epsilon: float
+    is_rms: bool = False
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,18 @@ class ModuleWeights:
             )
         return self._merged[full] if full in self._merged else read_tensor(file, full, entry)
 
+    def round_to_type(self, name: str, value: float) -> float:
+        """A number rounded to the type that a tensor is stored in, as a constant that is loaded with it."""
+        _, entry = self._places[self._prefix + name]
+        if entry["dtype"] == "F16":
+            return float(np.float16(value))
+        if entry["dtype"] != "BF16":
+            return float(np.float32(value))
+        bits = int(np.array(value, np.float32).view(np.uint32))
+        # To the nearest, and to an even last bit between two.
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return float(np.array(rounded, np.uint32).view(np.float32))
+
     def linear(self, name: str, in_features: int, out_features: int, *, bias: bool = True) -> LinearWeights:
         """`name.weight`, stored as (out_features, in_features), and `name.bias` (zeros without one)."""
         weight = self.get(f"{name}.weight", (out_features, in_features)).T
@@ -251,7 +267,7 @@ def read_static_weights(model: SentenceModel) -> StaticWeights:
 
 
 # hidden_act as config.json writes it → what it computes.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "gelu": HiddenActivation.GELU,
     "gelu_python": HiddenActivation.GELU,
     "gelu_new": HiddenActivation.GELU_TANH,
@@ -335,10 +351,11 @@ ARCHITECTURES = {
 }
 
 
-def _unsupported(model: SentenceModel, what: str) -> UnsupportedArchitecture:
+def unsupported_architecture(model: SentenceModel, what: str) -> UnsupportedArchitecture:
+    known = ", ".join([*CONFIGS, *ROTARY_CONFIGS])
     return UnsupportedArchitecture(
         f"{model.name}: no graph can be built from the weights of {what}",
-        f"Known are {', '.join(ARCHITECTURES)}. The train extra can trace others: pip install 'es-sbert[train]'.",
+        f"Known are {known}. The train extra can trace others: pip install 'es-sbert[train]'.",
     )
 
 
@@ -351,19 +368,17 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
     """
     config = model.transformer_config
     architecture = _supported_architecture(model)
-    layers, heads, hidden, intermediate = (_read_size(model, key) for key in architecture.size_keys)
+    layers, heads, hidden, intermediate = (read_size(model, key) for key in architecture.size_keys)
     if hidden % heads:
         raise BundleInvalid(
             f"{model.name}: {hidden} hidden units cannot be shared by {heads} heads",
             "config.json was edited or is broken: copy the model folder again.",
         )
-    adapter = read_adapter(model.transformer_folder, model.ignored_settings) if model.has_adapter else None
-    merged = None if adapter is None else merge_weights(model.weights_folder, adapter)
-    tensors = ModuleWeights(model.weights_folder, merged=merged).with_prefix_of(_WORDS)
+    tensors = open_transformer_weights(model, _WORDS)
     epsilon = architecture.epsilon if architecture.epsilon is not None else float(config.get("layer_norm_eps", 1e-12))
     return TransformerWeights(
         heads=heads,
-        activation=_ACTIVATIONS[config.get(architecture.activation_key, "gelu")],
+        activation=ACTIVATIONS[config.get(architecture.activation_key, "gelu")],
         embeddings=_read_embeddings(model, architecture, tensors, hidden, epsilon),
         layers=tuple(
             _read_layer(architecture, tensors, number, hidden, intermediate, epsilon) for number in range(layers)
@@ -372,29 +387,61 @@ def read_transformer_weights(model: SentenceModel) -> TransformerWeights:
     )
 
 
+def open_transformer_weights(model: SentenceModel, words: str) -> ModuleWeights:
+    """The tensors of a model's transformer, those of an adapter merged.
+
+    Args:
+        model: The model.
+        words: Name of the token embeddings, which tells the prefix of all names.
+
+    Raises:
+        BundleInvalid: there are no weights, or no token embeddings of that name.
+    """
+    adapter = read_adapter(model.transformer_folder, model.ignored_settings) if model.has_adapter else None
+    merged = None if adapter is None else merge_weights(model.weights_folder, adapter)
+    return ModuleWeights(model.weights_folder, merged=merged).with_prefix_of(words)
+
+
+def read_word_embeddings(model: SentenceModel, tensors: ModuleWeights, name: str) -> Floats:
+    """The token embeddings, *shape* ``(vocabulary, hidden)``.
+
+    Raises:
+        BundleInvalid: they are missing, or not as many as config.json states.
+    """
+    words, stated = tensors.get(name), model.transformer_config.get("vocab_size")
+    if stated is not None and stated != len(words):
+        raise BundleInvalid(
+            f"{model.name} has {len(words)} token embeddings, and config.json states a vocab_size of {stated}",
+            COPY_AGAIN,
+        )
+    return words
+
+
 def _supported_architecture(model: SentenceModel) -> ArchitectureSpec:
     """The architecture of a model, after checking that the builder supports its config.json."""
     config = model.transformer_config
     architecture = ARCHITECTURES.get(model.architecture)
     if architecture is None:
-        raise _unsupported(model, f"the architecture {model.architecture!r}")
+        raise unsupported_architecture(model, f"the architecture {model.architecture!r}")
     if "auto_map" in config:
-        raise _unsupported(model, f"a {model.architecture} whose code comes with the model (auto_map)")
+        raise unsupported_architecture(model, f"a {model.architecture} whose code comes with the model (auto_map)")
     if model.uses_token_types and architecture.token_types:
-        raise _unsupported(model, f"a {model.architecture} whose tokenizer gives texts another token type than 0")
+        raise unsupported_architecture(
+            model, f"a {model.architecture} whose tokenizer gives texts another token type than 0"
+        )
     position = config.get("position_embedding_type") or "absolute"
     if position != "absolute":
-        raise _unsupported(model, f"a {model.architecture} with {position!r} position embeddings")
+        raise unsupported_architecture(model, f"a {model.architecture} with {position!r} position embeddings")
     activation = config.get(architecture.activation_key, "gelu")
-    if activation not in _ACTIVATIONS:
-        raise _unsupported(model, f"a {model.architecture} with the activation {activation!r}")
+    if activation not in ACTIVATIONS:
+        raise unsupported_architecture(model, f"a {model.architecture} with the activation {activation!r}")
     for key in UNSUPPORTED_CONFIG_KEYS:
         if config.get(key):
-            raise _unsupported(model, f"a {model.architecture} with {key}")
+            raise unsupported_architecture(model, f"a {model.architecture} with {key}")
     return architecture
 
 
-def _read_size(model: SentenceModel, key: str) -> int:
+def read_size(model: SentenceModel, key: str) -> int:
     value = model.transformer_config.get(key)
     if not isinstance(value, int) or value < 1:
         raise BundleInvalid(
@@ -417,7 +464,7 @@ def _read_embeddings(
             f"Set max_seq_length to at most {usable} in sentence_bert_config.json.",
         )
     return EmbeddingWeights(
-        words=tensors.get(_WORDS),
+        words=read_word_embeddings(model, tensors, _WORDS),
         positions=positions,
         token_type=tensors.get("embeddings.token_type_embeddings.weight")[0] if architecture.token_types else None,
         norm=tensors.norm("embeddings.LayerNorm", hidden, epsilon),

@@ -214,6 +214,65 @@ CONFIGS = {
     ),
 }
 
+# Transformers with rotary positions. These tables are checked when a graph is built, not when a folder is read: with a
+# setting that is not in them the network is traced, and the library applies it.
+_ROTARY_CONFIG = _OTHER_NETWORK | {
+    "model_type", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size",
+    "max_position_embeddings", "rope_parameters", "rope_scaling",
+}  # fmt: skip
+# Llama's layers.
+_LLAMA_CONFIG = _ROTARY_CONFIG | {
+    "num_key_value_heads", "head_dim", "rms_norm_eps", "attention_bias", "rope_theta",
+}  # fmt: skip
+_HARMLESS_ROTARY = _HARMLESS_CONFIG | {
+    "pad_token_id", "mask_token_id", "classifier_pooling", "classifier_bias", "classifier_activation",
+    "embedding_dropout", "mlp_dropout", "decoder_bias", "deterministic_flash_attn", "reference_compile",
+    "sparse_prediction", "sparse_pred_ignore_index", "initializer_cutoff_factor", "pretraining_tp",
+}  # fmt: skip
+ROTARY_CONFIGS = {
+    # Positions are always rotary, and `norm_eps` is the epsilon that is read.
+    "modernbert": SettingsTable(
+        _ROTARY_CONFIG | {
+            "hidden_activation", "norm_eps", "norm_bias", "attention_bias", "mlp_bias", "layer_types",
+            "local_attention", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta",
+        },
+        _HARMLESS_ROTARY | {"position_embedding_type", "layer_norm_eps", "repad_logits_with_grad", "is_causal"},
+        _CODE,
+    ),
+    "nomic_bert": SettingsTable(
+        _ROTARY_CONFIG | {"hidden_act", "layer_norm_eps", "head_dim", "rope_theta", "type_vocab_size"},
+        (_HARMLESS_ROTARY | {"is_causal"}) - {"type_vocab_size"},
+        _CODE,
+    ),
+    "gte": SettingsTable(
+        _ROTARY_CONFIG | {"hidden_act", "layer_norm_eps", "rope_theta", "type_vocab_size"},
+        (_HARMLESS_ROTARY | {"is_causal"}) - {"type_vocab_size"},
+        _CODE,
+    ),
+    "eurobert": SettingsTable(
+        _LLAMA_CONFIG | {"hidden_act", "mlp_bias"}, _HARMLESS_ROTARY | {"is_causal"}, _CODE
+    ),
+    "qwen3": SettingsTable(
+        _LLAMA_CONFIG | {
+            "hidden_act", "is_causal", "layer_types", "use_sliding_window", "sliding_window", "max_window_layers",
+        },
+        _HARMLESS_ROTARY,
+        _CODE,
+    ),
+    # Caps on logits are not applied by its code either.
+    "gemma3_text": SettingsTable(
+        _LLAMA_CONFIG | {
+            "hidden_activation", "is_causal", "layer_types", "sliding_window", "sliding_window_pattern",
+            "rope_local_base_freq", "query_pre_attn_scalar", "use_bidirectional_attention",
+        },
+        _HARMLESS_ROTARY | {
+            "final_logit_softcapping", "attn_logit_softcapping", "_sliding_window_pattern", "hidden_act",
+            "cache_implementation",
+        },
+        _CODE,
+    ),
+}  # fmt: skip
+
 # adapter_config.json of peft.
 ADAPTER = SettingsTable(
     applied=frozenset({"base_model_name_or_path", "lora_alpha", "alpha_pattern", "use_rslora"}),
@@ -237,17 +296,20 @@ ADAPTER = SettingsTable(
 # Types of the settings in config.json that es-sbert applies.
 CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "model_type": (str,),
-    **dict.fromkeys(("hidden_act", "activation"), (str,)),
+    **dict.fromkeys(("hidden_act", "activation", "hidden_activation"), (str,)),
     "position_embedding_type": (str, type(None)),
-    "layer_norm_eps": (float,),
+    **dict.fromkeys(("layer_norm_eps", "norm_eps", "rms_norm_eps"), (float,)),
     **dict.fromkeys(
         (
             "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size", "n_layers", "n_heads",
-            "dim", "hidden_dim", "max_position_embeddings", "relative_attention_num_buckets",
+            "dim", "hidden_dim", "max_position_embeddings", "relative_attention_num_buckets", "local_attention",
+            "global_attn_every_n_layers", "sliding_window_pattern", "max_window_layers", "type_vocab_size",
         ),
         (int,),
     ),
-    "pad_token_id": (int, type(None)),
+    **dict.fromkeys(("pad_token_id", "num_key_value_heads", "head_dim", "sliding_window"), (int, type(None))),
+    **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "use_sliding_window"), (bool,)),
+    "use_bidirectional_attention": (bool, type(None)),
     "vocab_size": (int,),
 }  # fmt: skip
 

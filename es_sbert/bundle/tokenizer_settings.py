@@ -62,7 +62,7 @@ def read_tokenizer_json(folder: Path, settings: Json, config: Json) -> Json:
             # Not `splitlines`, which also splits at form feeds and other separators.
             words = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
             model = {"type": "WordPiece", "vocab": {word.rstrip(): number for number, word in enumerate(words)}}
-        elif kind is not None and kind.model == "BPE" and (folder / "merges.txt").exists():
+        elif kind is not None and kind.model == "BPE" and not kind.needs_file and (folder / "merges.txt").exists():
             merges = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
             merges = [line for line in merges if line and not line.startswith("#version")]
             model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": merges}
@@ -130,10 +130,8 @@ def _class_name(settings: Json, config: Json) -> str:
     if stated is None:
         return registered or _GENERIC_CLASS
     name = str(stated).removesuffix("Fast")
-    # Folders on the hub that name a wrong class for these types.
-    if registered is None or registered == _GENERIC_CLASS:
-        return _GENERIC_CLASS if model_type in _GENERIC_TYPES or name == "PreTrainedTokenizer" else name
-    return _GENERIC_CLASS if name == "PreTrainedTokenizer" else name
+    # Folders on the hub name a wrong class for some types.
+    return _GENERIC_CLASS if model_type in _GENERIC_TYPES or name == "PreTrainedTokenizer" else name
 
 
 @dataclass(frozen=True)
@@ -141,13 +139,15 @@ class _TokenizerClass:
     """How transformers builds the tokenizers of one class.
 
     Attributes:
-        parts: Builder → `normalizer`, `pre_tokenizer`, `post_processor` and `model`, as in tokenizer.json. None for the
-            class that takes the file as it is.
+        parts: Builder → `normalizer`, `pre_tokenizer`, `post_processor` and `model`, as in tokenizer.json, but not
+            those that the class takes from the file. None for the class that takes the whole file.
         specials: Default of each special token.
         model: Type of the model in tokenizer.json.
         inputs: Names of what it hands to the network.
         spaced_mask: Whether a `mask_token` that is a mere string takes the space before it.
         extra: More special tokens, unless the folder names some.
+        needs_file: Whether it cannot be made from vocabulary files alone.
+        plain_specials: Whether special tokens are added without their flags (`lstrip`, …).
     """
 
     parts: Callable[[_Builder], Json] | None
@@ -156,6 +156,8 @@ class _TokenizerClass:
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     spaced_mask: bool = False
     extra: tuple[str, ...] = ()
+    needs_file: bool = False
+    plain_specials: bool = False
 
 
 class _Builder:
@@ -219,6 +221,9 @@ class _Builder:
         for token in tokens:
             special = bool(token["special"]) or token["content"] in named
             self._add({**token, "special": special})
+        if self._kind.plain_specials:
+            for content in [*named, *map(_content, self._extra)]:
+                self._add(_token(content, special=True))
 
     def _add(self, token: Json) -> None:
         """Add a token as `tokenizers` does: known ones keep their ids, others get the next one."""
@@ -302,14 +307,6 @@ def _content(token: str | Json) -> str:
     return token if isinstance(token, str) else str(token["content"])
 
 
-def _bert_parts(build: _Builder) -> Json:
-    cls, sep = build.special("cls_token"), build.special("sep_token")
-    return {
-        **_wordpiece_parts(build),
-        "post_processor": _template([(cls, build.id_of("cls_token"))], [(sep, build.id_of("sep_token"))]),
-    }
-
-
 def _wordpiece_parts(build: _Builder) -> Json:
     settings = build.settings
     return {
@@ -324,11 +321,8 @@ def _wordpiece_parts(build: _Builder) -> Json:
         "model": {
             "unk_token": build.special("unk_token"), "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
         },
+        "post_processor": _cls_sep_template(build),
     }  # fmt: skip
-
-
-def _mpnet_parts(build: _Builder) -> Json:
-    return {**_wordpiece_parts(build), "post_processor": _roberta_template(build)}
 
 
 def _roberta_parts(build: _Builder) -> Json:
@@ -340,11 +334,11 @@ def _roberta_parts(build: _Builder) -> Json:
             "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
             "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
         },
-        "post_processor": _roberta_template(build),
+        "post_processor": _cls_sep_template(build),
     }  # fmt: skip
 
 
-def _roberta_template(build: _Builder) -> Json:
+def _cls_sep_template(build: _Builder) -> Json:
     cls, sep = build.special("cls_token"), build.special("sep_token")
     return _template([(cls, build.id_of("cls_token"))], [(sep, build.id_of("sep_token"))])
 
@@ -375,6 +369,43 @@ def _camembert_parts(build: _Builder) -> Json:
     return _sentencepiece_parts(build, build.vocabulary_index(build.special("unk_token"), 0))
 
 
+# Qwen's split into words, numbers, punctuation and white space.
+_QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _qwen2_parts(build: _Builder) -> Json:
+    prefix = bool(build.settings.get("add_prefix_space") or False)
+    return {
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": _QWEN_PATTERN}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": False},
+            ],
+        },
+        "model": {
+            "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
+            "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        },
+    }  # fmt: skip
+
+
+def _gemma_parts(build: _Builder) -> Json:
+    return {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": {
+            "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False,
+        },
+        "model": {
+            "dropout": None, "unk_token": build.special("unk_token"), "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+        },
+    }  # fmt: skip
+
+
 def _template(before: Iterable[tuple[str, int]], after: Iterable[tuple[str, int]]) -> Json:
     """A text between special tokens, all of type 0."""
     before, after = list(before), list(after)
@@ -400,14 +431,18 @@ _ROBERTA_TOKENS = {
     "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
     "pad_token": "<pad>", "mask_token": "<mask>",
 }  # fmt: skip
+_QWEN2_TOKENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
+_GEMMA_TOKENS = {
+    "unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>",
+}  # fmt: skip
 _TYPED_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 _CLASSES = {
     _GENERIC_CLASS: _TokenizerClass(None),
-    "BertTokenizer": _TokenizerClass(_bert_parts, _BERT_TOKENS, "WordPiece", _TYPED_INPUTS),
-    "DistilBertTokenizer": _TokenizerClass(_bert_parts, _BERT_TOKENS, "WordPiece"),
+    "BertTokenizer": _TokenizerClass(_wordpiece_parts, _BERT_TOKENS, "WordPiece", _TYPED_INPUTS),
+    "DistilBertTokenizer": _TokenizerClass(_wordpiece_parts, _BERT_TOKENS, "WordPiece"),
     "MPNetTokenizer": _TokenizerClass(
-        _mpnet_parts, {**_ROBERTA_TOKENS, "unk_token": "[UNK]"}, "WordPiece", spaced_mask=True,
+        _wordpiece_parts, {**_ROBERTA_TOKENS, "unk_token": "[UNK]"}, "WordPiece", spaced_mask=True,
     ),
     "RobertaTokenizer": _TokenizerClass(_roberta_parts, _ROBERTA_TOKENS, "BPE"),
     "XLMRobertaTokenizer": _TokenizerClass(_xlm_roberta_parts, _ROBERTA_TOKENS, "Unigram"),
@@ -415,12 +450,15 @@ _CLASSES = {
         _camembert_parts, _ROBERTA_TOKENS, "Unigram", spaced_mask=True,
         extra=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
     ),
+    "Qwen2Tokenizer": _TokenizerClass(_qwen2_parts, _QWEN2_TOKENS, "BPE", needs_file=True, plain_specials=True),
+    "GemmaTokenizer": _TokenizerClass(_gemma_parts, _GEMMA_TOKENS, "BPE", needs_file=True),
 }  # fmt: skip
 
 # Class that transformers registers for a type of model, used if the folder names none.
 _REGISTERED_CLASSES = {
     "bert": "BertTokenizer", "distilbert": "BertTokenizer", "mpnet": "MPNetTokenizer", "roberta": "RobertaTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer", "nomic_bert": "BertTokenizer",
+    "gte": "XLMRobertaTokenizer", "qwen3": "Qwen2Tokenizer", "gemma3_text": "GemmaTokenizer",
 }  # fmt: skip
 _GENERIC_TYPES = frozenset({"modernbert"})
 

@@ -16,6 +16,7 @@ from es_sbert.bundle.known_settings import (
     CONFIGS,
     MODEL_KWARGS,
     PROCESSING_KWARGS,
+    ROTARY_CONFIGS,
     SENTENCE_BERT_CONFIG,
     TEXT_PROCESSING,
     TOKENIZER_CONFIG,
@@ -111,11 +112,14 @@ def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collec
     config = {**config, **sbert["config_kwargs"]}
     if not isinstance(config.get("model_type", ""), str):
         raise BundleInvalid(f"{path} has a setting of the wrong type: model_type is not a name", COPY_AGAIN)
-    if str(config.get("model_type")) in CONFIGS:
-        for key, types in CONFIG_TYPES.items():
-            value = config.get(key)
-            if key in config and (not isinstance(value, types) or isinstance(value, bool)):
-                raise BundleInvalid(f"{path} has a setting of the wrong type: {key} is {value!r}", COPY_AGAIN)
+    is_known = str(config.get("model_type")) in CONFIGS.keys() | ROTARY_CONFIGS.keys()
+    # Of other architectures es-sbert itself reads only this one.
+    types = CONFIG_TYPES if is_known else {"max_position_embeddings": (int, type(None))}
+    for key, allowed in types.items():
+        value = config.get(key)
+        # A bool is an int in Python, and is not one in a file.
+        if key in config and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
+            raise BundleInvalid(f"{path} has a setting of the wrong type: {key} is {value!r}", COPY_AGAIN)
     return config
 
 

@@ -81,7 +81,7 @@ def export(
     """Export MODEL to a checked ONNX bundle.
 
     MODEL is a sentence-transformers folder, a hub id, or the name of an installed model package. The graph is
-    built straight from the weights, without torch; of architectures that es-sbert does not know (XLNet, ModernBERT,
+    built straight from the weights, without torch; of architectures that es-sbert does not know (XLNet, ELECTRA,
     …) it is traced by torch, which the extra `train` brings. Every variant is compared with the reference
     implementation (sentence-transformers where it is installed, else a forward pass in numpy) on more than 1,000
     sentences, and is not written where it falls below its bar.

@@ -18,7 +18,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from es_sbert.exporters.parity import parity_sentences
 
 ARCHITECTURES = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
-TRACED_ARCHITECTURES = ("xlnet", "modernbert")  # whose graphs are traced, not built
+# With rotary positions.
+ROTARY_ARCHITECTURES = ("modernbert", "nomic_bert", "gte", "eurobert", "qwen3", "gemma3_text")
+TRACED_ARCHITECTURES = ("xlnet", "electra")  # whose graphs are traced, not built
+UNFUSED_ARCHITECTURES = ("xlnet", "modernbert")  # whose attention is not that of the others
 
 # (beginning, end, padding, unknown, mask) in the order of their ids: padding is 0 for BERT's kin, 1 for RoBERTa's.
 _BERT_TOKENS = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")
@@ -52,7 +55,7 @@ def write_checkpoint(
 
     Args:
         folder: Where; made if it is not there.
-        architecture: One of `ARCHITECTURES` or `TRACED_ARCHITECTURES`, or `gemma3_text`.
+        architecture: One of `ARCHITECTURES`, `ROTARY_ARCHITECTURES` or `TRACED_ARCHITECTURES`.
         pooling: One pooling mode of sentence-transformers, or several that are concatenated.
         dense: Dense modules behind the pooling.
         normalize: Whether a Normalize module ends the model.
@@ -70,7 +73,7 @@ def write_checkpoint(
     tokenizer = _tokenizer(architecture, max_tokens)
     tokenizer.save_pretrained(transformer_folder)
     settings = _settings(architecture, len(tokenizer), hidden_act, hidden, heads, layers, max_tokens)
-    network = transformers.AutoModel.from_config(_CONFIGS[architecture](**settings, **(config or {})))
+    network = transformers.AutoModel.from_config(_CONFIGS[architecture](**{**settings, **(config or {})}))
     _randomize(network, seed)
     network.save_pretrained(transformer_folder)
 
@@ -95,7 +98,7 @@ def write_cross_encoder(
 
     Args:
         folder: Where; made if it is not there.
-        architecture: One of `ARCHITECTURES` or `TRACED_ARCHITECTURES`, or `gemma3_text`.
+        architecture: One of `ARCHITECTURES`, `ROTARY_ARCHITECTURES` or `TRACED_ARCHITECTURES`.
         labels: Outputs of the classification head.
         layers: Of the transformer.
         max_tokens: Longest pair.
@@ -122,7 +125,12 @@ _CONFIGS: dict[str, Any] = {
     "distilbert": transformers.DistilBertConfig,
     "mpnet": transformers.MPNetConfig,
     "xlnet": transformers.XLNetConfig,
+    "electra": transformers.ElectraConfig,
     "modernbert": transformers.ModernBertConfig,
+    "nomic_bert": transformers.NomicBertConfig,
+    "gte": transformers.GteConfig,
+    "eurobert": transformers.EuroBertConfig,
+    "qwen3": transformers.Qwen3Config,
     "gemma3_text": transformers.Gemma3TextConfig,
 }
 
@@ -185,11 +193,23 @@ def _settings(
             "bos_token_id": 2,
             "eos_token_id": 3,
         }
-    counted_after_padding = architecture != "bert"
+    if architecture in ("qwen3", "eurobert"):
+        # Heads that are larger than their share of the hidden units, and shared keys.
+        return {
+            **common,
+            "hidden_act": hidden_act,
+            "max_position_embeddings": max_tokens,
+            "num_key_value_heads": heads // 2,
+            "head_dim": 2 * hidden // heads,
+            "pad_token_id": 0,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+        }
+    counted_after_padding = architecture in ("roberta", "xlm-roberta", "mpnet")
     return {
         **common,
         "hidden_act": hidden_act,
-        "type_vocab_size": 2 if architecture == "bert" else 1,
+        "type_vocab_size": 1 if counted_after_padding else 2,
         "max_position_embeddings": max_tokens + 2 * counted_after_padding,
         "pad_token_id": int(counted_after_padding),
     }

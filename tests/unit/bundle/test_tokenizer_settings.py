@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoTokenizer,
     BertTokenizer,
     CamembertTokenizer,
     DistilBertTokenizer,
+    GemmaTokenizer,
     MPNetTokenizer,
+    Qwen2Tokenizer,
     RobertaTokenizer,
     XLMRobertaTokenizer,
 )
@@ -37,7 +39,8 @@ _WORDPIECE = {
 }
 _MODEL_TYPES = {
     BertTokenizer: "bert", DistilBertTokenizer: "distilbert", MPNetTokenizer: "mpnet", RobertaTokenizer: "roberta",
-    XLMRobertaTokenizer: "xlm-roberta", CamembertTokenizer: "camembert",
+    XLMRobertaTokenizer: "xlm-roberta", CamembertTokenizer: "camembert", Qwen2Tokenizer: "qwen3",
+    GemmaTokenizer: "gemma3_text",
 }  # fmt: skip
 CLASSES = list(_MODEL_TYPES)
 
@@ -51,6 +54,16 @@ def _trained(kind: type) -> Any:
         trainer = trainers.WordPieceTrainer(vocab_size=600, special_tokens=_WORDPIECE[kind], show_progress=False)
         tokenizer.train_from_iterator(CORPUS, trainer)
         return kind(vocab=tokenizer.get_vocab())
+    if kind is Qwen2Tokenizer:
+        tokenizer = Qwen2Tokenizer().train_new_from_iterator([CORPUS], 600, show_progress=False)
+        # As Qwen 3 Embedding ends its texts.
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A <|endoftext|>",
+            special_tokens=[("<|endoftext|>", tokenizer.convert_tokens_to_ids("<|endoftext|>"))],
+        )
+        return tokenizer
+    if kind is GemmaTokenizer:
+        return _trained_gemma()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     if kind is RobertaTokenizer:
         tokenizer = Tokenizer(models.BPE())
@@ -70,6 +83,21 @@ def _trained(kind: type) -> Any:
     tokenizer.train_from_iterator(CORPUS, unigram)
     vocabulary = list(map(tuple, json.loads(tokenizer.to_str())["model"]["vocab"]))
     return kind(vocab=[*vocabulary, ("<mask>", 0.0)])
+
+
+def _trained_gemma() -> Any:
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=700, special_tokens=special, show_progress=False)
+    )
+    model = json.loads(tokenizer.to_str())["model"]
+    made = GemmaTokenizer(vocab=model["vocab"], merges=list(map(tuple, model["merges"])))
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    return made
 
 
 @pytest.fixture(scope="module", params=CLASSES, ids=lambda kind: kind.__name__)
@@ -117,6 +145,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "more special tokens": {"extra_special_tokens": ["<x>", "cat"]},
     "more special tokens, old name": {"additional_special_tokens": ["guitar"]},
     "a token of its own name": {"image_token": "<x>"},
+    "no mask": {"mask_token": None},
     "types": {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
     "no types": {"model_input_names": ["input_ids", "attention_mask"]},
     "added tokens": {
@@ -182,6 +211,20 @@ def test_special_tokens_of_older_files_are_read(saved: Path, tmp_path: Path) -> 
     (folder / "special_tokens_map.json").write_text(json.dumps(special))
     (folder / "added_tokens.json").write_text(json.dumps({"dog": 700}))
     assert "added_tokens" in check(folder)
+
+
+def test_flags_of_declared_tokens_are_read(saved: Path, tmp_path: Path) -> None:
+    """Of special tokens, of others, and of one that only the settings name."""
+    folder = tmp_path / "declared"
+    shutil.copytree(saved, folder)
+    added = read_json(folder / "tokenizer.json")["added_tokens"]
+    flags = {"single_word": False, "normalized": False}
+    declared = {str(token["id"]): {**token, **flags, "lstrip": True, "rstrip": True} for token in added}
+    declared["900"] = {"content": "<zz>", "lstrip": True, "rstrip": True, "special": True, **flags}
+    declared["901"] = {"content": "mat", "lstrip": True, "rstrip": False, "special": False, **flags}
+    settings = {"added_tokens_decoder": declared, "extra_special_tokens": ["<zz>"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(read_json(folder / "tokenizer_config.json") | settings))
+    check(folder)
 
 
 @pytest.mark.parametrize("name", ["AlbertTokenizer", "NoSuchTokenizer"])

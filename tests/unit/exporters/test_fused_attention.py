@@ -14,12 +14,12 @@ from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.exporters.fp16 import fuse_attention
 from es_sbert.exporters.tracing import TracedCrossEncoder
-from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_cross_encoder
+from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_cross_encoder
 
 LAYERS = 2
 
 
-@pytest.fixture(scope="module", params=[*ARCHITECTURES, *TRACED_ARCHITECTURES])
+@pytest.fixture(scope="module", params=[*ARCHITECTURES, *UNFUSED_ARCHITECTURES])
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, onnx.ModelProto]:
     folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "model", request.param, layers=LAYERS)
     return request.param, TracedCrossEncoder(read_cross_encoder(folder)).build(Precision.FP32)
@@ -44,7 +44,7 @@ def test_fused_scores_equal_unfused(traced: tuple[str, onnx.ModelProto]) -> None
     fused = copy(model)
     count = fuse_attention(fused)
     # ModernBERT turns queries and keys by their positions; XLNet's scores are sums of three products.
-    assert count == (0 if architecture in TRACED_ARCHITECTURES else LAYERS)
+    assert count == (0 if architecture in UNFUSED_ARCHITECTURES else LAYERS)
     operators = [node.op_type for node in fused.graph.node]
     assert operators.count("MultiHeadAttention") == count
     assert operators.count("Softmax") == LAYERS - count

@@ -91,6 +91,12 @@ INSTALLED: dict[str, tuple[SettingsTable, set[str]]] = {
     "camembert": (known_settings.CONFIGS["camembert"], _config_settings(transformers.CamembertConfig)),
     "distilbert": (known_settings.CONFIGS["distilbert"], _config_settings(transformers.DistilBertConfig)),
     "mpnet": (known_settings.CONFIGS["mpnet"], _config_settings(transformers.MPNetConfig)),
+    "modernbert": (known_settings.ROTARY_CONFIGS["modernbert"], _config_settings(transformers.ModernBertConfig)),
+    "nomic_bert": (known_settings.ROTARY_CONFIGS["nomic_bert"], _config_settings(transformers.NomicBertConfig)),
+    "gte": (known_settings.ROTARY_CONFIGS["gte"], _config_settings(transformers.GteConfig)),
+    "eurobert": (known_settings.ROTARY_CONFIGS["eurobert"], _config_settings(transformers.EuroBertConfig)),
+    "qwen3": (known_settings.ROTARY_CONFIGS["qwen3"], _config_settings(transformers.Qwen3Config)),
+    "gemma3_text": (known_settings.ROTARY_CONFIGS["gemma3_text"], _config_settings(transformers.Gemma3TextConfig)),
 }
 
 

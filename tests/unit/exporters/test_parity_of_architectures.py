@@ -15,12 +15,12 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from es_sbert.bundle.sentence_model import Pooling, Precision, SentenceModel, read_sentence_model
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.exporters.export_bundle import export_bundle
+from es_sbert.exporters.export_bundle import choose_graph_source, export_bundle
 from es_sbert.exporters.numpy_reference import choose_reference
 from es_sbert.exporters.parity import normalize_rows, parity_sentences
 from es_sbert.exporters.sentence_graph import build_sentence_graph
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
-from tests.unit.checkpoints import ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import ARCHITECTURES, ROTARY_ARCHITECTURES, write_checkpoint
 
 # Random weights are large, so vectors that are not normalized have coordinates of about 1.
 LARGEST_DIFFERENCE = 2e-5
@@ -46,24 +46,25 @@ def assert_same(vectors: Floats, expected: Floats) -> None:
 
 def check(folder: Path, *, sentences: int = 256) -> SentenceModel:
     model = read_sentence_model(folder)
-    transformer = read_transformer_weights(model)
+    build, transformer = choose_graph_source(model)
+    assert transformer is not None, "it was traced"
     texts = parity_sentences(model.max_tokens, sentences)
     expected = choose_reference(model, transformer, "sentence-transformers").encode(texts, None)
     assert_same(choose_reference(model, transformer, "numpy").encode(texts, None), expected)
-    graph = build_sentence_graph(model, transformer, Precision.FP32)
+    graph = build(Precision.FP32)
     onnx.checker.check_model(graph, full_check=True)
     assert_same(run_graph(graph, model, texts), expected)
     return model
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ROTARY_ARCHITECTURES])
 def test_every_architecture_equals_sentence_transformers(architecture: str, tmp_path: Path) -> None:
     """Plain graphs, and the fused operators that fp16 uses, here in float32 on the CPU; more than 1,000 sentences."""
     model = check(write_checkpoint(tmp_path / architecture, architecture), sentences=1024)
     assert model.architecture == architecture
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ROTARY_ARCHITECTURES])
 def test_int8_of_every_architecture_passes_parity(architecture: str, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path / architecture, architecture))
     report = export_bundle(model, tmp_path / "bundle", [Precision.INT8]).variants["int8"].parity
@@ -99,11 +100,11 @@ def test_every_activation_equals_sentence_transformers(activation: str, tmp_path
     check(write_checkpoint(tmp_path / "model", hidden_act=activation, layers=1))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ROTARY_ARCHITECTURES])
 def test_padding_changes_nothing(architecture: str, tmp_path: Path) -> None:
     """A text alone, and the same text padded to the model's maximum beside a full row."""
     model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
-    graph = build_sentence_graph(model, read_transformer_weights(model), Precision.FP32)
+    graph = choose_graph_source(model)[0](Precision.FP32)
     text = "A short one."
     alone = run_graph(graph, model, [text])
     beside = run_graph(graph, model, [text, "word " * 200], budget=10_000)

@@ -25,7 +25,7 @@ from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import compare_scores, parity_pairs
 from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
-from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_cross_encoder
+from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_cross_encoder
 
 BOTH = [Precision.FP32, Precision.INT8]
 
@@ -83,7 +83,7 @@ def test_exported_graphs(exported: tuple[Path, RerankerManifest]) -> None:
         assert operators.count("Gemm") == 2
 
 
-@pytest.fixture(scope="module", params=[*ARCHITECTURES, *TRACED_ARCHITECTURES])
+@pytest.fixture(scope="module", params=[*ARCHITECTURES, *UNFUSED_ARCHITECTURES])
 def of_architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RerankerManifest:
     """Of a cross-encoder of each architecture, exported in fp32 and fp16."""
     folder = tmp_path_factory.mktemp("architecture")

@@ -18,6 +18,7 @@ from sentence_transformers.sentence_transformer.modules import Dense
 
 from es_sbert.bundle.bundle import EncoderBundle, EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
+from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
 from es_sbert.bundle.transformer_settings import max_input_tokens
 from es_sbert.encoder.batching import pad
@@ -29,6 +30,7 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import export_bundle as source_module
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.parity import normalize_rows
+from es_sbert.exporters.rotary_weights import ROTARY_ARCHITECTURES
 from es_sbert.exporters.transformer_weights import ARCHITECTURES, Floats
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
 
@@ -120,9 +122,9 @@ def test_int8_quantizes_every_product_with_a_weight(bundle: tuple[Path, EncoderM
     def operators(name: str) -> list[str]:
         return [node.op_type for node in onnx.load(str(bundle[0] / f"onnx/model_{name}.onnx")).graph.node]
 
-    # XLNet: query, key, value, position, output as Einsum, and the feed-forward block's two; ModernBERT: QKV, output
-    # and the feed-forward block's two; two layers each.
-    expected = 2 * (7 if bundle[1].architecture == "xlnet" else 4)
+    # XLNet: query, key, value, position, output as Einsum, and the feed-forward block's two; ELECTRA: query, key,
+    # value, output and the feed-forward block's two; two layers each. ELECTRA also widens its embeddings.
+    expected = 2 * 7 if bundle[1].architecture == "xlnet" else 2 * 6 + 1
     assert operators("int8").count("MatMulIntegerToFloat") == expected
     assert "MatMulIntegerToFloat" not in operators("fp32")
 
@@ -140,7 +142,7 @@ def test_every_pooling_mode_equals_sentence_transformers(pooling: Pooling, tmp_p
 def test_dense_and_several_poolings_equal_sentence_transformers(tmp_path: Path) -> None:
     torch.manual_seed(1)
     dense = [Dense(96, 24, activation_function=torch.nn.Tanh())]
-    folder = write_checkpoint(tmp_path / "model", "modernbert", pooling=["cls", "mean"], dense=dense, layers=1)
+    folder = write_checkpoint(tmp_path / "model", "electra", pooling=["cls", "mean"], dense=dense, layers=1)
     manifest = export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Precision.FP32])
     assert manifest.dimensions == 24
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, show_progress_bar=False)
@@ -173,7 +175,7 @@ def test_encoder_traces_on_first_use(folder: Path, tmp_path: Path, monkeypatch: 
 
 def test_auto_on_cuda_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
-    name = str(write_checkpoint(tmp_path / "model", "modernbert", layers=1))
+    name = str(write_checkpoint(tmp_path / "model", "electra", layers=1))
 
     def select(precision: str) -> SelectedVariant[EncoderBundle]:
         return select_encoder_variant(name, Device("cuda"), precision, report=lambda message: None)
@@ -243,18 +245,18 @@ def edit(path: Path, **settings: Any) -> None:
 
 
 def test_unknown_architecture_fingerprint_covers_every_setting(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model", "modernbert", layers=1)
+    folder = write_checkpoint(tmp_path / "model", "electra", layers=1)
     before = read_sentence_model(folder).fingerprint
-    edit(
-        folder / "config.json", transformers_version="9", attention_dropout=0.5, architectures=["ModernBertForMaskedLM"]
-    )
+    edit(folder / "config.json", transformers_version="9", attention_dropout=0.5, architectures=["ElectraForMaskedLM"])
     assert read_sentence_model(folder).fingerprint == before
-    edit(folder / "config.json", local_attention=16)
+    edit(folder / "config.json", embedding_size=16)
     assert read_sentence_model(folder).fingerprint != before
 
 
 def test_built_architectures_have_known_settings() -> None:
     assert set(ARCHITECTURES) == KNOWN_ARCHITECTURES
+    assert CONFIGS.keys() == ARCHITECTURES.keys()
+    assert ROTARY_CONFIGS.keys() == ROTARY_ARCHITECTURES.keys()
 
 
 @pytest.mark.parametrize(

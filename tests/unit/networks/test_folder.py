@@ -17,7 +17,7 @@ from es_sbert.errors import BundleInvalid
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.open_task import open_initial_model
 from es_sbert.training.recipe import DenseSpec, ModelSpec
-from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_checkpoint
 
 TEXTS = ["A man plays a guitar.", "The committee has not yet decided.", "", "word " * 80, "naïve café 北京"]
 
@@ -28,7 +28,7 @@ def both(folder: Path, ours: np.ndarray) -> float:
     return float(np.abs(theirs - ours).max())
 
 
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *UNFUSED_ARCHITECTURES])
 def test_vectors_equal_sentence_transformers(tmp_path: Path, architecture: str) -> None:
     folder = write_checkpoint(tmp_path / "model", architecture)
     encoder = open_siamese_encoder(folder)

@@ -29,7 +29,7 @@ from es_sbert.training.recipe import DataSpec, ModelKind, ModelSpec, StageSpec, 
 from es_sbert.training.trainer import TaskTrainer
 from es_sbert.training.training_errors import LossCheck
 from es_sbert.training.training_examples import Examples
-from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint
+from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_checkpoint
 from tests.unit.training.device_reads import CardWaits, DeviceReads, StepReads
 from tests.unit.training.support import recipe, write_model, write_recipe
 
@@ -98,7 +98,7 @@ def test_poly_encoder_does_not_read_from_the_device(model: Path, objective: str)
 @pytest.mark.parametrize(
     ("architecture", "pooling"),
     [
-        *((name, "mean") for name in (*ARCHITECTURES, *TRACED_ARCHITECTURES)),
+        *((name, "mean") for name in (*ARCHITECTURES, *UNFUSED_ARCHITECTURES)),
         # Pooling sees a mask, not the network that made it.
         ("bert", "lasttoken"),
         ("xlnet", "lasttoken"),

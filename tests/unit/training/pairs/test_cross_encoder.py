@@ -27,7 +27,7 @@ from es_sbert.training.objective_settings import (
 from es_sbert.training.open_task import open_cross_encoder_task
 from es_sbert.training.pair_tasks import CrossEncoderTask
 from es_sbert.training.recipe import DenseSpec, ModelKind, ModelSpec
-from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES, write_checkpoint, write_cross_encoder
+from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_checkpoint, write_cross_encoder
 from tests.unit.training.pairs.support import FIRST, SCORES, SECOND, examples, losses
 
 NLI = SoftmaxSpec(kind="softmax", classes=("contradiction", "entailment", "neutral"))
@@ -96,7 +96,7 @@ def test_training_lowers_the_loss(base: Path, objective: ObjectiveSpec, labels: 
     assert seen[-1] < 0.8 * seen[0]  # soft labels leave an entropy of 0.34
 
 
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *TRACED_ARCHITECTURES])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *UNFUSED_ARCHITECTURES])
 def test_saved_scores_equal_sentence_transformers(tmp_path: Path, architecture: str) -> None:
     task = open_task(write_checkpoint(tmp_path / "base", architecture), max_tokens=20)
     task.save(tmp_path / "saved", name="toy")

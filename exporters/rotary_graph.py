@@ -1,0 +1,217 @@
+"""Build the ONNX graph of a sentence encoder with rotary positions from its weights.
+
+Shapes in comments: B texts in the batch, S tokens of the longest, T = S · B tokens with padding, D hidden, H query
+heads, K key heads, d coordinates of a head. A hidden state is (T, D), the first tokens of all texts in front, then the
+second tokens, …: products need no shapes, int8 scales are by token, and attention takes heads out of that order by
+strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+
+from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.encoder.batching import round_up
+from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, GraphBuilder
+from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
+from es_sbert.exporters.rotary_weights import BlockNorms, GatedFeedForward, RotaryAttention, RotaryWeights
+from es_sbert.exporters.sentence_graph import PADDED_INPUTS, LayerWriter
+from es_sbert.exporters.transformer_weights import Floats, HiddenActivation, LinearWeights, NormWeights
+
+# Added to scores that do not count. Finite also where padding and a window add it twice, so that a row of nothing but
+# padding gives no NaN.
+_MASK_VALUE = -1e30
+
+
+def build_rotary_graph(model: SentenceModel, weights: RotaryWeights, precision: Precision) -> onnx.ModelProto:
+    """Build a graph with the inputs and the output of a padded `build_sentence_graph`.
+
+    Args:
+        model: The model.
+        weights: Of its transformer.
+        precision: fp32 or int8.
+    """
+    graph = GraphBuilder()
+    builder = _RotaryGraph(LayerWriter(graph, int8=precision is Precision.INT8), weights, round_up(model.longest_input))
+    vectors = builder.token_vectors()
+    graph.rename(add_sentence_vector(graph, model, padded_token_vectors(graph, vectors)), "sentence_embedding")
+    return graph.model(model.name, PADDED_INPUTS, [("sentence_embedding", FLOAT, ("batch", model.dimensions))])
+
+
+class _Rotation(NamedTuple):
+    """Names of the cosines and sines of the angles by position, (S, 1, d / 2)."""
+
+    cosine: str
+    sine: str
+
+
+class _RotaryGraph:
+    """Writes one transformer to a graph.
+
+    Args:
+        writer: Where nodes go.
+        weights: The transformer.
+        max_tokens: Largest S.
+    """
+
+    def __init__(self, writer: LayerWriter, weights: RotaryWeights, max_tokens: int) -> None:
+        self._writer = writer
+        self._graph = graph = writer.graph
+        self._weights = weights
+        self._texts = graph.add("Shape", "input_ids", start=0, end=1)
+        self._tokens = graph.add("Shape", "input_ids", start=1, end=2)
+        size, heads = weights.head_size, weights.heads
+        self._by_head = graph.add("Concat", self._tokens, graph.integers(-1, size), axis=0)
+        self._square = graph.add("Concat", self._texts, graph.integers(heads), self._tokens, self._tokens, axis=0)
+        self._flat = graph.add("Concat", graph.integers(-1), self._tokens, self._tokens, axis=0)
+        attentions = [layer.attention for layer in weights.layers]
+        self._masks = self._add_masks({attention.window for attention in attentions})
+        self._rotations = self._add_rotations(
+            {attention.frequencies.tobytes(): attention.frequencies for attention in attentions}, max_tokens
+        )
+
+    def token_vectors(self) -> str:
+        """The hidden state after the last layer, (B, S, D)."""
+        graph, weights = self._graph, self._weights
+        table = weights.words * np.float32(weights.embedding_scale)
+        table = table if weights.token_type is None else table + weights.token_type
+        ids = graph.add("Transpose", "input_ids", perm=[1, 0])
+        rows = graph.add("Gather", self._writer.weight("embeddings.words", table), ids)  # (S, B, D)
+        x = graph.add("Reshape", rows, graph.integers(-1, weights.hidden))
+        x = self._norm(x, "embeddings.norm", weights.embedding_norm)
+        for number, layer in enumerate(weights.layers):
+            name = f"layer_{number}"
+            x = self._add_block(x, f"{name}.attention", layer.attention, layer.attention_norms)
+            x = self._add_block(x, f"{name}.feed_forward", layer.feed_forward, layer.feed_forward_norms)
+        x = self._norm(x, "final_norm", weights.final_norm)
+        by_token = graph.add("Concat", self._tokens, self._texts, graph.integers(weights.hidden), axis=0)
+        return graph.add("Transpose", graph.add("Reshape", x, by_token), perm=[1, 0, 2])
+
+    def _add_block(self, x: str, name: str, block: RotaryAttention | GatedFeedForward, norms: BlockNorms) -> str:
+        """A block with its residual and its norms, (T, D) → (T, D)."""
+        y = self._norm(x, f"{name}.before", norms.before)
+        y = self._attend(y, name, block) if isinstance(block, RotaryAttention) else self._feed_forward(y, name, block)
+        y = self._norm(y, f"{name}.after_block", norms.output)
+        return self._norm(self._graph.add("Add", x, y), f"{name}.after", norms.after)
+
+    def _norm(self, x: str, name: str, norm: NormWeights | None) -> str:
+        return x if norm is None else self._writer.norm(x, name, norm)
+
+    def _add_masks(self, windows: set[int | None]) -> Mapping[int | None, str]:
+        """What is added to attention's scores, for each window: (B, 1, 1 or S, S)."""
+        graph = self._graph
+        keep = graph.add("Cast", "attention_mask", to=FLOAT)
+        masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
+        padding = graph.add("Unsqueeze", masked, graph.integers(1, 2))
+        if not self._weights.is_causal and windows == {None}:
+            return {None: padding}
+        place = graph.add("Range", graph.integer(0), graph.add("Squeeze", self._tokens), graph.integer(1))  # (S,)
+        distance = graph.add("Sub", place, graph.add("Unsqueeze", place, graph.integers(1)))  # (S, S): key - query
+        return {window: self._add_mask(padding, distance, window) for window in sorted(windows, key=str)}
+
+    def _add_mask(self, padding: str, distance: str, window: int | None) -> str:
+        graph = self._graph
+        hidden: list[str] = []
+        if window is not None:
+            hidden.append(graph.add("Less", distance, graph.integer(-window)))
+        if self._weights.is_causal:
+            hidden.append(graph.add("Greater", distance, graph.integer(0)))
+        elif window is not None:
+            hidden.append(graph.add("Greater", distance, graph.integer(window)))
+        if not hidden:
+            return padding
+        either = hidden[0] if len(hidden) == 1 else graph.add("Or", *hidden)
+        return graph.add(
+            "Add", padding, graph.add("Mul", graph.add("Cast", either, to=FLOAT), graph.scalar(_MASK_VALUE))
+        )
+
+    def _add_rotations(self, frequencies: Mapping[bytes, Floats], max_tokens: int) -> dict[bytes, _Rotation]:
+        """The rotation for each list of frequencies, by its bytes."""
+        graph, rotations = self._graph, {}
+        for number, (key, each) in enumerate(frequencies.items()):
+            # In float32, as the libraries compute angles: at far positions their rounding shows.
+            angles = np.arange(max_tokens, dtype=np.float32)[:, None] * each  # (max_tokens, d / 2)
+            names = []
+            for kind, values in (("cosine", np.cos(angles)), ("sine", np.sin(angles))):
+                table = self._writer.weight(f"rotation_{number}.{kind}", values[:, None, :])
+                names.append(graph.add("Slice", table, graph.integers(0), self._tokens, graph.integers(0)))
+            rotations[key] = _Rotation(*names)
+        return rotations
+
+    def _attend(self, x: str, name: str, attention: RotaryAttention) -> str:
+        """Attention, (T, D) → (T, D)."""
+        graph, weights = self._graph, self._weights
+        # The scale of the scores goes into the weights of the queries, or of their norm.
+        scale = np.float32(weights.score_scale)
+        query, query_norm = attention.query, attention.query_norm
+        if query_norm is None:
+            query = LinearWeights(query.weight * scale, query.bias * scale)
+        else:
+            query_norm = replace(query_norm, weight=query_norm.weight * scale)
+        parts = self._joint_product(x, f"{name}.qkv", [query, attention.key, attention.value])
+        query_heads, key, value = (graph.add("Reshape", part, self._by_head) for part in parts)  # (S, B H or B K, d)
+        rotation = self._rotations[attention.frequencies.tobytes()]
+        query_heads = self._rotate(self._norm(query_heads, f"{name}.query_norm", query_norm), rotation)
+        key = self._rotate(self._norm(key, f"{name}.key_norm", attention.key_norm), rotation)
+        key, value = self._repeat_heads(key), self._repeat_heads(value)  # (S, B H, d)
+        scores = graph.add("FusedMatMul", query_heads, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
+        scores = graph.add("Add", graph.add("Reshape", scores, self._square), self._masks[attention.window])
+        shares = graph.add("Reshape", graph.add("Softmax", scores, axis=-1), self._flat)  # (B H, S, S)
+        mixed = graph.add("FusedMatMul", shares, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
+        rows = graph.add("Transpose", mixed, perm=[1, 0, 2])  # (S, B H, d)
+        flat = graph.add("Reshape", rows, graph.integers(-1, weights.heads * weights.head_size))
+        return self._product(flat, f"{name}.output", attention.output)
+
+    def _rotate(self, x: str, rotation: _Rotation) -> str:
+        """Turn each pair of coordinates i and i + d / 2: (S, …, d) → the same."""
+        graph = self._graph
+        first, second = graph.add_many("Split", x, outputs=2, axis=-1, num_outputs=2)
+        turned = [
+            graph.add("Sub", graph.add("Mul", first, rotation.cosine), graph.add("Mul", second, rotation.sine)),
+            graph.add("Add", graph.add("Mul", second, rotation.cosine), graph.add("Mul", first, rotation.sine)),
+        ]
+        return graph.add("Concat", *turned, axis=-1)
+
+    def _repeat_heads(self, x: str) -> str:
+        """Keys or values for each query head, (S, B K, d) → (S, B H, d)."""
+        graph, group = self._graph, self._weights.heads // self._weights.key_heads
+        if group == 1:
+            return x
+        repeated = graph.add("Expand", graph.add("Unsqueeze", x, graph.integers(2)), graph.integers(1, 1, group, 1))
+        return graph.add("Reshape", repeated, self._by_head)
+
+    def _feed_forward(self, x: str, name: str, block: GatedFeedForward) -> str:
+        """The gated block, (T, D) → (T, D)."""
+        gate, up = self._joint_product(x, f"{name}.gate_up", [block.gate, block.up])
+        inner = self._graph.add("Mul", self._activate(gate), up)
+        return self._product(inner, f"{name}.down", block.down)
+
+    def _activate(self, x: str) -> str:
+        graph = self._graph
+        match self._weights.activation:
+            case HiddenActivation.GELU:
+                # Where products are quantized, the approximation differs by less than they do.
+                return graph.add("FastGelu", x, domain=CONTRIB) if self._writer.int8 else graph.add("Gelu", x)
+            case HiddenActivation.GELU_TANH:
+                return graph.add("FastGelu", x, domain=CONTRIB)
+            case HiddenActivation.RELU:
+                return graph.add("Relu", x)
+            case HiddenActivation.SILU:
+                return graph.add("QuickGelu", x, domain=CONTRIB, alpha=1.0)
+
+    def _joint_product(self, x: str, name: str, parts: list[LinearWeights]) -> tuple[str, ...]:
+        """Several products of the same rows as one."""
+        joint = LinearWeights(
+            np.concatenate([part.weight for part in parts], axis=1), np.concatenate([part.bias for part in parts])
+        )
+        widths = self._graph.integers(*(part.weight.shape[1] for part in parts))
+        return self._graph.add_many("Split", self._product(x, name, joint), widths, outputs=len(parts), axis=-1)
+
+    def _product(self, x: str, name: str, linear: LinearWeights) -> str:
+        """x W + b; most of these products have no bias."""
+        return self._writer.product(x, name, linear) if linear.bias.any() else self._writer.multiply(x, name, linear)
