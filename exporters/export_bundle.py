@@ -166,7 +166,6 @@ def _complete_files(model: SentenceModel, folder: Path) -> None:
         pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
         write_json(folder / "1_Pooling/config.json", pooling)
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens})
-        (folder / "config_sentence_transformers.json").unlink(missing_ok=True)
     if not model.tokenizer_file.exists():
         write_json(folder / model.transformer / "tokenizer.json", model.tokenizer_json())
     if model.has_adapter:

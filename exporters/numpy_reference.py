@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.model_files import read_optional_json
-from es_sbert.bundle.sentence_model import PROMPT_NAMES, Activation, Pooling, PromptKind, SentenceModel
+from es_sbert.bundle.modules import Activation, Pooling
+from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.rotary_reference import rotary_hidden_states

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from es_sbert.bundle.sentence_model import Activation, Dense, Pooling, SentenceModel
+from es_sbert.bundle.modules import Activation, Dense, Pooling
+from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
 from es_sbert.exporters.transformer_weights import LinearWeights, read_dense
 

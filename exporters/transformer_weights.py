@@ -19,7 +19,8 @@ from es_sbert.bundle.adapter import merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
 from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
-from es_sbert.bundle.sentence_model import Dense, SentenceModel
+from es_sbert.bundle.modules import Dense
+from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
 Floats = NDArray[np.float32]

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
-from es_sbert.bundle.sentence_model import Pooling, PromptKind
+from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.batching import WINDOW, InputBuilder, Vectors, batch_limits, plan_batches, unique_rows
 from es_sbert.encoder.chunker import Chunker

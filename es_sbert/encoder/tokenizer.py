@@ -89,7 +89,7 @@ class SentenceTokenizer:
         size = model.transformer_config.get("vocab_size")
         rows = size if isinstance(size, int) else len(self._tokenizer.get_vocab())
         self._without_vector = {number: token.content for number, token in added.items() if number >= rows}
-        shortest = min(model.max_tokens, *model.max_tokens_by_kind.values(), model.max_tokens)
+        shortest = min([model.max_tokens, *model.max_tokens_by_kind.values()])
         if self._adds_special and shortest <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
             raise BundleInvalid(
                 f"{model.folder} reads {shortest} tokens, which its special tokens already fill",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from es_sbert.bundle.sentence_model import Pooling
+from es_sbert.bundle.modules import Pooling
 
 
 def pool(tokens: Tensor, mask: Tensor, modes: Sequence[Pooling]) -> Tensor:

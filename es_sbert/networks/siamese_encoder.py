@@ -24,16 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, write_json
-from es_sbert.bundle.sentence_model import (
-    ACTIVATION_CLASSES,
-    POOLING_MODE_FLAGS,
-    Dense,
-    Pooling,
-    PromptKind,
-    SentenceModel,
-    read_plain_transformer,
-    read_sentence_model,
-)
+from es_sbert.bundle.modules import ACTIVATION_CLASSES, POOLING_MODE_FLAGS, Dense, Pooling
+from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_plain_transformer, read_sentence_model
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Dense, Pooling
+from es_sbert.bundle.modules import Dense, Pooling
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.cross_encoder import CrossEncoder
 from es_sbert.networks.pair_scorer_folder import is_poly_encoder, read_poly_codes, start_cross_encoder

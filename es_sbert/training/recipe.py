@@ -15,7 +15,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from es_sbert.bundle.sentence_model import Activation, Pooling, Precision
+from es_sbert.bundle.modules import Activation, Pooling
+from es_sbert.bundle.sentence_model import Precision
 from es_sbert.errors import RecipeInvalid, error_summary
 from es_sbert.training.objective_settings import ObjectiveSpec, RecipeSettings, RegressionSpec
 

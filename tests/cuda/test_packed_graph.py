@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
+from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.batching import pack
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.sentence_graph import build_sentence_graph

@@ -10,7 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Activation, Dense, Pooling, read_sentence_model
+from es_sbert.bundle.modules import Activation, Dense, Pooling
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
 from tests.tiny import HIDDEN, POSITIONS, write_tiny_bert

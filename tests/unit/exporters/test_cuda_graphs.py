@@ -10,7 +10,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
+from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.encoder.batching import PADDING_ID_PROPERTY, PackedBatch, pack
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.numpy_reference import NumpyReference

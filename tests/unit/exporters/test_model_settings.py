@@ -25,7 +25,7 @@ from es_sbert.bundle.bundle import EncoderManifest
 from es_sbert.bundle.known_settings import SettingsTable
 from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.errors import ModelError, UnsupportedSetting
+from es_sbert.errors import ModelError, UnsupportedSetting, UsageError
 from es_sbert.exporters import export
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
@@ -151,7 +151,7 @@ def check(folder: Path) -> str:
     """`equal` or `refused`; an AssertionError for vectors that differ from sentence-transformers'."""
     try:
         ours = _our_vectors(folder)
-    except ModelError:
+    except (ModelError, UsageError):  # a UsageError: the vocabulary has a token that the model has no vector for
         return "refused"
     try:
         theirs = _their_vectors(folder)

@@ -24,7 +24,8 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from tokenizers import Tokenizer
 
-from es_sbert.bundle.sentence_model import ACTIVATION_CLASSES, read_sentence_model
+from es_sbert.bundle.modules import ACTIVATION_CLASSES
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.exporters import export

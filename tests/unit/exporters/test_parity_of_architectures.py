@@ -12,7 +12,8 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert.bundle.sentence_model import Pooling, Precision, SentenceModel, read_sentence_model
+from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.export_bundle import choose_graph_source, export_bundle

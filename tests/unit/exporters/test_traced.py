@@ -19,7 +19,8 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from es_sbert.bundle.bundle import EncoderBundle, EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.fingerprint import KNOWN_ARCHITECTURES
 from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
-from es_sbert.bundle.sentence_model import Pooling, Precision, read_sentence_model
+from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.bundle.transformer_settings import max_input_tokens
 from es_sbert.encoder.batching import pad
 from es_sbert.encoder.device import Device

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
-from es_sbert.bundle.sentence_model import Activation, Pooling, read_sentence_model
+from es_sbert.bundle.modules import Activation, Pooling
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.errors import BundleInvalid
 from es_sbert.networks.siamese_encoder import open_siamese_encoder, save_siamese_encoder
 from es_sbert.training.open_task import open_initial_model

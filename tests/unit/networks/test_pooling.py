@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from es_sbert.bundle.sentence_model import Pooling
+from es_sbert.bundle.modules import Pooling
 from es_sbert.networks.pooling import pool
 
 # Two texts of two and three tokens, vectors of width 2; the padded place holds what must not count.

@@ -1,0 +1,50 @@
+"""Read a StaticEmbedding: a table of token vectors, whose mean is the vector of a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from es_sbert.bundle.fingerprint import hash_tensors
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_json
+from es_sbert.bundle.modules import InputModule, Pooling
+from es_sbert.bundle.transformer_settings import check_truncation
+from es_sbert.errors import BundleInvalid
+
+# As long as a text may be for a StaticEmbedding that does not cut.
+_NO_LIMIT_OF_TOKENS = 1_000_000
+
+
+def read_static_embedding(folder: Path, place: str) -> InputModule:
+    """Read the StaticEmbedding in a folder of a model folder, also in model2vec's form.
+
+    Raises:
+        BundleInvalid: a file is missing or broken, or there is no table of token vectors.
+        UnsupportedArchitecture: texts lose their beginning when they are cut.
+    """
+    path = folder / place
+    tokenizer = read_json(path / "tokenizer.json")
+    files = find_weight_files(path)
+    shapes = {key: entry["shape"] for file in files for key, entry in read_header(file).items()}
+    table = shapes.get("embedding.weight") or shapes.get("embeddings")
+    if table is None or len(table) != 2:
+        raise BundleInvalid(f"the weights in {path} have no table of token vectors (embedding.weight)", COPY_AGAIN)
+    check_truncation(path, {}, tokenizer)
+    return InputModule(
+        settings={
+            "architecture": "static",
+            "transformer_config": {"vocab_size": _static_rows(shapes, table)},
+            "pooling": (Pooling.MEAN,),
+            # The library cuts by the tokenizer's own setting only.
+            "max_tokens": int((tokenizer.get("truncation") or {}).get("max_length") or _NO_LIMIT_OF_TOKENS),
+            "adds_special_tokens": False,
+        },
+        width=table[1],
+        tokenizer=tokenizer,
+        weights_hash=hash_tensors(files),
+        fingerprint_fields=("architecture", "adds_special_tokens"),
+    )
+
+
+def _static_rows(shapes: dict[str, list[int]], table: list[int]) -> int:
+    """Number of tokens that have a vector: model2vec may map several tokens to one row."""
+    return shapes["mapping"][0] if "mapping" in shapes else table[0]
