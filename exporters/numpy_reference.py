@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.model_files import read_optional_json
-from es_sbert.bundle.modules import Activation, Pooling
+from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, Pooling, VectorModule
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
@@ -32,8 +32,8 @@ from es_sbert.exporters.transformer_weights import (
     NormWeights,
     StaticWeights,
     TransformerWeights,
-    read_dense,
 )
+from es_sbert.exporters.vector_modules import RRELU_SLOPE, read_dense, read_layer_norm
 
 ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
 
@@ -147,7 +147,8 @@ class NumpyReference:
         self._transformer = transformer
         self._observe = observe
         self._tokenize = SentenceTokenizer(model)
-        self._dense = [(read_dense(model, layer), layer.activation) for layer in model.dense]
+        self._token_modules = [_vector_function(model, module) for module in model.token_modules]
+        self._modules = [_vector_function(model, module) for module in model.modules]
 
     def encode(self, texts: Sequence[str], kind: PromptKind | None = None) -> Floats:
         """Sentence vectors, *shape* ``(texts, dimensions)``, in the order of the texts."""
@@ -171,11 +172,11 @@ class NumpyReference:
                 row[: len(hidden)] = hidden
         else:
             x = self._hidden_states(weights, ids, mask)
+        for function in self._token_modules:
+            x = function(x)
         vector = np.concatenate([_pool_tokens(mode, x, mask) for mode in self._model.pooling], axis=1)
-        for linear, activation in self._dense:
-            vector = _DENSE_ACTIVATIONS[activation](_apply(linear, vector))
-        if self._model.normalize:
-            vector = vector / np.maximum(np.linalg.norm(vector, axis=1, keepdims=True), 1e-12)
+        for function in self._modules:
+            vector = function(vector)
         return vector
 
     def _hidden_states(
@@ -273,6 +274,10 @@ def _silu(x: Floats) -> Floats:
     return y
 
 
+def _softplus(x: Floats) -> Floats:
+    return np.logaddexp(np.float32(0), x)
+
+
 _ACTIVATIONS: dict[HiddenActivation, Callable[[Floats], Floats]] = {
     HiddenActivation.GELU: _gelu,
     HiddenActivation.GELU_TANH: _gelu_tanh,
@@ -288,15 +293,44 @@ _DENSE_ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {
     Activation.GELU: _gelu,
     Activation.SILU: _silu,
     Activation.SIGMOID: lambda x: np.reciprocal(1 + np.exp(-x)),
-    Activation.MISH: lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    Activation.MISH: lambda x: x * np.tanh(_softplus(x)),
     Activation.ELU: lambda x: np.where(x > 0, x, np.expm1(x)),
     Activation.SELU: lambda x: np.float32(_SELU_SCALE) * np.where(x > 0, x, np.float32(_SELU_ALPHA) * np.expm1(x)),
     Activation.LEAKY_RELU: lambda x: np.where(x > 0, x, np.float32(0.01) * x),
-    Activation.SOFTPLUS: lambda x: np.log1p(np.exp(x)),
+    Activation.SOFTPLUS: _softplus,
     Activation.SOFTSIGN: lambda x: np.divide(x, 1 + np.abs(x), dtype=np.float32),
     Activation.HARD_SWISH: lambda x: np.multiply(x, _relu6(x + 3) / 6, dtype=np.float32),
     Activation.RELU6: _relu6,
+    Activation.CELU: lambda x: np.where(x > 0, x, np.expm1(x)),
+    Activation.RRELU: lambda x: np.where(x > 0, x, np.float32(RRELU_SLOPE) * x),
+    Activation.HARD_TANH: lambda x: np.clip(x, np.float32(-1), np.float32(1)),
+    Activation.HARD_SIGMOID: lambda x: np.divide(_relu6(x + 3), 6, dtype=np.float32),
+    Activation.HARD_SHRINK: lambda x: np.where(np.abs(x) > 0.5, x, np.float32(0)),
+    Activation.SOFT_SHRINK: lambda x: np.copysign(_relu(np.abs(x) - np.float32(0.5)), x),
+    Activation.TANH_SHRINK: lambda x: np.subtract(x, np.tanh(x)),
+    Activation.LOG_SIGMOID: lambda x: -_softplus(-x),
 }
+
+
+def _vector_function(model: SentenceModel, module: VectorModule) -> Callable[[Floats], Floats]:
+    """A module that makes a vector of a vector: (…, width) → (…, its width)."""
+    match module:
+        case Dense():
+            weights = read_dense(model, module)
+            residual = weights.residual
+
+            def apply_dense(x: Floats) -> Floats:
+                y = _DENSE_ACTIVATIONS[module.activation](_apply(weights.linear, x))
+                if not module.residual:
+                    return y
+                return y + (x if residual is None else x @ residual)
+
+            return apply_dense
+        case LayerNorm():
+            norm = read_layer_norm(model, module)
+            return lambda x: _norm(norm, x)
+        case Normalize():
+            return lambda x: x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(1e-12))
 
 
 def _pool_tokens(mode: Pooling, x: Floats, mask: NDArray[np.int64]) -> Floats:

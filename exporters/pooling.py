@@ -1,7 +1,6 @@
 """Pool token vectors into the sentence vector as ONNX nodes, always in float32.
 
-Follows sentence-transformers' Pooling, Dense and Normalize modules, for padding on the right. Shapes in comments as in
-`sentence_graph`.
+Follows sentence-transformers' Pooling module, for padding on the right. Shapes in comments as in `sentence_graph`.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from es_sbert.bundle.modules import Activation, Dense, Pooling
+from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
-from es_sbert.exporters.transformer_weights import LinearWeights, read_dense
+from es_sbert.exporters.vector_modules import add_modules
 
 _MIN_COUNT = 1e-9  # sentence-transformers' guard against texts without tokens
-_MIN_NORM = 1e-12  # torch's guard against the zero vector
 
 
 @dataclass(frozen=True)
@@ -60,21 +58,23 @@ def packed_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
 
 
 def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> str:
-    """Pool token vectors, apply the Dense modules, normalize.
+    """Apply the modules before the pooling to the vectors of tokens, pool them, apply the modules after it.
 
     Returns:
         Value of shape (B, dimensions), float32.
     """
+    if model.token_modules:
+        tokens = _apply_to_tokens(graph, model, tokens)
     pooled = [_add_pooling(graph, mode, tokens) for mode in model.pooling]  # each (B, D)
     vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", *pooled, axis=1)
-    for layer in model.dense:
-        vector = _add_dense(graph, vector, layer, read_dense(model, layer))
-    if model.normalize:
-        # Not by ReduceL2, for which onnxruntime's CUDA provider would need cuDNN.
-        squares = graph.add("ReduceSum", graph.add("Mul", vector, vector), graph.integers(1), keepdims=1)  # (B, 1)
-        length = graph.add("Max", graph.add("Sqrt", squares), graph.scalar(_MIN_NORM))
-        vector = graph.add("Div", vector, length)
-    return vector
+    return add_modules(graph, vector, model, model.modules)
+
+
+def _apply_to_tokens(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> TokenVectors:
+    """The vectors of tokens after the modules that come before the pooling."""
+    padded = cache(lambda: add_modules(graph, tokens.padded(), model, model.token_modules))
+    first = cache(lambda: add_modules(graph, tokens.first(), model, model.token_modules))
+    return TokenVectors(padded, first, tokens.mask)
 
 
 def _add_pooling(graph: GraphBuilder, mode: Pooling, tokens: TokenVectors) -> str:
@@ -120,38 +120,3 @@ def _weight_sum(graph: GraphBuilder, weights: str) -> str:
     """Sum of the weights of a text, never 0: (B, S) → (B, 1)."""
     total = graph.add("ReduceSum", weights, graph.integers(1), keepdims=1)
     return graph.add("Max", total, graph.scalar(_MIN_COUNT))
-
-
-def _add_dense(graph: GraphBuilder, vector: str, layer: Dense, linear: LinearWeights) -> str:
-    """(B, in_features) → (B, out_features)."""
-    weight = graph.constant(f"{layer.folder}.weight", linear.weight)
-    vector = graph.add("Gemm", vector, weight, graph.constant(f"{layer.folder}.bias", linear.bias))
-    match layer.activation:
-        case Activation.IDENTITY:
-            return vector
-        case Activation.TANH:
-            return graph.add("Tanh", vector)
-        case Activation.RELU:
-            return graph.add("Relu", vector)
-        case Activation.GELU:
-            return graph.add("Gelu", vector, approximate="none")
-        case Activation.SILU:
-            return graph.add("Mul", vector, graph.add("Sigmoid", vector))
-        case Activation.SIGMOID:
-            return graph.add("Sigmoid", vector)
-        case Activation.MISH:
-            return graph.add("Mul", vector, graph.add("Tanh", graph.add("Softplus", vector)))
-        case Activation.ELU:
-            return graph.add("Elu", vector)
-        case Activation.SELU:
-            return graph.add("Selu", vector)
-        case Activation.LEAKY_RELU:
-            return graph.add("LeakyRelu", vector, alpha=0.01)
-        case Activation.SOFTPLUS:
-            return graph.add("Softplus", vector)
-        case Activation.SOFTSIGN:
-            return graph.add("Softsign", vector)
-        case Activation.HARD_SWISH:
-            return graph.add("Mul", vector, graph.add("HardSigmoid", vector, alpha=1 / 6, beta=0.5))
-        case Activation.RELU6:
-            return graph.add("Clip", vector, graph.scalar(0.0), graph.scalar(6.0))

@@ -19,7 +19,6 @@ from es_sbert.bundle.adapter import merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import UNSUPPORTED_CONFIG_KEYS
 from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_tensor
-from es_sbert.bundle.modules import Dense
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
@@ -228,12 +227,6 @@ class ModuleWeights:
         old = f"{self._prefix}{name}.gamma" in self._places
         weight, bias = ("gamma", "beta") if old else ("weight", "bias")
         return NormWeights(self.get(f"{name}.{weight}", (size,)), self.get(f"{name}.{bias}", (size,)), epsilon)
-
-
-def read_dense(model: SentenceModel, layer: Dense) -> LinearWeights:
-    """The weights of a Dense module."""
-    tensors = ModuleWeights(model.folder / layer.folder)
-    return tensors.linear("linear", layer.in_features, layer.out_features, bias=layer.bias)
 
 
 _WORDS = "embeddings.word_embeddings.weight"

@@ -160,15 +160,15 @@ POOLING = SettingsTable(
 )  # fmt: skip
 
 DENSE = SettingsTable(
-    applied=frozenset(
-        {"in_features", "out_features", "bias", "activation_function", "module_input_name", "use_residual"}
-    ),
-    neutral={"module_output_name": ("sentence_embedding", None)},
-)
+    applied=frozenset({
+        "in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name",
+        "use_residual",
+    }),
+)  # fmt: skip
 
-NORMALIZE = SettingsTable(
-    neutral={"module_input_name": ("sentence_embedding",), "module_output_name": ("sentence_embedding", None)}
-)
+LAYER_NORM = SettingsTable(applied=frozenset({"dimension"}))
+
+NORMALIZE = SettingsTable(applied=frozenset({"module_input_name", "module_output_name"}))
 
 # Settings in config.json that no network computes with: labels, training, generation, loading, bookkeeping.
 _HARMLESS_CONFIG = frozenset({

@@ -13,24 +13,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import BaseModel
+from pydantic import BaseModel, computed_field
 
 from es_sbert.bundle.adapter import Adapter, find_base_folder, merge_weights, read_adapter
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.known_settings import CONFIG_SENTENCE_TRANSFORMERS, check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json
+from es_sbert.bundle.module_list import plain_modules, plain_pooling, read_modules
 from es_sbert.bundle.modules import (
     STATIC,
     Dense,
+    Feature,
     InputModule,
+    Normalize,
     Pooling,
-    check_dimensions,
-    plain_modules,
-    plain_pooling,
-    read_dense_and_normalize,
-    read_modules,
-    read_pooling,
+    VectorModule,
 )
+from es_sbert.bundle.sentence_vector import read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
 from es_sbert.bundle.transformer_settings import (
@@ -76,8 +75,8 @@ class SentenceModel(BaseModel, frozen=True):
             `static` for a StaticEmbedding, a table of token vectors without a network.
         transformer_config: The transformer's config.json.
         pooling: Pooling modes; several are concatenated in this order.
-        dense: Dense modules after pooling, in order.
-        normalize: Whether vectors are scaled to unit length at the end.
+        token_modules: Modules between the transformer and the pooling, applied to the vector of each token.
+        modules: Modules after pooling, in order.
         max_tokens: Longest input in tokens, special tokens included; longer ones are cut.
         max_tokens_by_kind: The same for queries or documents, where the model has another limit for them.
         dimensions: Length of a sentence vector.
@@ -104,8 +103,8 @@ class SentenceModel(BaseModel, frozen=True):
     architecture: str
     transformer_config: dict[str, Any]
     pooling: tuple[Pooling, ...]
-    dense: tuple[Dense, ...] = ()
-    normalize: bool = False
+    token_modules: tuple[VectorModule, ...] = ()
+    modules: tuple[VectorModule, ...] = ()
     max_tokens: int
     max_tokens_by_kind: dict[PromptKind, int] = {}
     dimensions: int
@@ -121,6 +120,26 @@ class SentenceModel(BaseModel, frozen=True):
     earlier_fingerprint: str = ""
     ignored_settings: tuple[str, ...] = ()
     fingerprint: str = ""
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy has no decorated properties
+    @property
+    def normalize(self) -> bool:
+        """Whether vectors are scaled to unit length at the end."""
+        return self.modules[-1:] == (Normalize(),)
+
+    @property
+    def dense(self) -> tuple[Dense, ...]:
+        """The Dense modules after pooling, in order."""
+        return tuple(module for module in self.modules if isinstance(module, Dense))
+
+    @property
+    def has_plain_modules(self) -> bool:
+        """Whether its modules are Dense ones without a residual after pooling, and Normalize at the end or none."""
+        last = (Normalize(),) if self.normalize else ()
+        return not self.token_modules and self.modules == (
+            *(layer for layer in self.dense if not layer.residual),
+            *last,
+        )
 
     @property
     def transformer_folder(self) -> Path:
@@ -188,28 +207,27 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     ignored = tuple(sorted({*ignored, *accepted}))
     is_plain = not (folder / "modules.json").exists()
     modules = plain_modules(folder) if is_plain else read_modules(folder, ignored)
-    if modules[0][0] == STATIC:
-        first, rest = read_static_embedding(folder, modules[0][1]), modules[1:]
+    kind, place = modules[0]
+    if kind == STATIC:
+        first = read_static_embedding(folder, place)
     else:
-        first, rest = _read_transformer(folder, modules, ignored, is_plain=is_plain), modules[2:]
-    dense, normalize = read_dense_and_normalize(folder, rest, ignored)
-    dimensions = check_dimensions(folder, first.width, dense)
+        first = _read_transformer(folder, place, ignored, is_plain=is_plain)
+    vector = first.output if is_plain else read_sentence_vector(folder, modules[1:], first.output, ignored)
     prompts, default_prompt = (
         ({}, None) if is_plain else _read_prompts(folder / "config_sentence_transformers.json", ignored)
     )
-    weights = [first.weights_hash, *(hash_tensors(find_weight_files(folder / layer.folder)) for layer in dense)]
+    folders = [module.folder for module in vector.token_modules + vector.modules if not isinstance(module, Normalize)]
+    weights = [first.weights_hash, *(hash_tensors(find_weight_files(folder / each)) for each in folders)]
     try:
         model = SentenceModel(
             folder=folder,
             name=name or folder.resolve().name,
-            transformer=modules[0][1],
-            dense=dense,
-            normalize=normalize,
-            dimensions=dimensions,
+            transformer=place,
             prompts=prompts,
             default_prompt=default_prompt,
             ignored_settings=ignored,
             **first.settings,
+            **vector.settings,
         )
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
@@ -218,9 +236,9 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
 
 def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dict[str, str]:
     """The fingerprint of a model, and that of earlier releases if they misread it."""
-    common = {"pooling", "dense", "normalize", "max_tokens", "prompts", "default_prompt"}
+    common = {"pooling", "normalize", "max_tokens", "prompts", "default_prompt"}
     settings = model.model_dump(mode="json", include={*common, *first.fingerprint_fields})
-    settings |= _fingerprint_revisions(model) | first.fingerprint_settings
+    settings |= _describe_modules(model) | _fingerprint_revisions(model) | first.fingerprint_settings
     made = {"fingerprint": compute_fingerprint(weights, first.tokenizer, settings)}
     if settings.keys() & _ONCE_MISREAD:
         earlier = {key: value for key, value in settings.items() if key not in _ONCE_MISREAD}
@@ -228,11 +246,24 @@ def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dic
     return made
 
 
-def _read_transformer(
-    folder: Path, modules: list[tuple[str, str]], ignored: Collection[str], *, is_plain: bool
-) -> InputModule:
-    """The Transformer and the Pooling, the first two modules."""
-    place, pooling_folder = folder / modules[0][1], modules[1][1]
+def _describe_modules(model: SentenceModel) -> dict[str, Any]:
+    """The modules of a model for its fingerprint.
+
+    Those of a model that earlier releases read too are only Dense modules and a last Normalize.
+    """
+    settings: dict[str, Any] = {
+        "dense": [layer.model_dump(mode="json", exclude_defaults=True) for layer in model.dense]
+    }
+    if not model.has_plain_modules:
+        for key in ("token_modules", "modules"):
+            modules = getattr(model, key)
+            settings[key] = [[type(each).__name__, each.model_dump(mode="json")] for each in modules]
+    return settings
+
+
+def _read_transformer(folder: Path, transformer: str, ignored: Collection[str], *, is_plain: bool) -> InputModule:
+    """The Transformer in a folder of a model folder."""
+    place = folder / transformer
     # Like sentence-transformers, read its own files only if modules.json exists.
     sbert = read_sentence_bert_config(place, ignored, is_plain=is_plain)
     adapter = read_adapter(place, ignored)
@@ -240,7 +271,6 @@ def _read_transformer(
     config = read_transformer_config(
         place if base is None or (place / "config.json").exists() else base, sbert, ignored
     )
-    pooling, width = plain_pooling(folder, config) if is_plain else read_pooling(folder / pooling_folder, ignored)
     tokenizer_settings = read_tokenizer_settings(place, sbert, ignored)
     if config.get("model_type") in ("bert", "distilbert") and tokenizer_settings.get("padding_side") == "left":
         raise UnsupportedSetting(
@@ -259,7 +289,6 @@ def _read_transformer(
             "base_folder": None if base == place else base,
             "architecture": str(config.get("model_type", "unknown")),
             "transformer_config": config,
-            "pooling": pooling,
             "max_tokens": max_tokens,
             "max_tokens_by_kind": by_kind,
             "lowercase": sbert.get("do_lower_case", False),
@@ -269,7 +298,7 @@ def _read_transformer(
             "tokenizer_arguments": sbert["processor_kwargs"],
             "uses_token_types": resolved.uses_token_types,
         },
-        width=width * len(pooling),
+        output=plain_pooling(folder, config) if is_plain else Feature(width=None),
         tokenizer=tokenizer,
         weights_hash=hash_tensors(files, None if adapter is None else merge_weights(base or place, adapter)),
         fingerprint_fields=("lowercase",),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from es_sbert.bundle.fingerprint import hash_tensors
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_json
-from es_sbert.bundle.modules import InputModule, Pooling
+from es_sbert.bundle.modules import Feature, InputModule, Pooling
 from es_sbert.bundle.transformer_settings import check_truncation
 from es_sbert.errors import BundleInvalid
 
@@ -33,12 +33,11 @@ def read_static_embedding(folder: Path, place: str) -> InputModule:
         settings={
             "architecture": "static",
             "transformer_config": {"vocab_size": _static_rows(shapes, table)},
-            "pooling": (Pooling.MEAN,),
             # The library cuts by the tokenizer's own setting only.
             "max_tokens": int((tokenizer.get("truncation") or {}).get("max_length") or _NO_LIMIT_OF_TOKENS),
             "adds_special_tokens": False,
         },
-        width=table[1],
+        output=Feature(table[1], pooling=(Pooling.MEAN,)),
         tokenizer=tokenizer,
         weights_hash=hash_tensors(files),
         fingerprint_fields=("architecture", "adds_special_tokens"),

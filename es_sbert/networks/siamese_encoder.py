@@ -273,6 +273,13 @@ def open_siamese_encoder(
             raise UnsupportedArchitecture(
                 f"{name} is a StaticEmbedding, which has no transformer to train", "Choose a transformer as the base."
             )
+        if not model.has_plain_modules:
+            kinds = [type(module).__name__ for module in (*model.token_modules, *model.modules)]
+            raise UnsupportedArchitecture(
+                f"{name} has the modules {', '.join(kinds)}, in an order or with settings that es-sbert does not train",
+                "Choose a base with Dense modules after the pooling, or none, and Normalize at the end; or train this "
+                "one with sentence-transformers.",
+            )
     else:
         model = read_plain_transformer(folder, name, pooling)
     transformer = load_transformer(model)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.modules import Dense, Pooling
+from es_sbert.bundle.modules import Dense, Normalize, Pooling
 from es_sbert.errors import RecipeInvalid
 from es_sbert.networks.cross_encoder import CrossEncoder
 from es_sbert.networks.pair_scorer_folder import is_poly_encoder, read_poly_codes, start_cross_encoder
@@ -218,11 +218,11 @@ def open_initial_model(folder: Path, spec: ModelSpec) -> SiameseEncoder:
             activation=spec.dense.activation,
         )
         dense = [DenseLayer(settings)]
+    normalize = model.normalize if spec.normalize is None else spec.normalize
     changed = model.model_copy(
         update={
             "pooling": pooling,
-            "dense": tuple(layer.settings for layer in dense),
-            "normalize": model.normalize if spec.normalize is None else spec.normalize,
+            "modules": (*(layer.settings for layer in dense), *((Normalize(),) if normalize else ())),
             "max_tokens": min(spec.max_tokens or model.max_tokens, model.max_tokens),
             "dimensions": dense[-1].settings.out_features if dense else width * len(pooling),
             "prompts": {**model.prompts, **spec.prompts},

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid
@@ -53,6 +55,22 @@ def test_fingerprint_of_a_model_that_was_read_exactly_is_kept(
     tmp_path: Path, arguments: dict[str, Any], changes: dict[str, dict[str, Any]], fingerprint: str
 ) -> None:
     assert read_sentence_model(_write(tmp_path / "model", arguments, changes)).fingerprint == fingerprint
+
+
+@pytest.mark.parametrize(
+    ("normalize", "fingerprint"),
+    [(True, "871bf3cba0bf8ce160f015fdfd59160c"), (False, "bcda1bf5b26f743ca05ae772bf9417bf")],
+)
+def test_fingerprint_of_a_model_with_a_dense_module_is_kept(tmp_path: Path, normalize: bool, fingerprint: str) -> None:
+    folder = write_tiny_bert(tmp_path / "model", normalize=normalize)
+    dense = {"in_features": 16, "out_features": 8, "bias": True}
+    write_json(folder / "2_Dense/config.json", {**dense, "activation_function": "torch.nn.modules.activation.Tanh"})
+    tensors = {"linear.weight": np.ones((8, 16), np.float32), "linear.bias": np.ones(8, np.float32)}
+    save_file(tensors, folder / "2_Dense/model.safetensors")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.insert(2, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"})
+    write_json(folder / "modules.json", modules)
+    assert read_sentence_model(folder).fingerprint == fingerprint
 
 
 # What release 0.1.0 read otherwise than sentence-transformers, or not at all.

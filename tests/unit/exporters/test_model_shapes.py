@@ -15,16 +15,11 @@ from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
-    Dropout,
-    LayerNorm,
     Normalize,
-    Pooling,
     StaticEmbedding,
-    Transformer,
 )
 from tokenizers import Tokenizer
 
-from es_sbert.bundle.modules import ACTIVATION_CLASSES
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
@@ -104,39 +99,6 @@ def test_folder_that_lost_its_modules_is_not_pooled(tmp_path: Path) -> None:
         shutil.move(folder / kept, plain / kept)
         with pytest.raises(BundleInvalid, match=rf"no modules\.json but {re.escape(kept)}"):
             read_sentence_model(plain)
-
-
-@pytest.mark.parametrize("name", ACTIVATION_CLASSES)
-def test_activation_of_a_dense_module(tmp_path: Path, name: str) -> None:
-    torch.manual_seed(0)
-    dense = [Dense(48, 24, activation_function=getattr(torch.nn, name)())]
-    folder = write_checkpoint(tmp_path / "model", layers=1, dense=dense, normalize=False)
-    _same(_our_vectors(folder), _their_vectors(folder))
-
-
-def _with_modules(folder: Path, *modules: torch.nn.Module) -> Path:
-    base = write_checkpoint(folder.with_name("base"), layers=1)
-    first: list[torch.nn.Module] = [Transformer(str(base)), Pooling(48)]
-    SentenceTransformer(modules=[*first, *modules], device="cpu").save(str(folder))
-    return folder
-
-
-def test_dropout_does_nothing(tmp_path: Path) -> None:
-    check(_with_modules(tmp_path / "model", Dropout(0.5), Dense(48, 24), Dropout(0.1), Normalize()), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("modules", "named"),
-    [
-        ([LayerNorm(48)], "LayerNorm"),
-        ([Normalize(), Dense(48, 24)], "Dense module after Normalize"),
-        ([Dense(48, 24, activation_function=torch.nn.PReLU())], "PReLU"),
-        ([Dense(48, 48, use_residual=True)], "not a plain Dense layer"),
-    ],
-)
-def test_other_modules_are_refused_by_name(tmp_path: Path, modules: list[torch.nn.Module], named: str) -> None:
-    with pytest.raises(UnsupportedArchitecture, match=named):
-        read_sentence_model(_with_modules(tmp_path / "model", *modules))
 
 
 def _static_tokenizer() -> Tokenizer:

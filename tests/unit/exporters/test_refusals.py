@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -109,20 +108,3 @@ def test_quantized_weights_are_rejected(weights: tuple[Path, dict[str, Any]]) ->
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(BundleInvalid, match="of type I8"):
         read_transformer_weights(read_sentence_model(folder))
-
-
-def test_dense_weights_without_bias_are_rejected(tmp_path: Path) -> None:
-    from sentence_transformers.sentence_transformer.modules import Dense
-
-    from es_sbert.bundle.sentence_model import Precision
-    from es_sbert.exporters.sentence_graph import build_sentence_graph
-
-    folder = write_checkpoint(tmp_path / "model", dense=[Dense(48, 8, bias=False)], layers=1)
-    (place,) = [
-        entry["path"] for entry in json.loads((folder / "modules.json").read_text()) if "Dense" in entry["path"]
-    ]
-    config = json.loads((folder / place / "config.json").read_text())
-    (folder / place / "config.json").write_text(json.dumps({**config, "bias": True}))
-    model = read_sentence_model(folder)
-    with pytest.raises(BundleInvalid, match=r"lack the tensor linear\.bias"):
-        build_sentence_graph(model, read_transformer_weights(model), Precision.FP32)

@@ -1,0 +1,97 @@
+"""Which modules a model folder has: those in modules.json, or those that sentence-transformers gives a transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from es_sbert.bundle.known_settings import MODULE_ENTRY, check_settings
+from es_sbert.bundle.model_files import COPY_AGAIN, read_module_entries, read_optional_json
+from es_sbert.bundle.modules import STATIC, Feature, Pooling
+from es_sbert.bundle.transformer_settings import SENTENCE_BERT_CONFIG_FILES, hidden_width
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+
+# Of a sentence-transformers folder, besides modules.json.
+_SENTENCE_TRANSFORMERS_FILES = (
+    "es_sbert.json", "config_sentence_transformers.json", "1_Pooling", *SENTENCE_BERT_CONFIG_FILES,
+)  # fmt: skip
+
+
+def plain_modules(folder: Path) -> list[tuple[str, str]]:
+    """The modules of a transformers folder: only the Transformer; see `plain_pooling`.
+
+    Raises:
+        BundleInvalid: it is none, or a sentence-transformers folder that has lost its modules.json.
+    """
+    lost = [name for name in _SENTENCE_TRANSFORMERS_FILES if (folder / name).exists()]
+    if lost or not (folder / "config.json").exists():
+        what = f"but {lost[0]}" if lost else "and no config.json"
+        raise BundleInvalid(
+            f"{folder} has no modules.json {what}: it does not say how token vectors become a sentence vector",
+            "Copy the folder again, or give another one (SentenceTransformer(...).save writes one).",
+        )
+    return [("Transformer", "")]
+
+
+def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
+    """The sentence vector that sentence-transformers makes by a transformers folder."""
+    names = config.get("architectures") or [""]
+    if str(names[0]).endswith("ForSequenceClassification"):
+        raise BundleInvalid(
+            f"{folder} is a cross-encoder ({names[0]}), which has no sentence vectors",
+            f"Export it as a reranker: es-sbert export {folder} -o RERANKER.",
+        )
+    if config.get("model_type") == "model2vec":
+        raise UnsupportedArchitecture(
+            f"{folder} is a folder of model2vec without modules.json",
+            "Save it with one: SentenceTransformer(modules=[StaticEmbedding.from_model2vec(MODEL)]).save(FOLDER).",
+        )
+    templates = (folder / "chat_template.jinja", folder / "chat_template.json")
+    if read_optional_json(folder / "tokenizer_config.json").get("chat_template") or any(
+        template.exists() for template in templates
+    ):
+        raise UnsupportedSetting(
+            f"{folder} has no modules.json and a chat template, with which sentence-transformers makes a message of "
+            "each text",
+            "Save it with a pooling: SentenceTransformer(modules=[Transformer(...), Pooling(...)]).save(folder).",
+        )
+    is_causal = str(names[0]).endswith("ForCausalLM") and config.get("is_causal", True)
+    return Feature(hidden_width(folder, config), pooling=(Pooling.LASTTOKEN if is_causal else Pooling.MEAN,))
+
+
+def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]]:
+    """(class name, folder) of each module in modules.json; the first is a Transformer or a StaticEmbedding.
+
+    Dropout is left out, which does nothing outside training.
+
+    Raises:
+        BundleInvalid: the file is broken, or names a folder outside the model's.
+        UnsupportedArchitecture: a module that is not one of sentence-transformers, or another one at the beginning.
+        UnsupportedSetting: an entry has a setting that es-sbert does not apply.
+    """
+    path = folder / "modules.json"
+    entries = read_module_entries(folder)
+    for entry in entries:
+        check_settings(path, entry, MODULE_ENTRY, ignored)
+    foreign = [str(entry["type"]) for entry in entries if not str(entry["type"]).startswith("sentence_transformers.")]
+    if foreign:
+        raise UnsupportedArchitecture(
+            f"{path} has a module of the class {foreign[0]}, which is not one of sentence-transformers",
+            "es-sbert runs no code that comes with a model; choose one with modules of sentence-transformers.",
+        )
+    names = [entry["name"] for entry in entries if "name" in entry]
+    if len(set(map(str, names))) < len(names):
+        raise BundleInvalid(f"{path} gives two modules the same name", COPY_AGAIN)
+    modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    modules = [(kind, place) for kind, place in modules if kind != "Dropout"]
+    for _, place in modules:
+        if Path(place).is_absolute() or ".." in Path(place).parts:
+            raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")
+    if not modules or modules[0][0] not in ("Transformer", STATIC):
+        raise UnsupportedArchitecture(
+            f"{path} lists {', '.join(kind for kind, _ in modules) or 'no module'}; es-sbert reads models that begin "
+            f"with a Transformer or a {STATIC}",
+            "Choose a model of that shape.",
+        )
+    return modules

@@ -1,0 +1,219 @@
+"""Read how the modules of a folder make the vector of a text: pooling, and the modules before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from es_sbert.bundle.known_settings import DENSE, LAYER_NORM, NORMALIZE, POOLING, check_settings
+from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_json, read_optional_json
+from es_sbert.bundle.modules import (
+    ACTIVATION_CLASSES,
+    POOLING_MODE_FLAGS,
+    Dense,
+    Feature,
+    LayerNorm,
+    Normalize,
+    Pooling,
+)
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+
+TOKEN_EMBEDDINGS, SENTENCE_EMBEDDING = "token_embeddings", "sentence_embedding"
+
+
+_DENSE_REMEDY = f"es-sbert reads Dense layers with {', '.join(ACTIVATION_CLASSES)}; choose a model of that shape."
+
+
+def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Feature:
+    """What a Pooling module makes of the vectors of tokens.
+
+    Raises:
+        BundleInvalid: its config.json is missing or broken, or names no pooling mode.
+        UnsupportedArchitecture: a pooling mode that es-sbert does not have.
+    """
+    config = read_json(folder / "config.json")
+    check_settings(folder / "config.json", config, POOLING, ignored)
+    modes: Any = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for key, mode in POOLING_MODE_FLAGS.items() if config.get(key)]
+    elif isinstance(modes, str):
+        modes = [modes]
+    unknown = [mode for mode in modes if mode not in set(Pooling)] if isinstance(modes, list) else []
+    if unknown:
+        raise UnsupportedArchitecture(
+            f"{folder / 'config.json'} pools by {', '.join(map(str, unknown))}",
+            f"es-sbert pools by {', '.join(Pooling)}; choose a model that does.",
+        )
+    try:
+        pooling = tuple(Pooling(mode) for mode in modes)
+        width = int(config.get("embedding_dimension") or config["word_embedding_dimension"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise BundleInvalid(f"{folder / 'config.json'}: {error}", COPY_AGAIN) from error
+    if not pooling:
+        raise BundleInvalid(f"{folder / 'config.json'} names no pooling mode", "Set pooling_mode, e.g. to mean.")
+    if not config.get("include_prompt", True):
+        raise UnsupportedArchitecture(
+            f"{folder / 'config.json'} leaves prompt tokens out of pooling (include_prompt: false)",
+            "es-sbert pools over the whole input; choose a model that does.",
+        )
+    # sentence-transformers pools vectors of any width: what a Dense module before it makes is not in these settings.
+    return replace(tokens, pooling=pooling, width=(tokens.width or width) * len(pooling))
+
+
+def read_sentence_vector(
+    folder: Path, modules: list[tuple[str, str]], output: Feature, ignored: Collection[str]
+) -> Feature:
+    """The sentence vector of a model, by the modules that it comes from.
+
+    Args:
+        folder: The model folder.
+        modules: (class name, folder) of the modules after the first one.
+        output: What the first one makes.
+        ignored: Unknown settings to accept.
+
+    Raises:
+        BundleInvalid: a file is missing or broken, dimensions contradict each other, or no module makes a sentence
+            vector.
+        UnsupportedArchitecture: a module that es-sbert does not have.
+        UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
+    """
+    features = {TOKEN_EMBEDDINGS if output.pooling is None else SENTENCE_EMBEDDING: output}
+    for kind, place in modules:
+        match kind:
+            case "Pooling":
+                tokens = _take(folder, kind, features, TOKEN_EMBEDDINGS)
+                features[SENTENCE_EMBEDDING] = read_pooling(folder / place, tokens, ignored)
+            case "Dense":
+                _apply_dense(folder, place, features, ignored)
+            case "LayerNorm":
+                vector = _take(folder, kind, features, SENTENCE_EMBEDDING)
+                layer_norm = _read_layer_norm(folder, place, ignored)
+                _check_width(folder / place, layer_norm.dimension, vector.width)
+                features[SENTENCE_EMBEDDING] = vector.apply(layer_norm, layer_norm.dimension)
+            case "Normalize":
+                source, target = _read_normalize(folder, place, ignored)
+                # It does nothing to what is not there.
+                if source in features:
+                    features[target] = features[source].apply(Normalize(), features[source].width)
+            case _:
+                raise UnsupportedArchitecture(
+                    f"{folder / 'modules.json'} has a {kind} module",
+                    "es-sbert reads Pooling, Dense, LayerNorm and Normalize after the first module; choose a model of "
+                    "that shape.",
+                )
+    made = features.get(SENTENCE_EMBEDDING)
+    if made is None or made.pooling is None or made.width is None:
+        raise BundleInvalid(
+            f"{folder / 'modules.json'} has no module that makes one vector of the vectors of tokens",
+            "Give the model a Pooling: SentenceTransformer(modules=[Transformer(...), Pooling(...)]).save(folder).",
+        )
+    return made
+
+
+def _take(folder: Path, kind: str, features: dict[str, Feature], name: str) -> Feature:
+    """The value that a module reads.
+
+    Raises:
+        BundleInvalid: no module before it makes one of that name, or Pooling would get the vector of a text.
+    """
+    found = features.get(name)
+    if found is None or (kind == "Pooling" and found.pooling is not None):
+        what = "which no module before it makes" if found is None else "which is a vector of the text there"
+        raise BundleInvalid(
+            f"{folder / 'modules.json'} has a {kind} module of {name}, {what}",
+            "Save the model with its modules in an order that sentence-transformers runs.",
+        )
+    return found
+
+
+def _read_normalize(folder: Path, place: str, ignored: Collection[str]) -> tuple[str, str]:
+    """The names of what a Normalize module reads and writes."""
+    # Releases before 5.5 write no settings, and often no folder.
+    path = folder / place / "config.json"
+    config = read_optional_json(path) if place else {}
+    check_settings(path, config, NORMALIZE, ignored)
+    return _names(path, config)
+
+
+def _names(path: Path, config: dict[str, Any]) -> tuple[str, str]:
+    """The names of what a module reads and writes (`module_input_name`, `module_output_name`)."""
+    source = config.get("module_input_name", SENTENCE_EMBEDDING)
+    target = config.get("module_output_name")
+    target = source if target is None else target
+    if not isinstance(source, str) or not isinstance(target, str):
+        raise BundleInvalid(
+            f"{path} has a setting of the wrong type: module_input_name and module_output_name are names", COPY_AGAIN
+        )
+    return source, target
+
+
+def _read_layer_norm(folder: Path, place: str, ignored: Collection[str]) -> LayerNorm:
+    path = folder / place / "config.json"
+    config = read_json(path)
+    check_settings(path, config, LAYER_NORM, ignored)
+    try:
+        layer = LayerNorm(folder=place, dimension=config["dimension"])
+    except (KeyError, ValueError) as error:
+        raise BundleInvalid(f"{path}: {error}", COPY_AGAIN) from error
+    _check_tensors(folder / place, {"norm.weight": [layer.dimension], "norm.bias": [layer.dimension]})
+    return layer
+
+
+def _apply_dense(folder: Path, place: str, features: dict[str, Feature], ignored: Collection[str]) -> None:
+    path = folder / place / "config.json"
+    config = read_json(path)
+    check_settings(path, config, DENSE, ignored)
+    source, target = _names(path, config)
+    vector = _take(folder, "Dense", features, source)
+    layer = _read_dense(path, place, config)
+    _check_width(folder / place, layer.in_features, vector.width)
+    shapes = {"linear.weight": [layer.out_features, layer.in_features]}
+    if layer.bias:
+        shapes["linear.bias"] = [layer.out_features]
+    if layer.residual and layer.in_features != layer.out_features:
+        shapes["residual.weight"] = [layer.out_features, layer.in_features]
+    _check_tensors(folder / place, shapes)
+    features[target] = vector.apply(layer, layer.out_features)
+
+
+def _read_dense(path: Path, place: str, config: dict[str, Any]) -> Dense:
+    # sentence-transformers' own default is Tanh; what it cannot open, a null, means no activation to others.
+    stated = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    stated = "torch.nn.modules.linear.Identity" if stated is None else str(stated)
+    if not stated.startswith("torch."):
+        raise UnsupportedArchitecture(
+            f"{path} uses the activation {stated!r}, for which sentence-transformers takes Tanh",
+            "Name a class of torch, such as torch.nn.modules.activation.ReLU.",
+        )
+    activation = stated.rpartition(".")[2]
+    if activation not in ACTIVATION_CLASSES:
+        raise UnsupportedArchitecture(f"{path} uses the activation {activation}", _DENSE_REMEDY)
+    residual = config.get("use_residual", False)
+    if not isinstance(residual, bool):
+        raise BundleInvalid(f"{path} has a setting of the wrong type: use_residual is {residual!r}", COPY_AGAIN)
+    try:
+        return Dense(
+            folder=place,
+            in_features=config["in_features"],
+            out_features=config["out_features"],
+            bias=config.get("bias", True),
+            activation=ACTIVATION_CLASSES[activation],
+            residual=residual,
+        )
+    except (KeyError, ValueError) as error:
+        raise BundleInvalid(f"{path}: {error}", COPY_AGAIN) from error
+
+
+def _check_width(path: Path, expected: int, width: int | None) -> None:
+    if width is not None and width != expected:
+        raise BundleInvalid(f"{path} takes {expected} values and gets {width}", COPY_AGAIN)
+
+
+def _check_tensors(path: Path, expected: dict[str, list[int]]) -> None:
+    """Compare the tensors of a module with what its settings say."""
+    headers = [read_header(file) for file in find_weight_files(path)]
+    shapes = {name: list(entry["shape"]) for header in headers for name, entry in header.items()}
+    if shapes != expected:
+        raise BundleInvalid(f"the weights in {path} are {shapes}, its config.json says {expected}", COPY_AGAIN)

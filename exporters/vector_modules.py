@@ -1,0 +1,141 @@
+"""Dense, LayerNorm and Normalize modules as ONNX nodes, always in float32, and their weights.
+
+A module takes vectors of one text each, (B, D), or of one token each, (B, S, D); shapes in comments are (…, D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, VectorModule
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
+from es_sbert.exporters.transformer_weights import Floats, LinearWeights, ModuleWeights, NormWeights
+
+_MIN_NORM = 1e-12  # torch's guard against the zero vector
+_NORM_EPSILON = 1e-5  # torch's default, which the module does not change
+
+# Slope of torch's RReLU outside training: the middle of the range that it is drawn from.
+RRELU_SLOPE = (1 / 8 + 1 / 3) / 2
+
+
+@dataclass(frozen=True)
+class DenseWeights:
+    """The weights of a Dense module.
+
+    Attributes:
+        linear: Its product.
+        residual: *Shape:* ``(in_features, out_features)``: what the input is multiplied by before it is added; None if
+            it is added unchanged, or not at all.
+    """
+
+    linear: LinearWeights
+    residual: Floats | None
+
+
+def read_dense(model: SentenceModel, layer: Dense) -> DenseWeights:
+    """The weights of a Dense module.
+
+    Raises:
+        BundleInvalid: a tensor is missing, of another shape or not of a floating-point type.
+    """
+    tensors = ModuleWeights(model.folder / layer.folder)
+    linear = tensors.linear("linear", layer.in_features, layer.out_features, bias=layer.bias)
+    if not layer.residual or layer.in_features == layer.out_features:
+        return DenseWeights(linear, None)
+    return DenseWeights(linear, tensors.get("residual.weight", (layer.out_features, layer.in_features)).T)
+
+
+def read_layer_norm(model: SentenceModel, layer: LayerNorm) -> NormWeights:
+    """The weights of a LayerNorm module.
+
+    Raises:
+        BundleInvalid: as `read_dense`.
+    """
+    return ModuleWeights(model.folder / layer.folder).norm("norm", layer.dimension, _NORM_EPSILON)
+
+
+def add_modules(graph: GraphBuilder, vector: str, model: SentenceModel, modules: Sequence[VectorModule]) -> str:
+    """Apply modules in their order: (…, D) → (…, D of the last)."""
+    for module in modules:
+        match module:
+            case Dense():
+                vector = _add_dense(graph, vector, module, read_dense(model, module))
+            case LayerNorm():
+                weights = read_layer_norm(model, module)
+                names = [graph.constant(f"{module.folder}.{key}", getattr(weights, key)) for key in ("weight", "bias")]
+                vector = graph.add("LayerNormalization", vector, *names, axis=-1, epsilon=weights.epsilon)
+            case Normalize():
+                vector = _add_normalize(graph, vector)
+    return vector
+
+
+def _add_normalize(graph: GraphBuilder, vector: str) -> str:
+    # Not by ReduceL2, for which onnxruntime's CUDA provider would need cuDNN.
+    squares = graph.add("ReduceSum", graph.add("Mul", vector, vector), graph.integers(-1), keepdims=1)  # (…, 1)
+    length = graph.add("Max", graph.add("Sqrt", squares), graph.scalar(_MIN_NORM))
+    return graph.add("Div", vector, length)
+
+
+def _add_dense(graph: GraphBuilder, vector: str, layer: Dense, weights: DenseWeights) -> str:
+    """(…, in_features) → (…, out_features)."""
+    weight = graph.constant(f"{layer.folder}.weight", weights.linear.weight)
+    product = graph.add("MatMul", vector, weight)
+    product = graph.add("Add", product, graph.constant(f"{layer.folder}.bias", weights.linear.bias))
+    output = _add_activation(graph, product, layer.activation)
+    if not layer.residual:
+        return output
+    if weights.residual is not None:
+        vector = graph.add("MatMul", vector, graph.constant(f"{layer.folder}.residual", weights.residual))
+    return graph.add("Add", output, vector)
+
+
+def _add_activation(graph: GraphBuilder, x: str, activation: Activation) -> str:
+    """The activation of each value of x."""
+    match activation:
+        case Activation.IDENTITY:
+            return x
+        case Activation.TANH:
+            return graph.add("Tanh", x)
+        case Activation.RELU:
+            return graph.add("Relu", x)
+        case Activation.GELU:
+            return graph.add("Gelu", x, approximate="none")
+        case Activation.SILU:
+            return graph.add("Mul", x, graph.add("Sigmoid", x))
+        case Activation.SIGMOID:
+            return graph.add("Sigmoid", x)
+        case Activation.MISH:
+            return graph.add("Mul", x, graph.add("Tanh", graph.add("Softplus", x)))
+        case Activation.ELU | Activation.CELU:  # the same for torch's default alpha, 1
+            return graph.add("Elu", x)
+        case Activation.SELU:
+            return graph.add("Selu", x)
+        case Activation.LEAKY_RELU:
+            return graph.add("LeakyRelu", x, alpha=0.01)
+        case Activation.RRELU:
+            return graph.add("LeakyRelu", x, alpha=RRELU_SLOPE)
+        case Activation.SOFTPLUS:
+            return graph.add("Softplus", x)
+        case Activation.LOG_SIGMOID:
+            return graph.add("Neg", graph.add("Softplus", graph.add("Neg", x)))
+        case Activation.SOFTSIGN:
+            return graph.add("Softsign", x)
+        case Activation.HARD_SIGMOID:
+            return graph.add("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+        case Activation.HARD_SWISH:
+            return graph.add("Mul", x, graph.add("HardSigmoid", x, alpha=1 / 6, beta=0.5))
+        case Activation.RELU6:
+            return graph.add("Clip", x, graph.scalar(0.0), graph.scalar(6.0))
+        case Activation.HARD_TANH:
+            return graph.add("Clip", x, graph.scalar(-1.0), graph.scalar(1.0))
+        case Activation.TANH_SHRINK:
+            return graph.add("Sub", x, graph.add("Tanh", x))
+        case Activation.HARD_SHRINK:
+            is_kept = graph.add("Greater", graph.add("Abs", x), graph.scalar(0.5))
+            return graph.add("Mul", x, graph.add("Cast", is_kept, to=FLOAT))
+        case Activation.SOFT_SHRINK:
+            above = graph.add("Relu", graph.add("Sub", x, graph.scalar(0.5)))
+            below = graph.add("Relu", graph.add("Sub", graph.add("Neg", x), graph.scalar(0.5)))
+            return graph.add("Sub", above, below)

@@ -1,0 +1,238 @@
+"""Modules around the pooling, in any order that sentence-transformers runs: its vectors, or a refusal by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Dropout,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    StaticEmbedding,
+    Transformer,
+)
+
+from es_sbert.bundle.modules import ACTIVATION_CLASSES
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+from es_sbert.exporters import export
+from es_sbert.exporters.numpy_reference import NumpyReference
+from es_sbert.exporters.parity import row_cosines
+from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+from es_sbert.networks.siamese_encoder import open_siamese_encoder
+from tests.tiny import tiny_tokenizer
+from tests.unit.checkpoints import write_checkpoint
+
+TEXTS = ["", "a", "The CAT sleeps", "  leading space", "naïve café", "[MASK] and <mask> spelled out", "yes " * 60]
+TOKENS = "token_embeddings"
+RELU = torch.nn.ReLU
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("models") / "base", layers=1)
+
+
+def save(base: Path, folder: Path, *modules: torch.nn.Module) -> Path:
+    """A folder of these modules after a Transformer, with random weights in all of them."""
+    network = SentenceTransformer(modules=[Transformer(str(base)), *modules], device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for module in modules:
+            for parameter in module.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    network.save(str(folder))
+    return folder
+
+
+def their_vectors(folder: Path) -> Floats:
+    return np.asarray(SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().encode(TEXTS))
+
+
+def our_vectors(folder: Path, precision: str = "fp32") -> Floats:
+    with Encoder(folder, device="cpu", precision=precision) as encoder:
+        return encoder.encode(TEXTS)
+
+
+def assert_same(vectors: Floats, expected: Floats, cosine: float = 0.99999) -> None:
+    assert vectors.shape == expected.shape
+    assert row_cosines(vectors, expected).min() > cosine
+
+
+def check(folder: Path, bundle: Path) -> None:
+    """The numpy pass, graphs of both precisions, and the bundle, which both libraries open."""
+    expected, model = their_vectors(folder), read_sentence_model(folder)
+    assert_same(NumpyReference(model, read_transformer_weights(model)).encode(TEXTS), expected)
+    manifest = export(folder, bundle, ["fp32", "int8"], force=True)
+    assert manifest.fingerprint == model.fingerprint
+    assert_same(our_vectors(bundle), expected)
+    assert_same(our_vectors(bundle, "int8"), expected, 0.95)
+    assert_same(their_vectors(bundle), expected)
+
+
+SHAPES: dict[str, Sequence[torch.nn.Module]] = {
+    "layer norm": [Pooling(48), LayerNorm(48)],
+    "layer norm and all others": [Pooling(48), LayerNorm(48), Dense(48, 24), LayerNorm(24), Dropout(0.5), Normalize()],
+    "dense after normalize": [Pooling(48), Normalize(), Dense(48, 24)],
+    "normalize between dense": [Pooling(48), Dense(48, 32), Normalize(), Normalize(), Dense(32, 24), Normalize()],
+    "dropout": [Pooling(48), Dropout(0.5), Dense(48, 24), Dropout(0.1), Normalize()],
+    "residual": [Pooling(48), Dense(48, 48, use_residual=True), Normalize()],
+    "residual of another width": [Pooling(48), Dense(48, 24, activation_function=RELU(), use_residual=True)],
+    "dense of tokens": [Dense(48, 24, bias=False, module_input_name=TOKENS), Pooling(24, "mean"), Normalize()],
+    "dense of tokens, cls and max": [Dense(48, 24, module_input_name=TOKENS), Pooling(24, ("cls", "max"))],
+    "normalized tokens": [Normalize(TOKENS), Dense(48, 48, module_input_name=TOKENS, use_residual=True), Pooling(48)],
+    # The pooling takes vectors of any width: its setting is not used.
+    "pooling of another width": [Dense(48, 24, module_input_name=TOKENS), Pooling(48, ("mean", "lasttoken"))],
+    "other names": [
+        Pooling(48),
+        Dense(48, 24, module_output_name="other"),
+        Dense(48, 16, module_output_name="unused"),
+        Normalize("other"),
+        Normalize("missing"),
+        Dense(24, 12, module_input_name="other", module_output_name="sentence_embedding"),
+    ],
+    "pooled twice": [Pooling(48, "cls"), Dense(48, 24), Dense(48, 32, module_input_name=TOKENS), Pooling(32, "max")],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_modules_give_the_vectors_of_sentence_transformers(base: Path, tmp_path: Path, shape: str) -> None:
+    check(save(base, tmp_path / "model", *SHAPES[shape]), tmp_path / "bundle")
+
+
+def test_modules_after_a_static_embedding(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    static = StaticEmbedding(tiny_tokenizer(), embedding_dim=24)
+    modules = [static, Normalize(), LayerNorm(24), Dense(24, 24, use_residual=True)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "model"))
+    texts = ["a", "the cat sleeps", "a man plays guitar"]
+    expected = np.asarray(SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(texts))
+    for precision in ("fp32", "int8"):
+        with Encoder(tmp_path / "model", device="cpu", precision=precision) as encoder:
+            assert_same(encoder.encode(texts), expected)
+
+
+@pytest.mark.parametrize("name", ACTIVATION_CLASSES)
+def test_activation_of_a_dense_module(base: Path, tmp_path: Path, name: str) -> None:
+    """Of every value of a wide range, that of torch: one row of the product is one value."""
+    layer = Dense(48, 24, activation_function=getattr(torch.nn, name)())
+    with torch.no_grad():
+        layer.linear.weight.mul_(20)
+    folder = save(base, tmp_path / "model", Pooling(48), layer)
+    expected, model = their_vectors(folder), read_sentence_model(folder)
+    np.testing.assert_allclose(our_vectors(folder), expected, rtol=1e-4, atol=2e-5)
+    reference = NumpyReference(model, read_transformer_weights(model)).encode(TEXTS)
+    np.testing.assert_allclose(reference, expected, rtol=1e-4, atol=2e-5)
+
+
+# Classes of torch that take no arguments, and are no activation of each value: with weights, or of several values.
+OTHER_ACTIVATIONS = ("PReLU", "Softmax", "Softmax2d", "LogSoftmax", "Softmin", "GLU", "Flatten")
+
+
+@pytest.mark.parametrize("name", OTHER_ACTIVATIONS)
+def test_other_activation_is_refused_by_name(base: Path, tmp_path: Path, name: str) -> None:
+    layer = Dense(48, 24, activation_function=getattr(torch.nn, name)())
+    with pytest.raises(UnsupportedArchitecture, match=f"the activation {name}") as raised:
+        read_sentence_model(save(base, tmp_path / "model", Pooling(48), layer))
+    assert "Hardtanh" in raised.value.remedy
+
+
+def test_every_activation_of_torch_is_known() -> None:
+    classes = {name for name in torch.nn.modules.activation.__all__ if name not in ("MultiheadAttention", "Threshold")}
+    assert classes - {*ACTIVATION_CLASSES, *OTHER_ACTIVATIONS} == set()
+
+
+def edit(path: Path, **settings: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+def test_bad_layer_norm_is_refused(base: Path, tmp_path: Path) -> None:
+    folder = save(base, tmp_path / "model", Pooling(48), LayerNorm(48))
+    module = folder / "2_LayerNorm"
+    edit(module / "config.json", eps=1e-3)
+    with pytest.raises(UnsupportedSetting, match="eps"):
+        read_sentence_model(folder)
+    for settings, message in (
+        ({"dimension": 47}, "its config"),
+        ({"dimension": None}, "dimension"),
+        ({}, "dimension"),
+    ):
+        (module / "config.json").write_text(json.dumps(settings))
+        with pytest.raises(BundleInvalid, match=message):
+            read_sentence_model(folder)
+    (module / "config.json").write_text('{"dimension": 48}')
+    (module / "model.safetensors").unlink()
+    with pytest.raises(BundleInvalid, match=r"no model\.safetensors"):
+        read_sentence_model(folder)
+    (module / "config.json").unlink()
+    with pytest.raises(BundleInvalid, match=r"config\.json is missing"):
+        read_sentence_model(folder)
+
+
+def test_layer_norm_of_another_width_is_refused(base: Path, tmp_path: Path) -> None:
+    folder = save(base, tmp_path / "model", Pooling(48), LayerNorm(24))
+    with pytest.raises(BundleInvalid, match="takes 24 values and gets 48"):
+        read_sentence_model(folder)
+
+
+@pytest.mark.parametrize("missing", ["linear.bias", "linear.weight", "residual.weight"])
+def test_dense_without_one_of_its_tensors_is_refused(base: Path, tmp_path: Path, missing: str) -> None:
+    folder = save(base, tmp_path / "model", Pooling(48), Dense(48, 24, use_residual=True))
+    tensors = load_file(folder / "2_Dense/model.safetensors")
+    del tensors[missing]
+    save_file(tensors, folder / "2_Dense/model.safetensors")
+    with pytest.raises(BundleInvalid, match=r"its config\.json says"):
+        read_sentence_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ([Dense(48, 24)], "no module before it makes"),
+        ([Dense(48, 24, module_input_name=TOKENS)], "no module that makes one vector"),
+        ([Dense(48, 24, module_input_name=TOKENS, module_output_name="sentence_embedding")], "no module that makes"),
+        ([Pooling(48), Dense(48, 24, module_output_name=TOKENS), Pooling(24)], "is a vector of the text there"),
+        ([Pooling(48), Dense(48, 24, module_input_name="missing")], "of missing, which no module before it makes"),
+    ],
+)
+def test_order_that_cannot_run_is_refused(
+    base: Path, tmp_path: Path, modules: list[torch.nn.Module], message: str
+) -> None:
+    with pytest.raises(BundleInvalid, match=message):
+        read_sentence_model(save(base, tmp_path / "model", *modules))
+
+
+def test_models_of_other_modules_have_other_fingerprints(base: Path, tmp_path: Path) -> None:
+    shapes = [
+        [Pooling(48), Dense(48, 48)],
+        [Pooling(48), Dense(48, 48, use_residual=True)],
+        [Dense(48, 48, module_input_name=TOKENS), Pooling(48)],
+        [Pooling(48), Normalize(), Dense(48, 48)],
+        [Pooling(48), Dense(48, 48), Normalize()],
+    ]
+    folders = [save(base, tmp_path / str(number), *shape) for number, shape in enumerate(shapes)]
+    assert len({read_sentence_model(folder).fingerprint for folder in folders}) == len(shapes)
+
+
+@pytest.mark.parametrize("shape", ["layer norm", "dense after normalize", "residual", "dense of tokens"])
+def test_other_shapes_are_not_trained(base: Path, tmp_path: Path, shape: str) -> None:
+    folder = save(base, tmp_path / "model", *SHAPES[shape])
+    with pytest.raises(UnsupportedArchitecture, match="does not train") as raised:
+        open_siamese_encoder(folder)
+    assert "sentence-transformers" in raised.value.remedy
