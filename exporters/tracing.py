@@ -31,7 +31,7 @@ from es_sbert.encoder.batching import LENGTH_MULTIPLE
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import available_providers, open_session
 from es_sbert.encoder.tokenizer import PairTokenizer, load_sentence_tokenizer
-from es_sbert.errors import BundleInvalid, DeviceError, UnsupportedArchitecture, error_summary
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16, fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
 from es_sbert.exporters.numpy_reference import reference_batch_size
@@ -264,9 +264,17 @@ class TracedCrossEncoder:
     def _reference(self) -> Floats:
         """The reference's outputs for the parity pairs, *shape* ``(pairs, labels)``, before the activation."""
         pairs = list(zip(*parity_pairs(self._model.max_tokens), strict=True))
-        encoder = CrossEncoder(str(self._model.folder), device="cpu", local_files_only=True).float()
         size = reference_batch_size(self._model.max_tokens)
-        scores = encoder.predict(pairs, activation_fn=nn.Identity(), batch_size=size, show_progress_bar=False)
+        try:
+            with quiet_transformers():
+                encoder = CrossEncoder(str(self._model.folder), device="cpu", local_files_only=True).float()
+            scores = encoder.predict(pairs, activation_fn=nn.Identity(), batch_size=size, show_progress_bar=False)
+        except Exception as error:  # the library raises many types for folders that it cannot open
+            raise ModelError(
+                f"{self._model.folder} cannot be compared with its reference: sentence-transformers fails on it: "
+                f"{type(error).__name__}: {error_summary(error)}",
+                "Open the folder with CrossEncoder(...) and fix what the error names.",
+            ) from error
         return np.asarray(scores, dtype=np.float32).reshape(len(pairs), len(self._model.labels))
 
     @cached_property

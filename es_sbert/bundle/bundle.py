@@ -205,6 +205,7 @@ class RerankerManifest(BaseModel, frozen=True):
     activation: ScoreActivation
     max_tokens: int
     lowercase: bool
+    prompt: str = ""
     pairs: PairFormat
     variants: dict[str, RerankerVariant]
     exporter: dict[str, str]

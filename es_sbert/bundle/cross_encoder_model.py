@@ -12,11 +12,22 @@ from typing import Any
 from pydantic import BaseModel
 
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
+from es_sbert.bundle.known_settings import (
+    COMMON_PROCESSING,
+    MODEL_KWARGS,
+    PROCESSING_KWARGS,
+    TEXT_PROCESSING,
+    SettingsTable,
+    check_settings,
+)
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_module_list, read_optional_json
+from es_sbert.bundle.tokenizer_settings import resolve_tokenizer
 from es_sbert.bundle.transformer_settings import max_input_tokens
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 
 _HEAD = "ForSequenceClassification"
+_SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
+_TRANSFORMER_FILE = "sentence_bert_config.json"
 
 
 class ScoreActivation(StrEnum):
@@ -24,9 +35,49 @@ class ScoreActivation(StrEnum):
 
     IDENTITY = "identity"
     SIGMOID = "sigmoid"
+    SOFTMAX = "softmax"
+    TANH = "tanh"
 
 
-_ACTIVATIONS = {"Identity": ScoreActivation.IDENTITY, "Sigmoid": ScoreActivation.SIGMOID}
+_ACTIVATIONS = {
+    "Identity": ScoreActivation.IDENTITY,
+    "Sigmoid": ScoreActivation.SIGMOID,
+    "Softmax": ScoreActivation.SOFTMAX,
+    "Tanh": ScoreActivation.TANH,
+}
+
+# config_sentence_transformers.json. The library itself checks `requirements` when it opens the model for the export.
+_LIBRARY_SETTINGS = SettingsTable(
+    applied=frozenset({"prompts", "default_prompt_name", "model_type", "activation_fn"}),
+    # Scores are computed in float32.
+    harmless=frozenset({"__version__", "similarity_fn_name", "requirements", "keep_in_fp32_modules"}),
+)
+# sentence_bert_config.json. Pairs are neither queries nor documents.
+_TRANSFORMER_SETTINGS = SettingsTable(
+    applied=frozenset({
+        "max_seq_length", "do_lower_case", "processor_kwargs", "tokenizer_args", "model_kwargs", "model_args",
+        "processing_kwargs", "modality_config",
+    }),
+    harmless=frozenset({"unpad_inputs", "query_length", "document_length"}),
+    neutral={
+        "transformer_task": ("sequence-classification",),
+        "module_output_name": ("scores",),
+        "config_kwargs": (),
+        "config_args": (),
+        "query_expansion": (),
+        "tokenizer_name_or_path": (),
+        "backend": ("torch",),
+    },
+)  # fmt: skip
+_TOKENIZER_ARGUMENTS = SettingsTable(
+    applied=frozenset({"model_max_length"}),
+    harmless=frozenset({"use_fast", "trust_remote_code", "local_files_only", "cache_dir", "token", "revision"}),
+)
+_PAIR_PROCESSING = SettingsTable(
+    TEXT_PROCESSING.applied,
+    TEXT_PROCESSING.harmless,
+    {**TEXT_PROCESSING.neutral, "truncation": (True, "longest_first")},
+)
 
 
 class CrossEncoderModel(BaseModel, frozen=True):
@@ -41,6 +92,8 @@ class CrossEncoderModel(BaseModel, frozen=True):
         activation: Applied to each output.
         max_tokens: Longest pair in tokens, special tokens included; longer ones lose tokens of the longer text.
         lowercase: Whether the tokenizer lower-cases texts before all else (`do_lower_case`).
+        prompt: Put in front of the first text of each pair.
+        tokenizer_changes: What transformers reads otherwise than tokenizer.json says; see `ResolvedTokenizer`.
         fingerprint: Hash of weights, tokenizer and everything else that decides a score.
     """
 
@@ -52,6 +105,8 @@ class CrossEncoderModel(BaseModel, frozen=True):
     activation: ScoreActivation
     max_tokens: int
     lowercase: bool
+    prompt: str = ""
+    tokenizer_changes: dict[str, Any] = {}
     fingerprint: str
 
     @property
@@ -87,17 +142,21 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
     Raises:
         BundleInvalid: a file is missing or broken, or weights are pickled.
         UnsupportedArchitecture: another network than one transformer with a classification head.
+        UnsupportedSetting: a setting that may change scores and that es-sbert does not apply.
     """
     config = read_json(folder / "config.json")
-    settings = read_optional_json(folder / "config_sentence_transformers.json")
-    _check_shape(folder, config, settings)
+    # Like sentence-transformers, read its own files only if modules.json exists.
+    is_plain = not (folder / "modules.json").exists()
+    settings = {} if is_plain else read_optional_json(folder / _SENTENCE_TRANSFORMERS_FILE)
+    sbert = {} if is_plain else read_optional_json(folder / _TRANSFORMER_FILE)
+    _check_shape(folder, config)
+    _check_settings(folder, settings, sbert)
     tokenizer = read_json(folder / "tokenizer.json")
-    sbert = read_optional_json(folder / "sentence_bert_config.json")
+    tokenizer_settings = read_optional_json(folder / "tokenizer_config.json")
+    _check_chat_template(folder, sbert, tokenizer_settings)
     files = find_weight_files(folder)
-    # transformers leaves out its default, two labels without names.
-    names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     try:
-        labels = tuple(str(label) for _, label in sorted(names.items(), key=lambda item: int(item[0])))
+        labels = _labels(config)
         model = CrossEncoderModel(
             folder=folder,
             name=name or folder.resolve().name,
@@ -105,18 +164,22 @@ def read_cross_encoder(folder: Path, name: str | None = None) -> CrossEncoderMod
             config=config,
             labels=labels,
             activation=_activation(folder, config, settings, len(labels)),
-            max_tokens=max_input_tokens(folder, config, sbert, tokenizer),
+            max_tokens=max_input_tokens(folder, config, _length_settings(sbert), tokenizer),
             lowercase=sbert.get("do_lower_case", False),
+            prompt=_default_prompt(folder, settings),
+            tokenizer_changes=resolve_tokenizer(folder, tokenizer, tokenizer_settings, config).changes,
             fingerprint="",
         )
     except (ValueError, TypeError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
     decisive = model.model_dump(mode="json", include={"labels", "activation", "max_tokens", "lowercase"})
+    # Only of models that have them: the fingerprints of all others are those of earlier releases.
+    decisive |= {key: value for key in ("prompt", "tokenizer_changes") if (value := getattr(model, key))}
     decisive["config"] = fingerprint_settings(config, files)
     return model.model_copy(update={"fingerprint": compute_fingerprint(hash_tensors(files), tokenizer, decisive)})
 
 
-def _check_shape(folder: Path, config: dict[str, Any], settings: dict[str, Any]) -> None:
+def _check_shape(folder: Path, config: dict[str, Any]) -> None:
     architectures = [str(architecture) for architecture in config.get("architectures") or []]
     modules = read_module_list(folder) if (folder / "modules.json").exists() else [("Transformer", "")]
     if modules != [("Transformer", "")] or not any(name.endswith(_HEAD) for name in architectures):
@@ -125,23 +188,96 @@ def _check_shape(folder: Path, config: dict[str, Any], settings: dict[str, Any])
             f"es-sbert reads cross-encoders of one transformer with a classification head (…{_HEAD})",
             "Choose a model of that shape.",
         )
-    if settings.get("default_prompt_name"):
-        raise UnsupportedArchitecture(
-            f"{folder} puts a prompt in front of each pair (default_prompt_name)",
-            "es-sbert's reranker knows no prompts; choose a model without.",
+
+
+def _check_settings(folder: Path, settings: dict[str, Any], sbert: dict[str, Any]) -> None:
+    """Refuse settings of sentence-transformers that may change scores and are not applied."""
+    file = folder / _TRANSFORMER_FILE
+    processing = sbert.get("processing_kwargs") or {}
+    try:
+        check_settings(folder / _SENTENCE_TRANSFORMERS_FILE, settings, _LIBRARY_SETTINGS)
+        check_settings(file, sbert, _TRANSFORMER_SETTINGS)
+        for key, table in (
+            ("model_kwargs", MODEL_KWARGS), ("model_args", MODEL_KWARGS),
+            ("processor_kwargs", _TOKENIZER_ARGUMENTS), ("tokenizer_args", _TOKENIZER_ARGUMENTS),
+        ):  # fmt: skip
+            check_settings(file, sbert.get(key) or {}, table, prefix=f"{key}.")
+        check_settings(file, processing, PROCESSING_KWARGS, prefix="processing_kwargs.")
+        for key, table in (("text", _PAIR_PROCESSING), ("common", COMMON_PROCESSING)):
+            check_settings(file, processing.get(key) or {}, table, prefix=f"processing_kwargs.{key}.")
+    except UnsupportedSetting as error:
+        raise UnsupportedSetting(
+            error.message.replace("may change vectors", "may change scores"),
+            "Remove the setting if it changes no score; else score pairs with sentence-transformers.",
+        ) from error
+    text = (sbert.get("modality_config") or {"text": {"method_output_name": "logits"}}).get("text")
+    if not isinstance(text, dict) or text.get("method", "forward") != "forward":
+        raise UnsupportedSetting(f"{file} does not give texts to the network (modality_config)", _OTHER_CROSS_ENCODER)
+    if text.get("method_output_name") not in ("logits", ["logits"]):
+        raise UnsupportedSetting(
+            f"{file} takes {text.get('method_output_name')!r} as scores (modality_config); es-sbert takes the logits",
+            _OTHER_CROSS_ENCODER,
         )
+
+
+_OTHER_CROSS_ENCODER = "Choose another cross-encoder, or score pairs with sentence-transformers."
+
+
+def _check_chat_template(folder: Path, sbert: dict[str, Any], tokenizer_settings: dict[str, Any]) -> None:
+    """Refuse models that see a pair as a chat: sentence-transformers does so wherever there is a template."""
+    modalities = sbert.get("modality_config")
+    has_template = bool(tokenizer_settings.get("chat_template")) or (folder / "chat_template.jinja").exists()
+    if "message" in modalities if modalities else has_template:
+        raise UnsupportedSetting(
+            f"{folder} makes a chat message of each pair (chat_template), which es-sbert does not",
+            "If the model was trained without, remove chat_template.jinja, and chat_template in tokenizer_config.json; "
+            "else score pairs with sentence-transformers.",
+        )
+
+
+def _labels(config: dict[str, Any]) -> tuple[str, ...]:
+    """Names of the outputs, in their order; transformers makes up those that config.json leaves out."""
+    names = config.get("id2label")
+    if names is None:
+        count = config.get("num_labels")
+        return tuple(f"LABEL_{number}" for number in range(2 if count is None else count))
+    return tuple(str(label) for _, label in sorted(names.items(), key=lambda item: int(item[0])))
+
+
+def _length_settings(sbert: dict[str, Any]) -> dict[str, Any]:
+    """The settings that `max_input_tokens` reads, with those that override them."""
+    arguments = sbert.get("processor_kwargs") or sbert.get("tokenizer_args") or {}
+    text = (sbert.get("processing_kwargs") or {}).get("text") or {}
+    stated = text.get("max_length") or arguments.get("model_max_length") or sbert.get("max_seq_length")
+    return {**sbert, "max_seq_length": stated}
+
+
+def _default_prompt(folder: Path, settings: dict[str, Any]) -> str:
+    """What sentence-transformers puts in front of the first text of each pair."""
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
+    if name is None:
+        return ""
+    if name not in prompts:
+        raise BundleInvalid(
+            f"{folder / _SENTENCE_TRANSFORMERS_FILE} has the default prompt {name!r}, and no prompt of that name",
+            "Add it to prompts, or set default_prompt_name to null.",
+        )
+    return prompts[name] or ""
 
 
 def _activation(folder: Path, config: dict[str, Any], settings: dict[str, Any], labels: int) -> ScoreActivation:
     """What sentence-transformers would apply: as noted, else the sigmoid for one label and nothing for several."""
-    noted = settings.get("activation_fn") or (config.get("sentence_transformers") or {}).get("activation_fn")
-    noted = noted or config.get("sbert_ce_default_activation_function")
+    noted = settings.get("activation_fn")
+    if noted is None:
+        older = config.get("sbert_ce_default_activation_function")
+        noted = (config.get("sentence_transformers") or {}).get("activation_fn", older)
     if noted is None:
         return ScoreActivation.SIGMOID if labels == 1 else ScoreActivation.IDENTITY
     activation = _ACTIVATIONS.get(str(noted).rpartition(".")[2])
     if activation is None or not str(noted).startswith("torch."):
+        *most, last = _ACTIVATIONS
         raise UnsupportedArchitecture(
             f"{folder} turns its outputs into scores by {noted}",
-            f"es-sbert knows torch's {' and '.join(_ACTIVATIONS)}; save the model with one of them.",
+            f"es-sbert knows torch's {', '.join(most)} and {last}; save the model with one of them.",
         )
     return activation

@@ -52,10 +52,19 @@ class PairScores:
     truncated: NDArray[np.bool_]
 
 
+def _softmax(x: Scores) -> Scores:
+    """Over the labels, *shape* ``(pairs, labels)``."""
+    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
+    probabilities: Scores = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return probabilities
+
+
 _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
     ScoreActivation.IDENTITY: lambda x: x,
     # By tanh, which does not overflow where exp(-x) would.
     ScoreActivation.SIGMOID: lambda x: np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x)),
+    ScoreActivation.SOFTMAX: _softmax,
+    ScoreActivation.TANH: np.tanh,
 }
 
 

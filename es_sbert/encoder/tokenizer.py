@@ -318,7 +318,10 @@ class PairTokenizer:
     def __init__(self, model: CrossEncoderModel, pairs: PairFormat) -> None:
         self._pairs = pairs
         self._max_tokens = model.max_tokens
-        self._tokenizer = load_tokenizer(model.tokenizer_file, lowercase=model.lowercase)
+        self._prompt = model.prompt
+        self._tokenizer = load_tokenizer(
+            model.tokenizer_file, changes=model.tokenizer_changes, lowercase=model.lowercase
+        )
         if model.max_tokens <= self._tokenizer.num_special_tokens_to_add(is_pair=True):
             raise BundleInvalid(
                 f"{model.folder} reads {model.max_tokens} tokens, which the special tokens of a pair already fill",
@@ -330,12 +333,13 @@ class PairTokenizer:
         )  # the longer text loses its end first, as in transformers
 
     def __call__(self, first: Sequence[str], second: Sequence[str]) -> TokenizedPairs:
-        """Tokenize pairs.
+        """Tokenize pairs, with the model's prompt in front of the first texts.
 
         Raises:
             UsageError: a text is not valid Unicode (lone surrogates).
         """
-        pairs = list(zip(first, second, strict=True))
+        prompted = [self._prompt + text for text in first] if self._prompt else first
+        pairs = list(zip(prompted, second, strict=True))
         try:
             encodings = self._tokenizer.encode_batch_fast(pairs)
         except (TypeError, UnicodeEncodeError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,14 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivati
 from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 from es_sbert.errors import UsageError
 from es_sbert.networks.siamese_encoder import eval_mode, inference_batches
+
+# Applied to logits ``(pairs, labels)``.
+_ACTIVATIONS: dict[ScoreActivation, Callable[[Tensor], Tensor]] = {
+    ScoreActivation.IDENTITY: lambda logits: logits,
+    ScoreActivation.SIGMOID: torch.sigmoid,
+    ScoreActivation.SOFTMAX: lambda logits: logits.softmax(dim=1),
+    ScoreActivation.TANH: torch.tanh,
+}
 
 # Names of the class of similar pairs, in data sets and on the hub.
 _SIMILAR_CLASS_NAMES = (
@@ -41,7 +49,7 @@ def pair_scores(logits: Tensor, model: CrossEncoderModel) -> Tensor:
     """
     if len(model.labels) > 1:
         return torch.softmax(logits, dim=1)[:, similar_class_index(model.labels)]
-    return logits[:, 0].sigmoid() if model.activation is ScoreActivation.SIGMOID else logits[:, 0]
+    return _ACTIVATIONS[model.activation](logits)[:, 0]
 
 
 def similar_class_index(classes: Sequence[str]) -> int:

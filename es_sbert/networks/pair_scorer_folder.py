@@ -30,7 +30,7 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivati
 from es_sbert.bundle.model_files import read_json
 from es_sbert.bundle.sentence_model import read_plain_transformer, read_sentence_model
 from es_sbert.encoder.tokenizer import load_tokenizer
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.networks.cross_encoder import CrossEncoder, set_labels
 from es_sbert.networks.poly_encoder import PolyEncoder
 from es_sbert.networks.siamese_encoder import (
@@ -43,7 +43,12 @@ from es_sbert.networks.siamese_encoder import (
     save_transformer,
 )
 
-_ACTIVATIONS = {ScoreActivation.SIGMOID: torch.nn.Sigmoid, ScoreActivation.IDENTITY: torch.nn.Identity}
+_ACTIVATIONS = {
+    ScoreActivation.SIGMOID: torch.nn.Sigmoid,
+    ScoreActivation.IDENTITY: torch.nn.Identity,
+    ScoreActivation.SOFTMAX: torch.nn.Softmax,
+    ScoreActivation.TANH: torch.nn.Tanh,
+}
 _Side = Literal["left", "right"]
 
 
@@ -88,6 +93,11 @@ def start_cross_encoder(
         raise BundleInvalid(
             f"{model.tokenizer_file} puts nothing between the two texts of a pair",
             "Give its post_processor a template for pairs, e.g. [CLS] $A [SEP] $B:1 [SEP]:1.",
+        )
+    if model.prompt:
+        raise UnsupportedSetting(
+            f"{folder} puts the prompt {model.prompt!r} in front of each pair, which a trained model would lose",
+            "Set default_prompt_name in config_sentence_transformers.json to null, and put the prompt into the data.",
         )
     # The format of transformers has no place to say that texts are lower-cased first; an uncased tokenizer does it.
     changes = {"max_tokens": min(max_tokens or model.max_tokens, model.max_tokens), "lowercase": False}
@@ -145,6 +155,7 @@ def _read_base(folder: Path, name: str | None, labels: tuple[str, ...]) -> Cross
         activation=ScoreActivation.SIGMOID,
         max_tokens=base.max_tokens,
         lowercase=False,
+        tokenizer_changes=base.tokenizer_changes,
         fingerprint="",
     )
 
