@@ -53,8 +53,8 @@ from es_sbert.errors import (
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import EncoderWeights, ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
+from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES, read_rotary_weights
 from es_sbert.exporters.rotary_graph import build_rotary_graph
-from es_sbert.exporters.rotary_weights import ROTARY_ARCHITECTURES, read_rotary_weights
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
 from es_sbert.exporters.transformer_weights import (
     TransformerWeights,

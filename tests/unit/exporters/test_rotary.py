@@ -23,7 +23,7 @@ from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
-from es_sbert.exporters.rotary_weights import read_rotary_weights
+from es_sbert.exporters.rotary_architectures import read_rotary_weights
 from tests.unit.checkpoints import ROTARY_ARCHITECTURES, write_checkpoint
 from tests.unit.exporters.test_parity_of_architectures import check
 

@@ -31,7 +31,7 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import export_bundle as source_module
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.parity import normalize_rows
-from es_sbert.exporters.rotary_weights import ROTARY_ARCHITECTURES
+from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES
 from es_sbert.exporters.transformer_weights import ARCHITECTURES, Floats
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
 
