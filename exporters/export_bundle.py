@@ -41,6 +41,7 @@ from es_sbert.bundle.bundle import (
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import read_module_list, write_json
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
 from es_sbert.errors import (
     DeviceError,
     OutputError,
@@ -208,6 +209,12 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
             "Install it for the export, which then compares the two: pip install 'es-sbert[train]'.",
         )
     try:
+        if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
+            raise UnsupportedArchitecture(
+                f"{model.name} pools hidden state {model.hidden_state} of a {model.architecture}, for which no graph "
+                "can be built from the weights",
+                "The train extra can trace it: pip install 'es-sbert[train]'.",
+            )
         if model.architecture in ROTARY_ARCHITECTURES:
             rotary = read_rotary_weights(model)
             return partial(build_rotary_graph, model, rotary), rotary

@@ -36,6 +36,12 @@ class GraphBuilder:
         self._nodes: list[Any] = []
         self._constants: dict[str, NDArray[Any]] = {}
         self._domains: set[str] = set()
+        self._inputs: dict[str, tuple[str, int, Sequence[str | int]]] = {}
+
+    def input(self, name: str, dtype: int, shape: Sequence[str | int]) -> str:
+        """Add an input of the graph, besides those that `model` is called with, and return its name."""
+        self._inputs[name] = (name, dtype, shape)
+        return name
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """Add an initializer; a second one of the same name must be equal and is shared."""
@@ -100,7 +106,7 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes,
             name,
-            [helper.make_tensor_value_info(*entry) for entry in inputs],
+            [helper.make_tensor_value_info(*entry) for entry in (*inputs, *self._inputs.values())],
             [helper.make_tensor_value_info(*entry) for entry in outputs],
             [numpy_helper.from_array(np.asarray(value, order="C"), key) for key, value in self._constants.items()],
         )

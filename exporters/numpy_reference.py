@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from es_sbert.bundle.model_files import read_optional_json
 from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, Pooling, VectorModule
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel
-from es_sbert.encoder.batching import pad, plan_batches
+from es_sbert.encoder.batching import pad, plan_batches, token_ids
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.rotary_reference import rotary_hidden_states
 from es_sbert.exporters.rotary_weights import RotaryWeights
@@ -161,8 +161,14 @@ class NumpyReference:
         return vectors
 
     def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
-        """One batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``."""
+        """One batch: two arrays of *shape* ``(batch, tokens)`` → ``(batch, dimensions)``.
+
+        Args:
+            ids: Token ids; those that are not pooled are marked, see `mark_unpooled`.
+            mask: 1 for tokens, 0 for padding.
+        """
         weights = self._transformer
+        pooled, ids = mask * (ids >= 0), token_ids(ids)
         if isinstance(weights, StaticWeights):
             x = weights.table[ids]
         elif isinstance(weights, RotaryWeights):
@@ -174,10 +180,11 @@ class NumpyReference:
             x = self._hidden_states(weights, ids, mask)
         for function in self._token_modules:
             x = function(x)
-        vector = np.concatenate([_pool_tokens(mode, x, mask) for mode in self._model.pooling], axis=1)
+        vector = np.concatenate([_pool_tokens(mode, x, pooled) for mode in self._model.pooling], axis=1)
         for function in self._modules:
             vector = function(vector)
-        return vector
+        kept: Floats = vector[:, : self._model.truncate_dim]
+        return kept
 
     def _hidden_states(
         self, transformer: TransformerWeights, ids: NDArray[np.int64], mask: NDArray[np.int64]
@@ -335,16 +342,28 @@ def _vector_function(model: SentenceModel, module: VectorModule) -> Callable[[Fl
 
 def _pool_tokens(mode: Pooling, x: Floats, mask: NDArray[np.int64]) -> Floats:
     """(batch, tokens, hidden) → (batch, hidden), text by text, so that padding cannot enter."""
-    texts = [row[: int(keep.sum())] for row, keep in zip(x, mask, strict=True)]  # each (its tokens, hidden)
-    functions: dict[Pooling, Callable[[Floats], Floats]] = {
-        Pooling.CLS: lambda text: text[0],
-        Pooling.MAX: lambda text: text.max(axis=0),
-        Pooling.MEAN: lambda text: text.sum(axis=0) / np.float32(max(1, len(text))),
-        Pooling.MEAN_SQRT_LEN: lambda text: text.sum(axis=0) / np.float32(math.sqrt(len(text))),
-        Pooling.WEIGHTEDMEAN: lambda text: np.average(text, axis=0, weights=np.arange(1, len(text) + 1)),
-        Pooling.LASTTOKEN: lambda text: text[-1],
+    return np.stack([_pool_text(mode, row, np.flatnonzero(kept)) for row, kept in zip(x, mask, strict=True)])
+
+
+def _pool_text(mode: Pooling, tokens: Floats, places: NDArray[np.int64]) -> Floats:
+    """The vectors of a text's tokens, of which those at some places are pooled: (tokens, hidden) → (hidden,)."""
+    text = tokens[places]  # (pooled tokens, hidden)
+    if not len(places):
+        # sentence-transformers then takes the first vector, the least value, or divides nothing by a small number.
+        if mode is Pooling.CLS:
+            first: Floats = tokens[0]
+            return first
+        return np.full_like(tokens[0], -np.inf if mode is Pooling.MAX else 0)
+    functions: dict[Pooling, Callable[[], Floats]] = {
+        Pooling.CLS: lambda: text[0],
+        Pooling.MAX: lambda: text.max(axis=0),
+        Pooling.MEAN: lambda: text.sum(axis=0) / np.float32(len(text)),
+        Pooling.MEAN_SQRT_LEN: lambda: text.sum(axis=0) / np.float32(math.sqrt(len(text))),
+        Pooling.WEIGHTEDMEAN: lambda: np.average(text, axis=0, weights=places + 1),
+        Pooling.LASTTOKEN: lambda: text[-1],
     }
-    return np.stack([functions[mode](text) for text in texts]).astype(np.float32)
+    pooled: Floats = functions[mode]().astype(np.float32)
+    return pooled
 
 
 def _relative_bias(table: Floats, tokens: int) -> Floats:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
 from es_sbert.bundle.sentence_model import Precision, PromptKind, SentenceModel
-from es_sbert.encoder.batching import InputBuilder, plan_batches
+from es_sbert.encoder.batching import InputBuilder, plan_batches, token_ids
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, available_providers, run_session
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
@@ -433,7 +433,7 @@ class ParityCheck:
         """Name the text with the least cosine, and the most likely cause."""
         texts = [(kind, text) for kind, texts in self._texts for text in texts]
         kind, text = texts[int(np.nan_to_num(cosines, nan=-2.0).argmin())]
-        ids = self._tokenizer([text], kind).ids[0].tolist()
+        ids = token_ids(self._tokenizer([text], kind).ids[0]).tolist()
         theirs = None if reference.tokenize is None else reference.tokenize(text, kind)
         shown = text if len(text) <= _LONGEST_SHOWN_TEXT else f"{text[:_LONGEST_SHOWN_TEXT]}…"
         worst = repr(shown) if kind is None else f"{shown!r} as a {kind}"

@@ -11,7 +11,8 @@ from functools import cache
 
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
+from es_sbert.encoder.batching import POOLING_MASK
+from es_sbert.exporters.graph_builder import FLOAT, INT32, GraphBuilder
 from es_sbert.exporters.vector_modules import add_modules
 
 _MIN_COUNT = 1e-9  # sentence-transformers' guard against texts without tokens
@@ -63,11 +64,34 @@ def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: Token
     Returns:
         Value of shape (B, dimensions), float32.
     """
+    if not model.include_prompt:
+        tokens = _without_prompt(graph, tokens)
     if model.token_modules:
         tokens = _apply_to_tokens(graph, model, tokens)
     pooled = [_add_pooling(graph, mode, tokens) for mode in model.pooling]  # each (B, D)
     vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", *pooled, axis=1)
-    return add_modules(graph, vector, model, model.modules)
+    vector = add_modules(graph, vector, model, model.modules)
+    if model.truncate_dim is not None:
+        kept = graph.integers(model.truncate_dim)
+        vector = graph.add("Slice", vector, graph.integers(0), kept, graph.integers(1))
+    return vector
+
+
+def _without_prompt(graph: GraphBuilder, tokens: TokenVectors) -> TokenVectors:
+    """The vectors of tokens without those of the prompt, which are not pooled."""
+    mask = cache(lambda: graph.add("Cast", graph.input(POOLING_MASK, INT32, ("batch", "longest")), to=FLOAT))
+
+    def first() -> str:
+        rank = graph.add("CumSum", mask(), graph.integer(1))  # (B, S)
+        is_first = graph.add("Cast", graph.add("Equal", rank, graph.scalar(1.0)), to=FLOAT)
+        one_hot = graph.add("Mul", is_first, mask())
+        # Of a text without other tokens, sentence-transformers takes the very first one.
+        is_empty = graph.add("Sub", graph.scalar(1.0), graph.add("ReduceMax", mask(), graph.integers(1), keepdims=1))
+        at_start = graph.add("Cast", graph.add("Equal", _token_ranks(graph, mask()), graph.scalar(1.0)), to=FLOAT)
+        one_hot = graph.add("Add", one_hot, graph.add("Mul", is_empty, at_start))
+        return _weighted_sum(graph, TokenVectors(tokens.padded, first, mask), one_hot)
+
+    return TokenVectors(tokens.padded, first, mask)
 
 
 def _apply_to_tokens(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> TokenVectors:
@@ -96,10 +120,10 @@ def _add_pooling(graph: GraphBuilder, mode: Pooling, tokens: TokenVectors) -> st
             weights = graph.add("Mul", mask, _token_ranks(graph, mask))  # (B, S): 1, 2, 3, …, 0 for padding
             return graph.add("Div", _weighted_sum(graph, tokens, weights), _weight_sum(graph, weights))
         case Pooling.LASTTOKEN:
-            # The last token is the one whose rank is the number of tokens.
-            mask = tokens.mask()
-            count = graph.add("ReduceSum", mask, graph.integers(1), keepdims=1)  # (B, 1)
-            last = graph.add("Cast", graph.add("Equal", _token_ranks(graph, mask), count), to=FLOAT)  # (B, S), one-hot
+            # The last token is the one of the highest rank.
+            ranks = _token_ranks(graph, tokens.mask())
+            highest = graph.add("ReduceMax", graph.add("Mul", tokens.mask(), ranks), graph.integers(1), keepdims=1)
+            last = graph.add("Cast", graph.add("Equal", ranks, highest), to=FLOAT)  # (B, S), one-hot
             return _weighted_sum(graph, tokens, last)
 
 

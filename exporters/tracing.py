@@ -119,16 +119,21 @@ _TOKEN_VECTOR_OUTPUT = "token_embeddings"
 class _TokenVectorModule(nn.Module):
     """A transformer from ids and mask to token vectors; token types are made from the mask."""
 
-    def __init__(self, network: nn.Module, token_types: TokenTypes | None) -> None:
+    def __init__(self, network: nn.Module, token_types: TokenTypes | None, hidden_state: int | None = None) -> None:
         super().__init__()
         self.network = network
         self._token_types = token_types
+        self._hidden_state = hidden_state
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Two int64 tensors of *shape* ``(batch, tokens)`` → ``(batch, tokens, hidden)``."""
         extra = {} if self._token_types is None else {"token_type_ids": self._token_types(mask)}
-        vectors: Tensor = self.network(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
-        return vectors
+        if self._hidden_state is None:
+            vectors: Tensor = self.network(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
+            return vectors
+        output = self.network(input_ids=ids, attention_mask=mask, output_hidden_states=True, **extra)
+        state: Tensor = output.hidden_states[self._hidden_state]
+        return state
 
 
 class TracedSentenceModel:
@@ -160,7 +165,8 @@ class TracedSentenceModel:
             types = TokenTypes.of(load_sentence_tokenizer(model))
         ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
         inputs = {"input_ids": ids, "attention_mask": mask}
-        return trace_module(_TokenVectorModule(network, types), inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)
+        module = _TokenVectorModule(network, types, model.hidden_state)
+        return trace_module(module, inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)
 
 
 def _open_transformer(model: SentenceModel) -> nn.Module:

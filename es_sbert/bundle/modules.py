@@ -97,12 +97,14 @@ class Feature:
         width: Length of a vector; None where only the transformer's library knows it.
         token_modules: Modules that were applied to the vector of each token.
         pooling: Pooling modes of the vector of a text; None for vectors of tokens.
+        include_prompt: Whether the tokens of a prompt are pooled too.
         modules: Modules that were applied to the vector of a text.
     """
 
     width: int | None
     token_modules: tuple[VectorModule, ...] = ()
     pooling: tuple[Pooling, ...] | None = None
+    include_prompt: bool = True
     modules: tuple[VectorModule, ...] = ()
 
     def apply(self, module: VectorModule, width: int | None) -> Feature:
@@ -121,6 +123,7 @@ class Feature:
         return {
             "token_modules": self.token_modules,
             "pooling": self.pooling,
+            "include_prompt": self.include_prompt,
             "modules": self.modules,
             "dimensions": self.width,
         }

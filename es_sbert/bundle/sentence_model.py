@@ -32,8 +32,9 @@ from es_sbert.bundle.modules import (
 )
 from es_sbert.bundle.sentence_vector import read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
-from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer
+from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
 from es_sbert.bundle.transformer_settings import (
+    LAST_STATE_ARCHITECTURES,
     check_truncation,
     hidden_width,
     input_limits,
@@ -42,7 +43,7 @@ from es_sbert.bundle.transformer_settings import (
     read_tokenizer_settings,
     read_transformer_config,
 )
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
+from es_sbert.errors import BundleInvalid, UnsupportedSetting
 
 PromptKind = Literal["query", "document"]
 
@@ -77,7 +78,12 @@ class SentenceModel(BaseModel, frozen=True):
         transformer_config: The transformer's config.json.
         pooling: Pooling modes; several are concatenated in this order.
         token_modules: Modules between the transformer and the pooling, applied to the vector of each token.
+        include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
+        truncate_dim: Number of values that are kept of what the modules make, its first ones; None for all.
+        hidden_state: Number of the layer whose output is pooled, 0 for the embeddings, negative from the last one back;
+            None for the last. In the config.json of architectures without other steps after the last layer, the number
+            of layers then says the same.
         max_tokens: Longest input in tokens, special tokens included; longer ones are cut.
         max_tokens_by_kind: The same for queries or documents, where the model has another limit for them.
         dimensions: Length of a sentence vector.
@@ -105,7 +111,10 @@ class SentenceModel(BaseModel, frozen=True):
     transformer_config: dict[str, Any]
     pooling: tuple[Pooling, ...]
     token_modules: tuple[VectorModule, ...] = ()
+    include_prompt: bool = True
     modules: tuple[VectorModule, ...] = ()
+    truncate_dim: int | None = None
+    hidden_state: int | None = None
     max_tokens: int
     max_tokens_by_kind: dict[PromptKind, int] = {}
     dimensions: int
@@ -125,7 +134,7 @@ class SentenceModel(BaseModel, frozen=True):
     @computed_field  # type: ignore[prop-decorator]  # mypy has no decorated properties
     @property
     def normalize(self) -> bool:
-        """Whether vectors are scaled to unit length at the end."""
+        """Whether the last module scales vectors to unit length."""
         return self.modules[-1:] == (Normalize(),)
 
     @property
@@ -165,6 +174,16 @@ class SentenceModel(BaseModel, frozen=True):
         return read_tokenizer_json(
             self.transformer_folder, {**settings, **self.tokenizer_arguments}, self.transformer_config
         )
+
+    def special_tokens(self) -> frozenset[str]:
+        """The tokens that transformers counts as special (`all_special_tokens`).
+
+        Raises:
+            BundleInvalid: a file is broken.
+        """
+        settings = read_optional_json(self.transformer_folder / "tokenizer_config.json")
+        settings = {**settings, **self.tokenizer_arguments}
+        return special_tokens(self.transformer_folder, self.tokenizer_json(), settings, self.transformer_config)
 
     @property
     def longest_input(self) -> int:
@@ -214,9 +233,12 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     else:
         first = _read_transformer(folder, place, ignored, is_plain=is_plain)
     vector = first.output if is_plain else read_sentence_vector(folder, modules[1:], first.output, ignored)
-    prompts, default_prompt = (
-        ({}, None) if is_plain else _read_prompts(folder / "config_sentence_transformers.json", ignored)
-    )
+    settings = first.settings | vector.settings
+    if not is_plain:
+        settings |= _read_model_settings(folder / "config_sentence_transformers.json", ignored)
+    if (kept := settings.get("truncate_dim")) is not None:
+        settings["truncate_dim"] = kept if kept < settings["dimensions"] else None
+        settings["dimensions"] = min(kept, settings["dimensions"])
     folders = [module.folder for module in vector.token_modules + vector.modules if not isinstance(module, Normalize)]
     weights = [first.weights_hash, *(hash_tensors(find_weight_files(folder / each)) for each in folders)]
     try:
@@ -224,11 +246,8 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
             folder=folder,
             name=name or folder.resolve().name,
             transformer=place,
-            prompts=prompts,
-            default_prompt=default_prompt,
             ignored_settings=ignored,
-            **first.settings,
-            **vector.settings,
+            **settings,
         )
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise BundleInvalid(f"{folder} has a setting of the wrong type: {error}", COPY_AGAIN) from error
@@ -248,7 +267,7 @@ def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dic
 
 
 def _describe_modules(model: SentenceModel) -> dict[str, Any]:
-    """The modules of a model for its fingerprint.
+    """How a model makes its vectors, for its fingerprint.
 
     Those of a model that earlier releases read too are only Dense modules and a last Normalize.
     """
@@ -259,6 +278,13 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
         for key in ("token_modules", "modules"):
             modules = getattr(model, key)
             settings[key] = [[type(each).__name__, each.model_dump(mode="json")] for each in modules]
+    if not model.include_prompt:
+        settings["include_prompt"] = False
+    if model.truncate_dim is not None:
+        settings["truncate_dim"] = model.truncate_dim
+    # The settings of other architectures have the number of layers.
+    if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
+        settings["hidden_state"] = model.hidden_state
     return settings
 
 
@@ -290,6 +316,7 @@ def _read_transformer(folder: Path, transformer: str, ignored: Collection[str], 
             "base_folder": None if base == place else base,
             "architecture": str(config.get("model_type", "unknown")),
             "transformer_config": config,
+            "hidden_state": sbert["hidden_state"],
             "max_tokens": max_tokens,
             "max_tokens_by_kind": by_kind,
             "lowercase": sbert.get("do_lower_case", False),
@@ -339,8 +366,8 @@ def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:
     return changed
 
 
-def _read_prompts(path: Path, ignored: Collection[str]) -> tuple[dict[str, str], str | None]:
-    """The prompts and the name of the default one from config_sentence_transformers.json, where there is one."""
+def _read_model_settings(path: Path, ignored: Collection[str]) -> dict[str, Any]:
+    """The prompts, the name of the default one and `truncate_dim` from config_sentence_transformers.json, if any."""
     settings = read_optional_json(path)
     check_settings(path, settings, CONFIG_SENTENCE_TRANSFORMERS, ignored)
     _check_requirements(path, settings.get("requirements"))
@@ -349,10 +376,11 @@ def _read_prompts(path: Path, ignored: Collection[str]) -> tuple[dict[str, str],
         raise UnsupportedSetting(
             f"{path} sets model_type to {kind!r}", "Choose a model that was saved as a SentenceTransformer."
         )
-    if settings.get("truncate_dim") is not None:
-        raise UnsupportedArchitecture(
-            f"{path} cuts vectors to their first {settings['truncate_dim']} values (truncate_dim)",
-            "es-sbert gives whole vectors: remove truncate_dim there for these.",
+    kept = settings.get("truncate_dim")
+    if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 1):
+        raise BundleInvalid(
+            f"{path} has the truncate_dim {kept!r}, expected a positive number of values",
+            "Correct it, or remove it for whole vectors.",
         )
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
@@ -368,7 +396,8 @@ def _read_prompts(path: Path, ignored: Collection[str]) -> tuple[dict[str, str],
             f"{path} has the default prompt {default!r}, and no prompt of that name",
             "Name one of its prompts under default_prompt_name, or none.",
         )
-    return {name: text or "" for name, text in prompts.items()}, default
+    texts = {name: text or "" for name, text in prompts.items()}
+    return {"prompts": texts, "default_prompt": default, "truncate_dim": kept}
 
 
 def _check_requirements(path: Path, requirements: Any) -> None:

@@ -53,13 +53,10 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
         raise BundleInvalid(f"{folder / 'config.json'}: {error}", COPY_AGAIN) from error
     if not pooling:
         raise BundleInvalid(f"{folder / 'config.json'} names no pooling mode", "Set pooling_mode, e.g. to mean.")
-    if not config.get("include_prompt", True):
-        raise UnsupportedArchitecture(
-            f"{folder / 'config.json'} leaves prompt tokens out of pooling (include_prompt: false)",
-            "es-sbert pools over the whole input; choose a model that does.",
-        )
+    include_prompt = bool(config.get("include_prompt", True))
     # sentence-transformers pools vectors of any width: what a Dense module before it makes is not in these settings.
-    return replace(tokens, pooling=pooling, width=(tokens.width or width) * len(pooling))
+    width = (tokens.width or width) * len(pooling)
+    return replace(tokens, pooling=pooling, include_prompt=include_prompt, width=width)
 
 
 def read_sentence_vector(

@@ -117,6 +117,18 @@ def resolve_tokenizer(folder: Path, tokenizer: Json, settings: Json, config: Jso
     return ResolvedTokenizer(name, changes, uses_types)
 
 
+def special_tokens(folder: Path, tokenizer: Json, settings: Json, config: Json) -> frozenset[str]:
+    """The tokens that transformers counts as special: those that have a name, and further ones.
+
+    Args:
+        folder, tokenizer, settings, config: As for `resolve_tokenizer`.
+    """
+    _, named, extra = _read_tokens(folder, tokenizer, settings)
+    kind = _CLASSES.get(_class_name(settings, config), _TokenizerClass(None))
+    values = [*{**kind.specials, **named}.values(), *(extra or kind.extra)]
+    return frozenset(map(_content, values))
+
+
 def _has_types(tokenizer: Json) -> bool:
     template = _canonical_template(tokenizer.get("post_processor"), types=True)
     return isinstance(template, list) and any(type_id for _, type_id in template)

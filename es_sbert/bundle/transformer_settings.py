@@ -41,7 +41,8 @@ _NO_LIMIT = 10**9
 def read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plain: bool) -> dict[str, Any]:
     """The sentence_bert_config.json of a transformer's folder, under any of its names; empty if there is none.
 
-    Arguments have their new names: `processor_kwargs` for `tokenizer_args`, and so on.
+    Arguments have their new names: `processor_kwargs` for `tokenizer_args`, and so on. `hidden_state` is the number of
+    the hidden state that is pooled, None for the last.
 
     Raises:
         BundleInvalid: a file is broken.
@@ -69,14 +70,14 @@ def read_sentence_bert_config(folder: Path, ignored: Collection[str], *, is_plai
     for key in ("text", "common"):
         table = TEXT_PROCESSING if key == "text" else COMMON_PROCESSING
         check_settings(file, processing.get(key) or {}, table, ignored, f"processing_kwargs.{key}.")
-    _check_modality(file, sbert["modality_config"])
+    sbert["hidden_state"] = _read_hidden_state(file, sbert["modality_config"])
     return sbert
 
 
-def _check_modality(file: Path, modality_config: dict[str, Any]) -> None:
-    """Make sure that texts go to the network as texts, and that its last hidden state comes out."""
+def _read_hidden_state(file: Path, modality_config: dict[str, Any]) -> int | None:
+    """Which hidden state of the network comes out; None for the last. Texts must go in as texts."""
     if not modality_config:
-        return
+        return None
     text = modality_config.get("text")
     if not isinstance(text, dict | None):
         raise BundleInvalid(
@@ -88,12 +89,44 @@ def _check_modality(file: Path, modality_config: dict[str, Any]) -> None:
             f"{file} {what} (modality_config)", "Choose a model of texts, or serve this one with sentence-transformers."
         )
     method, output = text.get("method"), text.get("method_output_name")
-    if method != "forward" or output not in ("last_hidden_state", ["last_hidden_state"]):
-        raise UnsupportedSetting(
-            f"{file} takes {output!r} of {method!r} as token vectors (modality_config); es-sbert takes the last hidden "
-            "state of the network",
-            "For the state of an earlier layer, save a model with fewer layers (num_hidden_layers).",
+    if method == "forward" and output in ("last_hidden_state", ["last_hidden_state"]):
+        return None
+    if method == "forward" and isinstance(output, list) and len(output) == 2 and output[0] == "hidden_states":
+        number = output[1]
+        if isinstance(number, int) and not isinstance(number, bool):
+            return number
+    raise UnsupportedSetting(
+        f"{file} takes {output!r} of {method!r} as token vectors (modality_config); es-sbert takes a hidden state of "
+        "the network",
+        'Save the model with method_output_name "last_hidden_state", or ["hidden_states", NUMBER].',
+    )
+
+
+# Architectures whose last hidden state is the output of their last layer, unchanged.
+LAST_STATE_ARCHITECTURES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"})
+
+
+def _with_fewer_layers(path: Path, config: dict[str, Any], sbert: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of a network that ends with the hidden state that is pooled.
+
+    `sbert["hidden_state"]` becomes None for the last one, and is else counted from the first.
+    """
+    number, key = sbert["hidden_state"], "n_layers" if config["model_type"] == "distilbert" else "num_hidden_layers"
+    layers = config.get(key)
+    if number is None or not isinstance(layers, int):
+        return config
+    number += layers + 1 if number < 0 else 0
+    if not 0 <= number <= layers:
+        raise BundleInvalid(
+            f"{path} has {layers} layers, and no hidden state {sbert['hidden_state']} (modality_config)", COPY_AGAIN
         )
+    if number == 0:
+        raise UnsupportedSetting(
+            f"{path.parent} pools the hidden state before the first layer (modality_config)",
+            "Choose a later hidden state, or make a StaticEmbedding of the embeddings.",
+        )
+    sbert["hidden_state"] = None if number == layers else number
+    return {**config, key: number}
 
 
 def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
@@ -120,6 +153,8 @@ def read_transformer_config(folder: Path, sbert: dict[str, Any], ignored: Collec
         # A bool is an int in Python, and is not one in a file.
         if key in config and (not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)):
             raise BundleInvalid(f"{path} has a setting of the wrong type: {key} is {value!r}", COPY_AGAIN)
+    if config.get("model_type") in LAST_STATE_ARCHITECTURES:
+        config = _with_fewer_layers(path, config, sbert)
     return config
 
 

@@ -116,6 +116,21 @@ def slice_by_size(
         yield group
 
 
+def mark_unpooled(row: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """A row of token ids whose first `count` are marked, because the pooling leaves them out: n becomes -n - 1."""
+    row = row.copy()
+    row[:count] = ~row[:count]
+    return row
+
+
+def token_ids(marked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Token ids without the marks of `mark_unpooled`; any shape."""
+    ids: NDArray[np.int64] = np.where(marked < 0, ~marked, marked)
+    return ids
+
+
+# Input of graphs whose pooling leaves tokens out, int32 (batch, longest): 1 for a token that it takes.
+POOLING_MASK = "pooling_mask"
 ModelInputs = dict[str, NDArray[np.integer[Any]]]
 
 # Padded lengths on CUDA are multiples of this: onnxruntime's memory-efficient attention takes a bias or a mask only if
@@ -222,13 +237,20 @@ class InputBuilder:
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self._names = [value.name for value in session.get_inputs()]
         self.packed = "cumulated_lengths" in self._names
+        self._masks_pooling = POOLING_MASK in self._names
         padding_id = session.get_modelmeta().custom_metadata_map.get(PADDING_ID_PROPERTY)
         self._padding_id = None if padding_id is None else int(padding_id)
 
     def __call__(self, rows: Sequence[NDArray[np.int64]]) -> ModelInputs:
-        """The graph's inputs for texts given as arrays of *shape* ``(tokens,)``."""
+        """The graph's inputs for texts given as arrays of *shape* ``(tokens,)``; see `mark_unpooled`."""
+        extra: ModelInputs = {}
+        if self._masks_pooling:
+            pooled, _ = pad([(row >= 0).astype(np.int64) for row in rows])
+            longest = round_up(pooled.shape[1]) if self.packed else pooled.shape[1]
+            extra[POOLING_MASK] = np.pad(pooled, ((0, 0), (0, longest - pooled.shape[1]))).astype(np.int32)
+            rows = [token_ids(row) for row in rows]
         if self.packed:
             batch = pack(rows, self._padding_id)
-            return {name: getattr(batch, name) for name in self._names}
+            return {name: getattr(batch, name) for name in self._names if name not in extra} | extra
         ids, mask = pad(rows)
-        return {"input_ids": ids, "attention_mask": mask}
+        return {"input_ids": ids, "attention_mask": mask, **extra}

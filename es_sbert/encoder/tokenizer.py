@@ -18,7 +18,7 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN, read_json
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
-from es_sbert.encoder.batching import pad
+from es_sbert.encoder.batching import mark_unpooled, pad
 from es_sbert.encoder.chunker import Chunker
 from es_sbert.errors import BundleInvalid, EsSbertError, UsageError
 
@@ -28,7 +28,8 @@ class TokenizedTexts:
     """Texts as token ids, ready for the model.
 
     Attributes:
-        ids: One int64 array of shape (tokens,) a text, special tokens included, cut to the model's maximum.
+        ids: One int64 array of shape (tokens,) a text, special tokens included, cut to the model's maximum. Tokens of a
+            prompt that the model's pooling leaves out are marked; see `batching.mark_unpooled`.
         tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; an estimate
             for a text of more than 100,000 characters, above `max_tokens` where the text was cut.
         max_tokens: The model's maximum.
@@ -133,7 +134,21 @@ class SentenceTokenizer:
             lengths.insert(number, tokens)
         if self._without_vector:
             self._check_tokens(rows)
+        if prompt and not self._model.include_prompt:
+            skipped = self._prompt_length(prompt)
+            rows = [mark_unpooled(row, skipped) for row in rows]
         return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum)
+
+    def _prompt_length(self, prompt: str) -> int:
+        """Number of tokens of a prompt, as sentence-transformers counts them to leave them out of the pooling.
+
+        It tokenizes the prompt alone, and leaves out the last token if it is a special one.
+        """
+        ids = np.asarray(self._tokenizer.encode(prompt, add_special_tokens=self._adds_special).ids, dtype=np.int64)
+        ids = truncate_ids(ids, self._model.max_tokens, self._suffix)
+        if not len(ids):
+            return 0
+        return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._model.special_tokens())
 
     def readable(self, texts: Sequence[str]) -> list[str]:
         """The texts without those that hold a token for which the model has no vector."""

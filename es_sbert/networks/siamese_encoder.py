@@ -273,6 +273,12 @@ def open_siamese_encoder(
             raise UnsupportedArchitecture(
                 f"{name} is a StaticEmbedding, which has no transformer to train", "Choose a transformer as the base."
             )
+        if not model.include_prompt or model.truncate_dim is not None or model.hidden_state is not None:
+            raise UnsupportedArchitecture(
+                f"{name} has a setting that es-sbert does not train with: include_prompt: false, truncate_dim or an "
+                "earlier hidden state",
+                "Choose a base without it, or train this one with sentence-transformers.",
+            )
         if not model.has_plain_modules:
             kinds = [type(module).__name__ for module in (*model.token_modules, *model.modules)]
             raise UnsupportedArchitecture(
