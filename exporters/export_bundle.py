@@ -209,6 +209,12 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
             "Install it for the export, which then compares the two: pip install 'es-sbert[train]'.",
         )
     try:
+        if model.layers is not None:
+            raise UnsupportedArchitecture(
+                f"{model.name} pools the mean of several layers (WeightedLayerPooling), for which no graph can be "
+                "built from the weights",
+                "The train extra can trace it: pip install 'es-sbert[train]'.",
+            )
         if model.hidden_state is not None and model.architecture not in LAST_STATE_ARCHITECTURES:
             raise UnsupportedArchitecture(
                 f"{model.name} pools hidden state {model.hidden_state} of a {model.architecture}, for which no graph "

@@ -40,6 +40,7 @@ from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
 from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.sentence_graph import PADDED_INPUTS
 from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.exporters.vector_modules import read_layer_weights
 from es_sbert.networks.pair_scorer_folder import quiet_transformers
 from es_sbert.networks.siamese_encoder import TokenTypes, takes_token_types
 
@@ -119,21 +120,29 @@ _TOKEN_VECTOR_OUTPUT = "token_embeddings"
 class _TokenVectorModule(nn.Module):
     """A transformer from ids and mask to token vectors; token types are made from the mask."""
 
-    def __init__(self, network: nn.Module, token_types: TokenTypes | None, hidden_state: int | None = None) -> None:
+    def __init__(self, network: nn.Module, token_types: TokenTypes | None, model: SentenceModel) -> None:
         super().__init__()
         self.network = network
         self._token_types = token_types
-        self._hidden_state = hidden_state
+        self._hidden_state = model.hidden_state
+        self._layers = model.layers
+        weights = np.ones(1, np.float32) if model.layers is None else read_layer_weights(model, model.layers)
+        self._layer_weights = torch.tensor(weights)  # (states,)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Two int64 tensors of *shape* ``(batch, tokens)`` → ``(batch, tokens, hidden)``."""
         extra = {} if self._token_types is None else {"token_type_ids": self._token_types(mask)}
-        if self._hidden_state is None:
+        if self._hidden_state is None and self._layers is None:
             vectors: Tensor = self.network(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
             return vectors
         output = self.network(input_ids=ids, attention_mask=mask, output_hidden_states=True, **extra)
-        state: Tensor = output.hidden_states[self._hidden_state]
-        return state
+        if self._layers is None:
+            state: Tensor = output.hidden_states[self._hidden_state]
+            return state
+        states = torch.stack(output.hidden_states)[self._layers.first :]  # (states, batch, tokens, hidden)
+        weights = self._layer_weights[:, None, None, None].expand(states.shape)
+        mean: Tensor = (weights * states).sum(dim=0) / self._layer_weights.sum()
+        return mean
 
 
 class TracedSentenceModel:
@@ -165,7 +174,7 @@ class TracedSentenceModel:
             types = TokenTypes.of(load_sentence_tokenizer(model))
         ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
         inputs = {"input_ids": ids, "attention_mask": mask}
-        module = _TokenVectorModule(network, types, model.hidden_state)
+        module = _TokenVectorModule(network, types, model)
         return trace_module(module, inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, VectorModule
+from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, VectorModule, WeightedLayers
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.exporters.graph_builder import FLOAT, GraphBuilder
 from es_sbert.exporters.transformer_weights import Floats, LinearWeights, ModuleWeights, NormWeights
@@ -54,6 +54,15 @@ def read_layer_norm(model: SentenceModel, layer: LayerNorm) -> NormWeights:
         BundleInvalid: as `read_dense`.
     """
     return ModuleWeights(model.folder / layer.folder).norm("norm", layer.dimension, _NORM_EPSILON)
+
+
+def read_layer_weights(model: SentenceModel, layers: WeightedLayers) -> Floats:
+    """The weights of hidden states in their mean, *shape* ``(layers.count,)``.
+
+    Raises:
+        BundleInvalid: as `read_dense`.
+    """
+    return ModuleWeights(model.folder / layers.folder).get("layer_weights", (layers.count,))
 
 
 def add_modules(graph: GraphBuilder, vector: str, model: SentenceModel, modules: Sequence[VectorModule]) -> str:

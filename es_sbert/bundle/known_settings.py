@@ -166,6 +166,10 @@ DENSE = SettingsTable(
     }),
 )  # fmt: skip
 
+WEIGHTED_LAYERS = SettingsTable(
+    applied=frozenset({"embedding_dimension", "word_embedding_dimension", "layer_start", "num_hidden_layers"})
+)
+
 LAYER_NORM = SettingsTable(applied=frozenset({"dimension"}))
 
 NORMALIZE = SettingsTable(applied=frozenset({"module_input_name", "module_output_name"}))

@@ -12,6 +12,27 @@ from es_sbert.bundle.modules import STATIC, Feature, Pooling
 from es_sbert.bundle.transformer_settings import SENTENCE_BERT_CONFIG_FILES, hidden_width
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 
+_SERVE_ELSEWHERE = "Serve it with sentence-transformers, or choose a model that begins with a Transformer."
+_MAKE_STATIC = (
+    "Make a StaticEmbedding of its vectors, with a tokenizer of the library `tokenizers`, and compare the two: "
+    "SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=...)]).save(FOLDER)."
+)
+# Modules of sentence-transformers that es-sbert does not read → the reason, and what to do.
+_REFUSED_MODULES = {
+    "WordEmbeddings": (
+        "looks words up as they are, then without punctuation, then in lower case, which no tokenizer.json can say",
+        _MAKE_STATIC,
+    ),
+    "WordWeights": ("weighs the words of WordEmbeddings, whose words es-sbert does not read", _MAKE_STATIC),
+    "BoW": ("counts the words of a text, and has no vectors of tokens", "Search words with the engine itself (BM25)."),
+    "CNN": ("is a network over WordEmbeddings, whose words es-sbert does not read", _SERVE_ELSEWHERE),
+    "LSTM": ("is a network over WordEmbeddings, whose words es-sbert does not read", _SERVE_ELSEWHERE),
+    "CLIPModel": (
+        "embeds images too, with the pooling of its own network",
+        "Serve it with sentence-transformers, or choose a model of texts.",
+    ),
+}
+
 # Of a sentence-transformers folder, besides modules.json.
 _SENTENCE_TRANSFORMERS_FILES = (
     "es_sbert.json", "config_sentence_transformers.json", "1_Pooling", *SENTENCE_BERT_CONFIG_FILES,
@@ -88,6 +109,10 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
     for _, place in modules:
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")
+    for kind, _ in modules:
+        if kind in _REFUSED_MODULES:
+            reason, remedy = _REFUSED_MODULES[kind]
+            raise UnsupportedArchitecture(f"{path} has a {kind} module, which {reason}", remedy)
     if not modules or modules[0][0] not in ("Transformer", STATIC):
         raise UnsupportedArchitecture(
             f"{path} lists {', '.join(kind for kind, _ in modules) or 'no module'}; es-sbert reads models that begin "

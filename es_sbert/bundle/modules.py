@@ -83,6 +83,20 @@ class Normalize(BaseModel, frozen=True):
     """A Normalize module: scales vectors to unit length."""
 
 
+class WeightedLayers(BaseModel, frozen=True):
+    """A WeightedLayerPooling module: the weighted mean of a token's hidden states.
+
+    Attributes:
+        folder: The module's folder, relative to the model folder, with `layer_weights`.
+        first: Number of the first hidden state; 0 is before the first layer.
+        count: Number of hidden states.
+    """
+
+    folder: str
+    first: int
+    count: int
+
+
 # A module that makes a vector of a vector.
 VectorModule = Dense | LayerNorm | Normalize
 
@@ -95,6 +109,7 @@ class Feature:
 
     Attributes:
         width: Length of a vector; None where only the transformer's library knows it.
+        layers: The hidden states that vectors of tokens are the mean of; None for one hidden state.
         token_modules: Modules that were applied to the vector of each token.
         pooling: Pooling modes of the vector of a text; None for vectors of tokens.
         include_prompt: Whether the tokens of a prompt are pooled too.
@@ -102,6 +117,7 @@ class Feature:
     """
 
     width: int | None
+    layers: WeightedLayers | None = None
     token_modules: tuple[VectorModule, ...] = ()
     pooling: tuple[Pooling, ...] | None = None
     include_prompt: bool = True
@@ -121,6 +137,7 @@ class Feature:
     def settings(self) -> dict[str, Any]:
         """The settings of a `SentenceModel` whose sentence vector it is."""
         return {
+            "layers": self.layers,
             "token_modules": self.token_modules,
             "pooling": self.pooling,
             "include_prompt": self.include_prompt,
@@ -136,6 +153,7 @@ class InputModule:
     Attributes:
         settings: The settings of a `SentenceModel` that it decides.
         output: What it makes: a vector of each token, or of the text.
+        has_all_layers: Whether it hands on all hidden states (`output_hidden_states` in its config.json).
         tokenizer: Parsed tokenizer.json.
         weights_hash: Hash of its tensors.
         fingerprint_fields: Settings of the `SentenceModel` that its fingerprint has besides those of all models.
@@ -148,6 +166,7 @@ class InputModule:
     weights_hash: str
     fingerprint_fields: tuple[str, ...]
     fingerprint_settings: dict[str, Any] = field(default_factory=dict)
+    has_all_layers: bool = False
 
 
 # Flags of a pooling configuration, in sentence-transformers' order. Its versions before 5.2 read and write only these,

@@ -29,6 +29,7 @@ from es_sbert.bundle.modules import (
     Normalize,
     Pooling,
     VectorModule,
+    WeightedLayers,
 )
 from es_sbert.bundle.sentence_vector import read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
@@ -77,6 +78,7 @@ class SentenceModel(BaseModel, frozen=True):
             `static` for a StaticEmbedding, a table of token vectors without a network.
         transformer_config: The transformer's config.json.
         pooling: Pooling modes; several are concatenated in this order.
+        layers: The hidden states whose weighted mean is pooled; None for one hidden state.
         token_modules: Modules between the transformer and the pooling, applied to the vector of each token.
         include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
@@ -110,6 +112,7 @@ class SentenceModel(BaseModel, frozen=True):
     architecture: str
     transformer_config: dict[str, Any]
     pooling: tuple[Pooling, ...]
+    layers: WeightedLayers | None = None
     token_modules: tuple[VectorModule, ...] = ()
     include_prompt: bool = True
     modules: tuple[VectorModule, ...] = ()
@@ -232,7 +235,7 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
         first = read_static_embedding(folder, place)
     else:
         first = _read_transformer(folder, place, ignored, is_plain=is_plain)
-    vector = first.output if is_plain else read_sentence_vector(folder, modules[1:], first.output, ignored)
+    vector = first.output if is_plain else read_sentence_vector(folder, modules[1:], first, ignored)
     settings = first.settings | vector.settings
     if not is_plain:
         settings |= _read_model_settings(folder / "config_sentence_transformers.json", ignored)
@@ -240,6 +243,7 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
         settings["truncate_dim"] = kept if kept < settings["dimensions"] else None
         settings["dimensions"] = min(kept, settings["dimensions"])
     folders = [module.folder for module in vector.token_modules + vector.modules if not isinstance(module, Normalize)]
+    folders += [] if vector.layers is None else [vector.layers.folder]
     weights = [first.weights_hash, *(hash_tensors(find_weight_files(folder / each)) for each in folders)]
     try:
         model = SentenceModel(
@@ -278,6 +282,8 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
         for key in ("token_modules", "modules"):
             modules = getattr(model, key)
             settings[key] = [[type(each).__name__, each.model_dump(mode="json")] for each in modules]
+    if model.layers is not None:
+        settings["layers"] = model.layers.model_dump(mode="json")
     if not model.include_prompt:
         settings["include_prompt"] = False
     if model.truncate_dim is not None:
@@ -331,6 +337,7 @@ def _read_transformer(folder: Path, transformer: str, ignored: Collection[str], 
         weights_hash=hash_tensors(files, None if adapter is None else merge_weights(base or place, adapter)),
         fingerprint_fields=("lowercase",),
         fingerprint_settings={"config": fingerprint_settings(config, files)},
+        has_all_layers=bool(config.get("output_hidden_states")),
     )
 
 

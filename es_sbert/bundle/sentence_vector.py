@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from es_sbert.bundle.known_settings import DENSE, LAYER_NORM, NORMALIZE, POOLING, check_settings
+from es_sbert.bundle.known_settings import DENSE, LAYER_NORM, NORMALIZE, POOLING, WEIGHTED_LAYERS, check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_header, read_json, read_optional_json
 from es_sbert.bundle.modules import (
     ACTIVATION_CLASSES,
     POOLING_MODE_FLAGS,
     Dense,
     Feature,
+    InputModule,
     LayerNorm,
     Normalize,
     Pooling,
+    WeightedLayers,
 )
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 
@@ -60,14 +62,14 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
 
 
 def read_sentence_vector(
-    folder: Path, modules: list[tuple[str, str]], output: Feature, ignored: Collection[str]
+    folder: Path, modules: list[tuple[str, str]], first: InputModule, ignored: Collection[str]
 ) -> Feature:
     """The sentence vector of a model, by the modules that it comes from.
 
     Args:
         folder: The model folder.
         modules: (class name, folder) of the modules after the first one.
-        output: What the first one makes.
+        first: The first one.
         ignored: Unknown settings to accept.
 
     Raises:
@@ -76,7 +78,7 @@ def read_sentence_vector(
         UnsupportedArchitecture: a module that es-sbert does not have.
         UnsupportedSetting: a setting that may change vectors and that es-sbert does not apply.
     """
-    features = {TOKEN_EMBEDDINGS if output.pooling is None else SENTENCE_EMBEDDING: output}
+    features = {TOKEN_EMBEDDINGS if first.output.pooling is None else SENTENCE_EMBEDDING: first.output}
     for kind, place in modules:
         match kind:
             case "Pooling":
@@ -89,6 +91,11 @@ def read_sentence_vector(
                 layer_norm = _read_layer_norm(folder, place, ignored)
                 _check_width(folder / place, layer_norm.dimension, vector.width)
                 features[SENTENCE_EMBEDDING] = vector.apply(layer_norm, layer_norm.dimension)
+            case "WeightedLayerPooling":
+                layers = _read_weighted_layers(folder, place, ignored)
+                # It does nothing if the transformer does not hand on all its hidden states.
+                if first.has_all_layers:
+                    features[TOKEN_EMBEDDINGS] = replace(first.output, layers=layers)
             case "Normalize":
                 source, target = _read_normalize(folder, place, ignored)
                 # It does nothing to what is not there.
@@ -144,6 +151,21 @@ def _names(path: Path, config: dict[str, Any]) -> tuple[str, str]:
             f"{path} has a setting of the wrong type: module_input_name and module_output_name are names", COPY_AGAIN
         )
     return source, target
+
+
+def _read_weighted_layers(folder: Path, place: str, ignored: Collection[str]) -> WeightedLayers:
+    path = folder / place / "config.json"
+    config = read_json(path)
+    check_settings(path, config, WEIGHTED_LAYERS, ignored)
+    first, last = config.get("layer_start", 4), config.get("num_hidden_layers", 12)
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in (first, last)) or not (
+        0 <= first <= last
+    ):
+        raise BundleInvalid(
+            f"{path} averages the hidden states {first!r} to {last!r} (layer_start, num_hidden_layers)", COPY_AGAIN
+        )
+    _check_tensors(folder / place, {"layer_weights": [last + 1 - first]})
+    return WeightedLayers(folder=place, first=first, count=last + 1 - first)
 
 
 def _read_layer_norm(folder: Path, place: str, ignored: Collection[str]) -> LayerNorm:

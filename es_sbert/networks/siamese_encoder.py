@@ -273,10 +273,10 @@ def open_siamese_encoder(
             raise UnsupportedArchitecture(
                 f"{name} is a StaticEmbedding, which has no transformer to train", "Choose a transformer as the base."
             )
-        if not model.include_prompt or model.truncate_dim is not None or model.hidden_state is not None:
+        if not model.include_prompt or model.truncate_dim is not None or model.hidden_state is not None or model.layers:
             raise UnsupportedArchitecture(
-                f"{name} has a setting that es-sbert does not train with: include_prompt: false, truncate_dim or an "
-                "earlier hidden state",
+                f"{name} has a setting that es-sbert does not train with: include_prompt: false, truncate_dim, or a "
+                "hidden state other than the last",
                 "Choose a base without it, or train this one with sentence-transformers.",
             )
         if not model.has_plain_modules:

@@ -223,7 +223,7 @@ def _modules(*modules: tuple[str, str | None], name: str | None = None) -> str:
         ("modules.json", "{", "modules.json is broken"),
         ("modules.json", _modules(("Transformer", None)), "modules.json is broken"),
         ("modules.json", _modules(("Transformer", "../x"), ("Pooling", "/")), "outside"),
-        ("modules.json", _modules(("WordEmbeddings", "")), "lists WordEmbeddings"),
+        ("modules.json", _modules(("WordEmbeddings", "")), "has a WordEmbeddings module"),
         ("modules.json",
          _modules(("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", ""), ("Dense", "2_Dense")),
          "2_Dense/config.json is missing"),

@@ -16,7 +16,14 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    Transformer,
+    WeightedLayerPooling,
+)
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
@@ -84,6 +91,7 @@ INSTALLED: dict[str, tuple[SettingsTable, set[str]]] = {
     "dense": (known_settings.DENSE, set(Dense.config_keys)),
     "normalize": (known_settings.NORMALIZE, set(Normalize.config_keys)),
     "layer norm": (known_settings.LAYER_NORM, {"dimension", *LayerNorm.config_keys}),
+    "weighted layers": (known_settings.WEIGHTED_LAYERS, set(WeightedLayerPooling.config_keys)),
     "config_sentence_transformers.json": (known_settings.CONFIG_SENTENCE_TRANSFORMERS, _model_settings()),
     "tokenizer_config.json": (known_settings.TOKENIZER_CONFIG, _tokenizer_settings()),
     "bert": (known_settings.CONFIGS["bert"], _config_settings(transformers.BertConfig)),

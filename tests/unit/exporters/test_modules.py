@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from sentence_transformers.sentence_transformer.modules import (
     Pooling,
     StaticEmbedding,
     Transformer,
+    WeightedLayerPooling,
 )
 
 from es_sbert.bundle.modules import ACTIVATION_CLASSES
@@ -27,6 +29,7 @@ from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
 from es_sbert.exporters import export
+from es_sbert.exporters.export_bundle import choose_graph_source
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
@@ -228,6 +231,79 @@ def test_models_of_other_modules_have_other_fingerprints(base: Path, tmp_path: P
     ]
     folders = [save(base, tmp_path / str(number), *shape) for number, shape in enumerate(shapes)]
     assert len({read_sentence_model(folder).fingerprint for folder in folders}) == len(shapes)
+
+
+def _all_layers(folder: Path) -> Path:
+    edit(folder / "config.json", output_hidden_states=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("models") / "deep", layers=3)
+
+
+def test_mean_of_layers_does_nothing_without_all_of_them(deep: Path, tmp_path: Path) -> None:
+    folder = save(deep, tmp_path / "model", WeightedLayerPooling(48, 3, 1), Pooling(48))
+    check(folder, tmp_path / "bundle")
+    plain = save(deep, tmp_path / "plain", Pooling(48))
+    assert read_sentence_model(folder).fingerprint == read_sentence_model(plain).fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["bert", "distilbert", "modernbert"])
+def test_weighted_mean_of_layers_is_traced(tmp_path: Path, architecture: str) -> None:
+    base = write_checkpoint(tmp_path / "base", architecture, layers=3)
+    dense = Dense(48, 24, module_input_name=TOKENS)
+    folder = _all_layers(save(base, tmp_path / "model", WeightedLayerPooling(48, 3, 1), dense, Pooling(24)))
+    plain = save(base, tmp_path / "plain", dense, Pooling(24))
+    expected = their_vectors(folder)
+    assert row_cosines(expected, their_vectors(plain)).min() < 0.999
+    assert read_sentence_model(folder).fingerprint != read_sentence_model(plain).fingerprint
+    export(folder, tmp_path / "bundle", ["fp32", "int8"], force=True)
+    assert_same(our_vectors(tmp_path / "bundle"), expected)
+    assert_same(our_vectors(tmp_path / "bundle", "int8"), expected, 0.95)
+    assert_same(their_vectors(tmp_path / "bundle"), expected)
+
+
+def test_mean_of_layers_without_torch_names_the_extra(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = read_sentence_model(
+        _all_layers(save(deep, tmp_path / "model", WeightedLayerPooling(48, 3, 1), Pooling(48)))
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedArchitecture, match="WeightedLayerPooling") as raised:
+        choose_graph_source(model)
+    assert "es-sbert[train]" in raised.value.remedy
+
+
+def test_bad_mean_of_layers_is_refused(deep: Path, tmp_path: Path) -> None:
+    folder = save(deep, tmp_path / "model", WeightedLayerPooling(48, 3, 1), Pooling(48))
+    for settings in ({"layer_start": 2}, {"layer_start": -1}, {"layer_start": 4}, {"num_hidden_layers": "3"}):
+        changed = folder / "1_WeightedLayerPooling/config.json"
+        before = changed.read_text()
+        edit(changed, **settings)
+        with pytest.raises(BundleInvalid):
+            read_sentence_model(folder)
+        changed.write_text(before)
+    edit(folder / "1_WeightedLayerPooling/config.json", new_setting=1)
+    with pytest.raises(UnsupportedSetting, match="new_setting"):
+        read_sentence_model(folder)
+
+
+@pytest.mark.parametrize("kind", ["WordEmbeddings", "WordWeights", "BoW", "CNN", "LSTM", "CLIPModel"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_other_module_of_the_library_is_refused_with_a_reason(
+    base: Path, tmp_path: Path, kind: str, place: int
+) -> None:
+    folder = save(base, tmp_path / "model", Pooling(48))
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.insert(place, {"name": "x", "path": "x", "type": f"sentence_transformers.models.{kind}"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UnsupportedArchitecture, match=f"has a {kind} module, which ") as raised:
+        read_sentence_model(folder)
+    assert raised.value.remedy
 
 
 @pytest.mark.parametrize("shape", ["layer norm", "dense after normalize", "residual", "dense of tokens"])
