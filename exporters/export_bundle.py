@@ -58,6 +58,7 @@ from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES, read_r
 from es_sbert.exporters.rotary_graph import build_rotary_graph
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
 from es_sbert.exporters.transformer_weights import (
+    StaticWeights,
     TransformerWeights,
     read_static_weights,
     read_transformer_weights,
@@ -281,15 +282,18 @@ def export_bundle(
         on_progress(f"{model.name} has no modules.json: {model.pooling[0]} pooling, as in sentence-transformers")
     build, transformer = choose_graph_source(model)
     is_traced = transformer is None
-    if Precision.FP16 in precisions and not isinstance(transformer, TransformerWeights):
+    if Precision.FP16 in precisions and isinstance(transformer, StaticWeights):
         raise UnsupportedArchitecture(
-            f"{model.name} has no fp16 variant: es-sbert writes none for the architecture {model.architecture!r}",
+            f"{model.name} has no fp16 variant: it is a table of vectors without products",
             "Export fp32 or int8; fp32 runs on CUDA too.",
         )
     check = ParityCheck(model, transformer, reference, gold)
     if is_traced:
         on_progress(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
-    export = _Export(EncoderManifest, model, output, build, check.run, on_progress, force=force, is_traced=is_traced)
+    attention = None if is_traced else "packed" if isinstance(transformer, TransformerWeights) else "fused"
+    export = _Export(
+        EncoderManifest, model, output, build, check.run, on_progress, force=force, cuda_attention=attention
+    )
     return export.run(precisions, {})
 
 
@@ -338,10 +342,6 @@ def _check_precisions(precisions: Sequence[Precision]) -> None:
         raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
 
 
-# How attention is written in a graph that is built from the weights.
-_ATTENTION = {Precision.FP32: "plain", Precision.INT8: "plain", Precision.FP16: "packed"}
-
-
 @dataclass(frozen=True)
 class _Export(Generic[ManifestT]):
     """The export of one model: builds its variants, compares each with the reference and writes the folder.
@@ -354,7 +354,8 @@ class _Export(Generic[ManifestT]):
         compare: Compares a written graph with the reference; a DeviceError if this machine lacks its device.
         say: Called with a line before each step.
         force: Whether variants that fail the parity check are written too.
-        is_traced: Whether torch writes the graphs.
+        cuda_attention: How attention is written in fp16 graphs that are built from the weights; None if torch writes
+            the graphs.
     """
 
     kind: type[ManifestT]
@@ -364,7 +365,7 @@ class _Export(Generic[ManifestT]):
     compare: Callable[[Path, Precision], ParityReport | ScoreParityReport]
     say: Callable[[str], None]
     force: bool
-    is_traced: bool = True
+    cuda_attention: str | None = None
 
     def run(self, precisions: Sequence[Precision], settings: Mapping[str, Any]) -> ManifestT:
         """Export the variants to a folder, which appears complete or not at all.
@@ -396,6 +397,9 @@ class _Export(Generic[ManifestT]):
     def _write_variant(self, folder: Path, precision: Precision, exported: Sequence[Precision]) -> Any:
         """Write the graph of a precision, and give the manifest's entry for it."""
         self.say(f"Building {precision}")
+        attention = "traced" if self.cuda_attention is None else "plain"
+        if precision is Precision.FP16 and self.cuda_attention is not None:
+            attention = self.cuda_attention
         path = folder / "onnx" / f"model_{precision}.onnx"
         save_graph(self.build(precision), path)
         report = self._check(path, precision)
@@ -412,7 +416,7 @@ class _Export(Generic[ManifestT]):
             "precision": precision,
             "device": precision.device,
             "forced": forced,
-            "attention": "traced" if self.is_traced else _ATTENTION[precision],
+            "attention": attention,
             "parity": report,
         }
 

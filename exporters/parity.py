@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
-from contextlib import closing
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
@@ -19,7 +21,9 @@ from es_sbert.encoder.batching import InputBuilder, plan_batches, token_ids
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
 from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, available_providers, run_session
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
-from es_sbert.errors import EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
+from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
+from es_sbert.exporters.fp16 import emulate_fp16
+from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import (
     EncodeFunction,
     EncoderWeights,
@@ -27,7 +31,7 @@ from es_sbert.exporters.numpy_reference import (
     ReferenceKind,
     choose_reference,
 )
-from es_sbert.exporters.transformer_weights import Floats
+from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
 
 
@@ -208,6 +212,7 @@ def compare_vectors(
     *,
     sts_reference: float | None = None,
     sts_variant: float | None = None,
+    emulated: bool = False,
 ) -> ParityReport:
     """Compare a variant's vectors with the reference and check the thresholds of its precision.
 
@@ -216,6 +221,7 @@ def compare_vectors(
         reference_name: What made the reference vectors, with version.
         reference, variant: *Shape:* ``(sentences, dimensions)``, of the same sentences.
         sts_reference, sts_variant: Spearman's ρ × 100 on gold pairs, both or none.
+        emulated: Whether the variant's vectors come from a processor that only emulates its number format.
     """
     thresholds = PARITY_THRESHOLDS[precision]
     cosines = row_cosines(reference, variant)
@@ -241,13 +247,14 @@ def compare_vectors(
         sts_variant=sts_variant,
         bar=str(thresholds) if finite else f"{thresholds}; vectors must be finite",
         passed=bool(passed),
+        emulated=emulated,
     )
 
 
 def describe_parity(report: ParityReport | ScoreParityReport) -> str:
     """The figures of a report as one line."""
+    emulation = " (fp16 emulated on the CPU)" if report.emulated else ""
     if isinstance(report, ScoreParityReport):
-        emulation = " (fp16 emulated on the CPU)" if report.emulated else ""
         return (
             f"difference mean {report.mean_difference:.6f}, max {report.max_difference:.6f} sd, "
             f"rank agreement {report.rank_agreement:.2f}; against {report.reference} on {report.pairs} pairs{emulation}"
@@ -257,7 +264,7 @@ def describe_parity(report: ParityReport | ScoreParityReport) -> str:
     return (
         f"cosine mean {report.mean_cosine:.6f}, min {report.min_cosine:.6f}, "
         f"rank agreement {report.rank_agreement:.2f}{sts}; against {report.reference} on {report.sentences} "
-        f"sentences{worst}"
+        f"sentences{emulation}{worst}"
     )
 
 
@@ -398,13 +405,14 @@ class ParityCheck:
     def run(self, path: Path, precision: Precision) -> ParityReport:
         """Check one ONNX file.
 
+        A padded fp16 graph runs on CUDA, or emulated on the CPU where there is none.
+
         Raises:
             DeviceError: this machine lacks the device it is meant for, or it does not run there.
             BundleInvalid: onnxruntime does not take the file.
             UnsupportedArchitecture: a traced graph does not run on other lengths than it was traced with.
             ModelError: sentence-transformers cannot open the model.
         """
-        device = choose_device(precision.device, available_providers(), cuda_devices())
 
         def encode(texts: Sequence[str], kind: PromptKind | None) -> Floats:
             tokenized = self._tokenizer(texts, kind)
@@ -419,13 +427,40 @@ class ParityCheck:
                     "Choose a model of another architecture, or serve this one by its own library.",
                 ) from error
 
-        with closing(InferencePool(path, device, threads=1)) as pool:
+        with self._open_pool(path, precision) as (pool, device, emulated):
             reference, expected, sts_reference = self._reference
             vectors, sts = self._encode_texts(encode)
         report = compare_vectors(
-            precision, reference.name, expected, vectors, sts_reference=sts_reference, sts_variant=sts
+            precision,
+            reference.name,
+            expected,
+            vectors,
+            sts_reference=sts_reference,
+            sts_variant=sts,
+            emulated=emulated,
         )
         return report if report.passed else self._explain(report, reference, precision, row_cosines(expected, vectors))
+
+    @contextmanager
+    def _open_pool(self, path: Path, precision: Precision) -> Iterator[tuple[InferencePool, Device, bool]]:
+        """Sessions of a graph, their device, and whether fp16 is emulated."""
+        try:
+            device = choose_device(precision.device, available_providers(), cuda_devices())
+            pool = InferencePool(path, device, threads=1)
+        except DeviceError:
+            # Graphs without padding have operators that only cards have.
+            if isinstance(self._transformer, TransformerWeights):
+                raise
+        else:
+            with closing(pool):
+                yield pool, device, False
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            emulated = Path(folder) / "emulated.onnx"
+            save_graph(emulate_fp16(onnx.load(str(path))), emulated)
+            device = Device("cpu")
+            with closing(InferencePool(emulated, device, threads=1)) as pool:
+                yield pool, device, True
 
     def _explain(
         self, report: ParityReport, reference: Reference, precision: Precision, cosines: NDArray[np.float64]

@@ -5,15 +5,22 @@ Follows sentence-transformers' Pooling module, for padding on the right. Shapes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+import onnx
+
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import SentenceModel
-from es_sbert.encoder.batching import POOLING_MASK
-from es_sbert.exporters.graph_builder import FLOAT, INT32, GraphBuilder
+from es_sbert.encoder.batching import LENGTH_MULTIPLE, LENGTH_MULTIPLE_PROPERTY, POOLING_MASK
+from es_sbert.exporters.graph_builder import FLOAT, INT32, INT64, GraphBuilder
+from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.vector_modules import add_modules
+
+PADDED_INPUTS = [(name, INT64, ("batch", "tokens")) for name in ("input_ids", "attention_mask")]
+# Output of a network without its pooling, (B, S, D).
+TOKEN_VECTORS = "token_embeddings"
 
 _MIN_COUNT = 1e-9  # sentence-transformers' guard against texts without tokens
 
@@ -56,6 +63,39 @@ def packed_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
         return graph.add("Cast", graph.add("Gather", vectors, rows), to=FLOAT)
 
     return TokenVectors(padded, first, mask)
+
+
+def finish_padded_graph(
+    graph: GraphBuilder, model: SentenceModel, vectors: str, metadata: Mapping[str, str] | None = None
+) -> onnx.ModelProto:
+    """Pool the token vectors of a graph with padded inputs.
+
+    Args:
+        graph: The graph so far.
+        model: The model.
+        vectors: Value of shape (B, S, D).
+        metadata: Properties of the graph.
+
+    Returns:
+        A model with int64 inputs `input_ids` and `attention_mask`, (batch, tokens), padded on the right, and the output
+        `sentence_embedding`, float32, (batch, dimensions).
+    """
+    vector = add_sentence_vector(graph, model, padded_token_vectors(graph, vectors))
+    graph.rename(vector, "sentence_embedding")
+    output = ("sentence_embedding", FLOAT, ("batch", model.dimensions))
+    return graph.model(model.name, PADDED_INPUTS, [output], metadata)
+
+
+def pool_fp16_network(model: SentenceModel, network: onnx.ModelProto) -> onnx.ModelProto:
+    """Pool the token vectors of a network in float16, whose output `TOKEN_VECTORS` is float32."""
+    # Not where a longer text than the longest would come out, for which a network may have no positions.
+    multiple = LENGTH_MULTIPLE if model.longest_input % LENGTH_MULTIPLE == 0 else 1
+    pooled = finish_padded_graph(
+        graph_from_trace(network, int8=False), model, TOKEN_VECTORS, {LENGTH_MULTIPLE_PROPERTY: str(multiple)}
+    )
+    # Types of the results of operators that are not ONNX's own.
+    pooled.graph.value_info.extend(network.graph.value_info)
+    return pooled
 
 
 def add_sentence_vector(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> str:

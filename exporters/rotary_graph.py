@@ -1,9 +1,9 @@
 """Build the ONNX graph of a sentence encoder with rotary positions from its weights.
 
 Shapes in comments: B texts in the batch, S tokens of the longest, T = S · B tokens with padding, D hidden, H query
-heads, K key heads, d coordinates of a head. A hidden state is (T, D), the first tokens of all texts in front, then the
-second tokens, …: products need no shapes, int8 scales are by token, and attention takes heads out of that order by
-strides.
+heads, K key heads, d coordinates of a head. A hidden state is (T, D): products need no shapes, and int8 scales are by
+token. For CPUs the first tokens of all texts are in front, then the second tokens, …, because attention takes heads out
+of that order by strides. For CUDA (fp16) the tokens of a text are together, as its kernels for attention need them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
-from es_sbert.encoder.batching import round_up
+from es_sbert.exporters.fp16 import to_fp16
 from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, GraphBuilder
-from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
+from es_sbert.exporters.pooling import PADDED_INPUTS, TOKEN_VECTORS, finish_padded_graph, pool_fp16_network
 from es_sbert.exporters.rotary_weights import BlockNorms, GatedFeedForward, RotaryAttention, RotaryWeights
-from es_sbert.exporters.sentence_graph import PADDED_INPUTS, LayerWriter
+from es_sbert.exporters.sentence_graph import LayerWriter
 from es_sbert.exporters.transformer_weights import Floats, HiddenActivation, LinearWeights, NormWeights
 
 # Added to scores that do not count. Finite also where padding and a window add it twice, so that a row of nothing but
@@ -34,13 +35,26 @@ def build_rotary_graph(model: SentenceModel, weights: RotaryWeights, precision: 
     Args:
         model: The model.
         weights: Of its transformer.
-        precision: fp32 or int8.
+        precision: Number format of the network; pooling is always float32.
     """
+    if precision is Precision.FP16:
+        return pool_fp16_network(model, _fp16_network(model, weights))
     graph = GraphBuilder()
-    builder = _RotaryGraph(LayerWriter(graph, int8=precision is Precision.INT8), weights, round_up(model.longest_input))
-    vectors = builder.token_vectors()
-    graph.rename(add_sentence_vector(graph, model, padded_token_vectors(graph, vectors)), "sentence_embedding")
-    return graph.model(model.name, PADDED_INPUTS, [("sentence_embedding", FLOAT, ("batch", model.dimensions))])
+    writer = LayerWriter(graph, int8=precision is Precision.INT8)
+    network = _RotaryGraph(writer, weights, model.longest_input)
+    return finish_padded_graph(graph, model, network.token_vectors())
+
+
+def _fp16_network(model: SentenceModel, weights: RotaryWeights) -> onnx.ModelProto:
+    """The network alone, up to its token vectors, with float16 weights and hidden states."""
+    graph = GraphBuilder()
+    network = _RotaryGraph(LayerWriter(graph), weights, model.longest_input, for_cuda=True)
+    graph.rename(network.token_vectors(), TOKEN_VECTORS)
+    output = (TOKEN_VECTORS, FLOAT, ("batch", "tokens", weights.hidden))
+    made = graph.model(model.name, PADDED_INPUTS, [output])
+    fused = [node for node in made.graph.node if node.op_type == "MultiHeadAttention"]
+    made.graph.value_info.extend(helper.make_tensor_value_info(node.output[0], FLOAT, None) for node in fused)
+    return to_fp16(made)
 
 
 class _Rotation(NamedTuple):
@@ -57,16 +71,19 @@ class _RotaryGraph:
         writer: Where nodes go.
         weights: The transformer.
         max_tokens: Largest S.
+        for_cuda: Keep the tokens of a text together, and use an operator for attention.
     """
 
-    def __init__(self, writer: LayerWriter, weights: RotaryWeights, max_tokens: int) -> None:
+    def __init__(self, writer: LayerWriter, weights: RotaryWeights, max_tokens: int, *, for_cuda: bool = False) -> None:
         self._writer = writer
+        self._for_cuda = for_cuda
         self._graph = graph = writer.graph
         self._weights = weights
         self._texts = graph.add("Shape", "input_ids", start=0, end=1)
         self._tokens = graph.add("Shape", "input_ids", start=1, end=2)
         size, heads = weights.head_size, weights.heads
-        self._by_head = graph.add("Concat", self._tokens, graph.integers(-1, size), axis=0)
+        rows = [self._texts, self._tokens] if for_cuda else [self._tokens]
+        self._by_head = graph.add("Concat", *rows, graph.integers(-1, size), axis=0)
         self._square = graph.add("Concat", self._texts, graph.integers(heads), self._tokens, self._tokens, axis=0)
         self._flat = graph.add("Concat", graph.integers(-1), self._tokens, self._tokens, axis=0)
         attentions = [layer.attention for layer in weights.layers]
@@ -80,8 +97,8 @@ class _RotaryGraph:
         graph, weights = self._graph, self._weights
         table = weights.words * np.float32(weights.embedding_scale)
         table = table if weights.token_type is None else table + weights.token_type
-        ids = graph.add("Transpose", "input_ids", perm=[1, 0])
-        rows = graph.add("Gather", self._writer.weight("embeddings.words", table), ids)  # (S, B, D)
+        ids = "input_ids" if self._for_cuda else graph.add("Transpose", "input_ids", perm=[1, 0])
+        rows = graph.add("Gather", self._writer.weight("embeddings.words", table), ids)  # (S, B, D) or (B, S, D)
         x = graph.add("Reshape", rows, graph.integers(-1, weights.hidden))
         x = self._norm(x, "embeddings.norm", weights.embedding_norm)
         for number, layer in enumerate(weights.layers):
@@ -89,7 +106,10 @@ class _RotaryGraph:
             x = self._add_block(x, f"{name}.attention", layer.attention, layer.attention_norms)
             x = self._add_block(x, f"{name}.feed_forward", layer.feed_forward, layer.feed_forward_norms)
         x = self._norm(x, "final_norm", weights.final_norm)
-        by_token = graph.add("Concat", self._tokens, self._texts, graph.integers(weights.hidden), axis=0)
+        hidden = graph.integers(weights.hidden)
+        if self._for_cuda:
+            return graph.add("Reshape", x, graph.add("Concat", self._texts, self._tokens, hidden, axis=0))
+        by_token = graph.add("Concat", self._tokens, self._texts, hidden, axis=0)
         return graph.add("Transpose", graph.add("Reshape", x, by_token), perm=[1, 0, 2])
 
     def _add_block(self, x: str, name: str, block: RotaryAttention | GatedFeedForward, norms: BlockNorms) -> str:
@@ -154,21 +174,39 @@ class _RotaryGraph:
         else:
             query_norm = replace(query_norm, weight=query_norm.weight * scale)
         parts = self._joint_product(x, f"{name}.qkv", [query, attention.key, attention.value])
-        query_heads, key, value = (graph.add("Reshape", part, self._by_head) for part in parts)  # (S, B H or B K, d)
+        # (S, B H or B K, d), or (B, S, H or K, d) for CUDA
+        heads, key, value = (graph.add("Reshape", part, self._by_head) for part in parts)
         rotation = self._rotations[attention.frequencies.tobytes()]
-        query_heads = self._rotate(self._norm(query_heads, f"{name}.query_norm", query_norm), rotation)
+        heads = self._rotate(self._norm(heads, f"{name}.query_norm", query_norm), rotation)
         key = self._rotate(self._norm(key, f"{name}.key_norm", attention.key_norm), rotation)
-        key, value = self._repeat_heads(key), self._repeat_heads(value)  # (S, B H, d)
-        scores = graph.add("FusedMatMul", query_heads, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
-        scores = graph.add("Add", graph.add("Reshape", scores, self._square), self._masks[attention.window])
-        shares = graph.add("Reshape", graph.add("Softmax", scores, axis=-1), self._flat)  # (B H, S, S)
-        mixed = graph.add("FusedMatMul", shares, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
-        rows = graph.add("Transpose", mixed, perm=[1, 0, 2])  # (S, B H, d)
-        flat = graph.add("Reshape", rows, graph.integers(-1, weights.heads * weights.head_size))
+        mix = self._mix_for_cuda if self._for_cuda else self._mix
+        mixed = mix(heads, self._repeat_heads(key), self._repeat_heads(value), self._masks[attention.window])
+        flat = graph.add("Reshape", mixed, graph.integers(-1, weights.heads * weights.head_size))
         return self._product(flat, f"{name}.output", attention.output)
 
+    def _mix(self, query: str, key: str, value: str, mask: str) -> str:
+        """Values mixed by attention, each argument and the result (S, B H, d)."""
+        graph = self._graph
+        scores = graph.add("FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
+        scores = graph.add("Add", graph.add("Reshape", scores, self._square), mask)  # (B, H, S, S)
+        shares = graph.add("Reshape", graph.add("Softmax", scores, axis=-1), self._flat)  # (B H, S, S)
+        mixed = graph.add("FusedMatMul", shares, value, domain=CONTRIB, transBatchB=1)  # (B H, S, d)
+        return graph.add("Transpose", mixed, perm=[1, 0, 2])
+
+    def _mix_for_cuda(self, query: str, key: str, value: str, mask: str) -> str:
+        """The same by one operator: each argument (B, S, H, d), the result (B, S, H d)."""
+        graph, weights = self._graph, self._weights
+        width = graph.integers(weights.heads * weights.head_size)
+        flat = graph.add("Concat", self._texts, self._tokens, width, axis=0)
+        parts = [graph.add("Reshape", part, flat) for part in (query, key, value)]
+        square = graph.add("Concat", self._texts, graph.integers(1), self._tokens, self._tokens, axis=0)
+        # Left out are biases, and a mask of another form.
+        inputs = [*parts, "", "", graph.add("Expand", mask, square)]
+        options = {"num_heads": weights.heads, "scale": 1.0}
+        return graph.add("MultiHeadAttention", *inputs, domain=CONTRIB, **options)
+
     def _rotate(self, x: str, rotation: _Rotation) -> str:
-        """Turn each pair of coordinates i and i + d / 2: (S, …, d) → the same."""
+        """Turn each pair of coordinates i and i + d / 2: (…, S, heads, d) → the same."""
         graph = self._graph
         first, second = graph.add_many("Split", x, outputs=2, axis=-1, num_outputs=2)
         turned = [
@@ -178,11 +216,11 @@ class _RotaryGraph:
         return graph.add("Concat", *turned, axis=-1)
 
     def _repeat_heads(self, x: str) -> str:
-        """Keys or values for each query head, (S, B K, d) → (S, B H, d)."""
+        """Keys or values for each query head, (…, K, d) → (…, H, d)."""
         graph, group = self._graph, self._weights.heads // self._weights.key_heads
         if group == 1:
             return x
-        repeated = graph.add("Expand", graph.add("Unsqueeze", x, graph.integers(2)), graph.integers(1, 1, group, 1))
+        repeated = graph.add("Expand", graph.add("Unsqueeze", x, graph.integers(-2)), graph.integers(group, 1))
         return graph.add("Reshape", repeated, self._by_head)
 
     def _feed_forward(self, x: str, name: str, block: GatedFeedForward) -> str:
@@ -192,17 +230,19 @@ class _RotaryGraph:
         return self._product(inner, f"{name}.down", block.down)
 
     def _activate(self, x: str) -> str:
-        graph = self._graph
-        match self._weights.activation:
-            case HiddenActivation.GELU:
-                # Where products are quantized, the approximation differs by less than they do.
-                return graph.add("FastGelu", x, domain=CONTRIB) if self._writer.int8 else graph.add("Gelu", x)
-            case HiddenActivation.GELU_TANH:
-                return graph.add("FastGelu", x, domain=CONTRIB)
-            case HiddenActivation.RELU:
-                return graph.add("Relu", x)
-            case HiddenActivation.SILU:
-                return graph.add("QuickGelu", x, domain=CONTRIB, alpha=1.0)
+        graph, activation = self._graph, self._weights.activation
+        if activation is HiddenActivation.RELU:
+            return graph.add("Relu", x)
+        if activation is HiddenActivation.SILU:
+            if self._for_cuda:
+                return graph.add("Mul", x, graph.add("Sigmoid", x))
+            return graph.add("QuickGelu", x, domain=CONTRIB, alpha=1.0)
+        # Where products are quantized, the approximation differs by less than they do.
+        if activation is HiddenActivation.GELU and not self._writer.int8:
+            return graph.add("Gelu", x)
+        if self._for_cuda:
+            return graph.add("Gelu", x, approximate="tanh")
+        return graph.add("FastGelu", x, domain=CONTRIB)
 
     def _joint_product(self, x: str, name: str, parts: list[LinearWeights]) -> tuple[str, ...]:
         """Several products of the same rows as one."""

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.batching import PADDING_ID_PROPERTY, round_up
 from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, INT32, INT64, GraphBuilder
-from es_sbert.exporters.pooling import TokenVectors, add_sentence_vector, packed_token_vectors, padded_token_vectors
+from es_sbert.exporters.pooling import (
+    PADDED_INPUTS,
+    TokenVectors,
+    add_sentence_vector,
+    finish_padded_graph,
+    packed_token_vectors,
+    padded_token_vectors,
+)
 from es_sbert.exporters.quantization import add_quantized_product
 from es_sbert.exporters.transformer_weights import (
     EmbeddingWeights,
@@ -31,7 +38,6 @@ from es_sbert.exporters.transformer_weights import (
     TransformerWeights,
 )
 
-PADDED_INPUTS = [(name, INT64, ("batch", "tokens")) for name in ("input_ids", "attention_mask")]
 _PACKED_INPUTS: list[tuple[str, int, Sequence[str | int]]] = [
     ("input_ids", INT32, ("tokens",)),
     ("position_ids", INT32, ("tokens",)),
@@ -88,8 +94,7 @@ def build_static_graph(model: SentenceModel, weights: StaticWeights, precision: 
     """
     graph = GraphBuilder()
     vectors = graph.add("Gather", graph.constant("embedding", weights.table), "input_ids")  # (B, S, D)
-    graph.rename(add_sentence_vector(graph, model, padded_token_vectors(graph, vectors)), "sentence_embedding")
-    return graph.model(model.name, PADDED_INPUTS, [("sentence_embedding", FLOAT, ("batch", model.dimensions))])
+    return finish_padded_graph(graph, model, vectors)
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,8 @@ class LayerWriter:
     def _rms_norm(self, x: str, name: str, norm: NormWeights) -> str:
         """Root-mean-square normalization; ONNX has an operator for it from opset 23 on only."""
         graph = self.graph
-        mean = graph.add("ReduceMean", graph.add("Mul", x, x), graph.integers(-1), keepdims=1)
+        # `to_fp16` leaves Pow and the mean in float32: squares pass the largest number of float16.
+        mean = graph.add("ReduceMean", graph.add("Pow", x, graph.scalar(2.0)), graph.integers(-1), keepdims=1)
         root = graph.add("Sqrt", graph.add("Add", mean, graph.scalar(norm.epsilon)))
         return graph.add("Mul", graph.add("Div", x, root), self.weight(f"{name}.weight", norm.weight))
 

@@ -36,9 +36,8 @@ from es_sbert.exporters.fp16 import emulate_fp16, fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
 from es_sbert.exporters.numpy_reference import reference_batch_size
 from es_sbert.exporters.parity import compare_scores, max_padding_batches, parity_pairs
-from es_sbert.exporters.pooling import add_sentence_vector, padded_token_vectors
+from es_sbert.exporters.pooling import TOKEN_VECTORS, finish_padded_graph, pool_fp16_network
 from es_sbert.exporters.quantization import graph_from_trace
-from es_sbert.exporters.sentence_graph import PADDED_INPUTS
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.exporters.vector_modules import read_layer_weights
 from es_sbert.networks.pair_scorer_folder import quiet_transformers
@@ -114,9 +113,6 @@ def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0)
     return torch.where(mask == 1, ids, padding_id), mask
 
 
-_TOKEN_VECTOR_OUTPUT = "token_embeddings"
-
-
 class _TokenVectorModule(nn.Module):
     """A transformer from ids and mask to token vectors; token types are made from the mask."""
 
@@ -156,13 +152,16 @@ class TracedSentenceModel:
 
         Raises:
             UnsupportedArchitecture: transformers cannot open the model without running code that comes with it,
-                torch cannot trace it, or nothing in it can be quantized.
+                torch cannot trace it, or nothing in it can be quantized or halved.
         """
         model = self._model
+        if precision is Precision.FP16:
+            network = onnx.ModelProto()
+            network.CopyFrom(self._token_vectors)
+            fuse_attention(network)
+            return pool_fp16_network(model, to_fp16(network))
         graph = graph_from_trace(self._token_vectors, int8=precision is Precision.INT8)
-        tokens = padded_token_vectors(graph, _TOKEN_VECTOR_OUTPUT)
-        graph.rename(add_sentence_vector(graph, model, tokens), "sentence_embedding")
-        return graph.model(model.name, PADDED_INPUTS, [("sentence_embedding", FLOAT, ("batch", model.dimensions))])
+        return finish_padded_graph(graph, model, TOKEN_VECTORS)
 
     @cached_property
     def _token_vectors(self) -> onnx.ModelProto:
@@ -175,7 +174,7 @@ class TracedSentenceModel:
         ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
         inputs = {"input_ids": ids, "attention_mask": mask}
         module = _TokenVectorModule(network, types, model)
-        return trace_module(module, inputs, _TOKEN_VECTOR_OUTPUT, name=model.name)
+        return trace_module(module, inputs, TOKEN_VECTORS, name=model.name)
 
 
 def _open_transformer(model: SentenceModel) -> nn.Module:

@@ -47,6 +47,7 @@ class ParityReport(BaseModel, frozen=True):
         bar: The thresholds, as text.
         passed: Whether the variant meets these thresholds.
         worst, cause: The text with the least cosine, and the most likely cause; None if the variant passed.
+        emulated: Whether the variant's number format was emulated, for want of the device that it is meant for.
     """
 
     reference: str
@@ -61,6 +62,7 @@ class ParityReport(BaseModel, frozen=True):
     passed: bool
     worst: str | None = None
     cause: DifferenceCause | None = None
+    emulated: bool = False
 
 
 class GraphFile(BaseModel, frozen=True):
@@ -87,7 +89,7 @@ class EncoderVariant(GraphFile, frozen=True):
     """One ONNX file of a bundle.
 
     Attributes:
-        attention: `plain` or `packed`; `traced` where torch's exporter wrote it.
+        attention: `plain`, or for CUDA `packed` (without padding) or `fused`; `traced` where torch's exporter wrote it.
         parity: Its parity report; None where it can only be measured on a device this machine lacks.
     """
 

@@ -339,6 +339,7 @@ TOKENIZER_CONFIG = SettingsTable(
         "add_bos_token", "add_eos_token",
         # Of chats and of other modalities.
         "chat_template", "response_template", "response_schema", "chat_control_tokens", "tokenizer_type",
+        "use_default_system_prompt",
     }),
     neutral={
         "split_special_tokens": (False,),

@@ -10,7 +10,15 @@ import cloup
 from cloup import option_group
 
 from es_sbert import exporters
-from es_sbert.bundle.bundle import EncoderManifest, EncoderVariant, RerankerManifest, RerankerVariant
+from es_sbert.bundle.bundle import (
+    EncoderManifest,
+    EncoderVariant,
+    GraphFile,
+    ParityReport,
+    RerankerManifest,
+    RerankerVariant,
+    ScoreParityReport,
+)
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import FILE_TYPE
@@ -151,17 +159,15 @@ def _encoder_row(name: str, variant: EncoderVariant) -> tuple[str, ...]:
         return name, variant.device, "–", "–", "–", "–", "NOT CHECKED on CUDA"
     sts = "–" if report.sts_variant is None else f"{report.sts_variant:.2f} of {report.sts_reference:.2f}"
     figures = (f"{report.min_cosine:.6f}", f"{report.mean_cosine:.6f}", f"{report.rank_agreement:.2f}")
-    return name, variant.device, *figures, sts, _parity_label(variant.forced, report.bar)
+    return name, variant.device, *figures, sts, _parity_label(variant, report)
 
 
 def _reranker_row(name: str, variant: RerankerVariant) -> tuple[str, ...]:
     report = variant.parity
     figures = (f"{report.mean_difference:.6f} sd", f"{report.max_difference:.6f} sd", f"{report.rank_agreement:.2f}")
-    verdict = _parity_label(variant.forced, report.bar)
-    if report.emulated:
-        verdict += f", {variant.precision} emulated: no CUDA on this machine"
-    return name, variant.device, *figures, verdict
+    return name, variant.device, *figures, _parity_label(variant, report)
 
 
-def _parity_label(forced: bool, bar: str) -> str:
-    return f"{'FORCED below its bar' if forced else 'passed'} ({bar})"
+def _parity_label(variant: GraphFile, report: ParityReport | ScoreParityReport) -> str:
+    label = f"{'FORCED below its bar' if variant.forced else 'passed'} ({report.bar})"
+    return f"{label}, {variant.precision} emulated: no CUDA on this machine" if report.emulated else label

@@ -138,6 +138,8 @@ ModelInputs = dict[str, NDArray[np.integer[Any]]]
 LENGTH_MULTIPLE = 8
 # Property of a packed graph: id of the padding token, where positions are counted as in RoBERTa.
 PADDING_ID_PROPERTY = "es_sbert.padding_id"
+# Property of a padded graph for CUDA: what padded lengths are multiples of.
+LENGTH_MULTIPLE_PROPERTY = "es_sbert.length_multiple"
 
 
 def round_up(length: int) -> int:
@@ -145,18 +147,22 @@ def round_up(length: int) -> int:
     return -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
 
 
-def pad(rows: Sequence[NDArray[np.int64]], padding: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def pad(
+    rows: Sequence[NDArray[np.int64]], padding: int = 0, *, multiple: int = 1
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Stack rows of token ids, padded on the right.
 
     Args:
         rows: Arrays of *shape* ``(tokens,)``.
         padding: Id in the padded places; the mask keeps it out of the result.
+        multiple: What the padded length is a multiple of.
 
     Returns:
         Token ids and attention mask, both of *shape* ``(rows, longest)``; `longest` is at least 1.
     """
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
-    mask = np.arange(max(1, lengths.max())) < lengths[:, None]  # (rows, longest)
+    longest = -(-max(1, int(lengths.max())) // multiple) * multiple
+    mask = np.arange(longest) < lengths[:, None]  # (rows, longest)
     ids = np.full(mask.shape, padding, dtype=np.int64)  # (rows, longest)
     ids[mask] = np.concatenate(rows)
     return ids, mask.astype(np.int64)
@@ -238,19 +244,20 @@ class InputBuilder:
         self._names = [value.name for value in session.get_inputs()]
         self.packed = "cumulated_lengths" in self._names
         self._masks_pooling = POOLING_MASK in self._names
-        padding_id = session.get_modelmeta().custom_metadata_map.get(PADDING_ID_PROPERTY)
+        properties = session.get_modelmeta().custom_metadata_map
+        padding_id = properties.get(PADDING_ID_PROPERTY)
         self._padding_id = None if padding_id is None else int(padding_id)
+        self._multiple = LENGTH_MULTIPLE if self.packed else int(properties.get(LENGTH_MULTIPLE_PROPERTY, 1))
 
     def __call__(self, rows: Sequence[NDArray[np.int64]]) -> ModelInputs:
         """The graph's inputs for texts given as arrays of *shape* ``(tokens,)``; see `mark_unpooled`."""
         extra: ModelInputs = {}
         if self._masks_pooling:
-            pooled, _ = pad([(row >= 0).astype(np.int64) for row in rows])
-            longest = round_up(pooled.shape[1]) if self.packed else pooled.shape[1]
-            extra[POOLING_MASK] = np.pad(pooled, ((0, 0), (0, longest - pooled.shape[1]))).astype(np.int32)
+            pooled, _ = pad([(row >= 0).astype(np.int64) for row in rows], multiple=self._multiple)
+            extra[POOLING_MASK] = pooled.astype(np.int32)
             rows = [token_ids(row) for row in rows]
         if self.packed:
             batch = pack(rows, self._padding_id)
             return {name: getattr(batch, name) for name in self._names if name not in extra} | extra
-        ids, mask = pad(rows)
+        ids, mask = pad(rows, multiple=self._multiple)
         return {"input_ids": ids, "attention_mask": mask, **extra}

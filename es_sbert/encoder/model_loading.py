@@ -249,7 +249,7 @@ def _select_exported_variant(
             "folder.",
         ) from error
     except (ParityFailed, UnsupportedArchitecture) as error:
-        # Traced graphs have no fp16. For an unknown architecture, the export of fp32 raises again.
+        # Not every graph has fp16. For an unknown architecture, the export of fp32 raises again.
         if not may_fall_back or precision is Precision.FP32:
             raise
         selected = _select_exported_variant(model, device, Precision.FP32, may_fall_back=False, report=report)

@@ -6,10 +6,12 @@ import importlib.util
 import json
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from hypothesis import given, settings
@@ -142,6 +144,23 @@ def test_export_without_torch(architecture: str, tmp_path: Path, monkeypatch: py
         assert variant.parity is not None
         assert variant.parity.passed
         assert variant.parity.reference.startswith("numpy ")
+
+
+@pytest.mark.parametrize("architecture", ROTARY_ARCHITECTURES)
+def test_fp16_passes_parity_emulated(architecture: str, tmp_path: Path) -> None:
+    model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
+    variant = export_bundle(model, tmp_path / "bundle", [Precision.FP16]).variants["fp16"]
+    assert variant.attention == "fused"
+    assert variant.parity is not None
+    assert variant.parity.emulated
+    assert variant.parity.passed
+    assert 0.999 < variant.parity.min_cosine < 0.9999999, "this graph is not in float16"
+    graph = onnx.load(str(tmp_path / "bundle/onnx/model_fp16.onnx")).graph
+    operators = Counter(node.op_type for node in graph.node)
+    assert operators["MultiHeadAttention"] == 2
+    assert operators["Softmax"] == 0
+    weights = [tensor for tensor in graph.initializer if len(tensor.dims) == 2 and min(tensor.dims) > 8]
+    assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
 
 
 def _edit(folder: Path, **changes: Any) -> None:

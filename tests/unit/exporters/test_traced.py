@@ -22,7 +22,7 @@ from es_sbert.bundle.known_settings import CONFIGS, ROTARY_CONFIGS
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import Precision, read_sentence_model
 from es_sbert.bundle.transformer_settings import max_input_tokens
-from es_sbert.encoder.batching import pad
+from es_sbert.encoder.batching import InputBuilder, pad
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import SelectedVariant, select_encoder_variant
@@ -36,6 +36,15 @@ from es_sbert.exporters.transformer_weights import ARCHITECTURES, Floats
 from tests.unit.checkpoints import TRACED_ARCHITECTURES, write_checkpoint
 
 pytestmark = pytest.mark.slow
+
+
+def assert_fp16(path: Path) -> None:
+    """Weights are float16; what goes in and out is not."""
+    graph = onnx.load(str(path)).graph
+    weights = [tensor for tensor in graph.initializer if len(tensor.dims) == 2 and min(tensor.dims) > 8]
+    assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
+    assert graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+
 
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "a", "The night train is late. " * 30]
 BOTH = [Precision.FP32, Precision.INT8]
@@ -174,9 +183,22 @@ def test_encoder_traces_on_first_use(folder: Path, tmp_path: Path, monkeypatch: 
     assert np.einsum("td,td->t", normalize_rows(vectors), normalize_rows(theirs)).min() > 0.9
 
 
-def test_auto_on_cuda_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_on_cuda_exports_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     name = str(write_checkpoint(tmp_path / "model", "electra", layers=1))
+    selected = select_encoder_variant(name, Device("cuda"), "auto", report=lambda message: None)
+    assert (selected.variant, selected.warnings) == ("fp16", ())
+
+
+def test_auto_on_cuda_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of vectors has nothing to halve."""
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    from tests.tiny import tiny_tokenizer
+
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    name = str(tmp_path / "model")
+    SentenceTransformer(modules=[StaticEmbedding(tiny_tokenizer(), embedding_dim=8)], device="cpu").save(name)
 
     def select(precision: str) -> SelectedVariant[EncoderBundle]:
         return select_encoder_variant(name, Device("cuda"), precision, report=lambda message: None)
@@ -189,10 +211,28 @@ def test_auto_on_cuda_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.Mon
     assert "fp32 runs on CUDA too" in raised.value.remedy
 
 
-def test_fp16_is_refused_and_nothing_written(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedArchitecture, match="no fp16 variant"):
-        export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Precision.FP32, Precision.FP16])
-    assert list(tmp_path.iterdir()) == []
+def test_traced_fp16_passes_parity_emulated(folder: Path, tmp_path: Path) -> None:
+    manifest = export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Precision.FP16])
+    variant = manifest.variants["fp16"]
+    assert variant.attention == "traced"
+    assert variant.parity is not None
+    assert variant.parity.emulated
+    assert variant.parity.passed
+    assert 0.999 < variant.parity.min_cosine < 0.9999999, "this graph is not in float16"
+    assert_fp16(tmp_path / "bundle/onnx/model_fp16.onnx")
+
+
+def test_fp16_texts_are_padded_to_multiples_the_network_has_positions_for(tmp_path: Path) -> None:
+    """Of 62 positions none is left for 64 tokens."""
+    for tokens, multiple in ((64, 8), (62, 1)):
+        folder = write_checkpoint(tmp_path / str(tokens), "electra", layers=1, max_tokens=tokens)
+        export_bundle(read_sentence_model(folder), tmp_path / f"bundle-{tokens}", [Precision.FP16])
+        session = onnxruntime.InferenceSession(
+            tmp_path / f"bundle-{tokens}/onnx/model_fp16.onnx", providers=["CPUExecutionProvider"]
+        )
+        inputs = InputBuilder(session)([np.arange(3), np.arange(11)])
+        assert inputs["input_ids"].shape == (2, 16 if multiple == 8 else 11)
+        assert inputs["attention_mask"].sum() == 14
 
 
 def test_missing_torch_error_names_the_extra(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
