@@ -45,12 +45,12 @@ def _cases(context: Context) -> Iterator[tuple[str, dict[str, Any] | Path]]:
     for folder in context.models:
         yield folder.resolve().name, folder
     try:
-        from tests.unit.checkpoints import ARCHITECTURES, TRACED_ARCHITECTURES
+        from tests.unit.checkpoints import ARCHITECTURES, ROTARY_ARCHITECTURES, TRACED_ARCHITECTURES
     except ImportError:  # the checkpoints are written by torch
         if not context.models:
             raise
         return
-    from es_sbert.bundle.sentence_model import Pooling
+    from es_sbert.bundle.modules import Pooling
 
     for architecture in ARCHITECTURES:
         for size, shape in _SIZES.items():
@@ -61,8 +61,11 @@ def _cases(context: Context) -> Iterator[tuple[str, dict[str, Any] | Path]]:
             yield f"{architecture}, {pooling}, not normalized", settings
     for activation in ("gelu_new", "relu", "silu"):
         yield f"bert, {activation}", {"architecture": "bert", "hidden_act": activation, **_SIZES["head 32"]}
+    for architecture in ROTARY_ARCHITECTURES:
+        for size in ("head 32", "head 64"):
+            yield f"{architecture}, rotary, {size}", {"architecture": architecture, **_SIZES[size]}
     for architecture in TRACED_ARCHITECTURES:
-        yield f"{architecture}, traced, fp32 only", {"architecture": architecture, **_SIZES["head 32"]}
+        yield f"{architecture}, traced", {"architecture": architecture, **_SIZES["head 32"]}
 
 
 def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JSON:
@@ -77,8 +80,7 @@ def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JS
         if not (folder / "modules.json").exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
             write_checkpoint(folder, **settings, max_tokens=_MAX_TOKENS)
-    traced = "traced" in name
-    precisions = (Precision.FP32,) if traced else (Precision.FP16, Precision.FP32)
+    precisions = (Precision.FP16, Precision.FP32)
     bundle = context.bundle(folder, precisions)
     sections = {str(precision): _compare(bundle, precision) for precision in precisions}
     goals = [one for section in sections.values() for one in section.pop("goals")]
@@ -89,17 +91,13 @@ def _compare(bundle: Any, precision: Any) -> JSON:
     """The encoder's vectors on CUDA, as users get them, against the reference."""
     from es_sbert.encoder.device import Device
     from es_sbert.encoder.encoder import Encoder
-    from es_sbert.errors import UnsupportedArchitecture
+    from es_sbert.exporters.export_bundle import choose_graph_source
     from es_sbert.exporters.numpy_reference import choose_reference
     from es_sbert.exporters.parity import PARITY_THRESHOLDS, compare_vectors, parity_sentences
-    from es_sbert.exporters.transformer_weights import read_transformer_weights
 
     model = bundle.model
     texts = parity_sentences(model.max_tokens)
-    try:
-        transformer = read_transformer_weights(model)
-    except UnsupportedArchitecture:
-        transformer = None
+    _, transformer = choose_graph_source(model)
     reference = choose_reference(model, transformer, "numpy")
     with Encoder.from_bundle(bundle, str(precision), Device("cuda"), threads=2) as encoder:
         report = compare_vectors(precision, reference.name, reference.encode(texts, None), encoder.encode(texts))
