@@ -40,6 +40,7 @@ from es_sbert.bundle.bundle import (
 )
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import read_module_list, write_json
+from es_sbert.bundle.router import ROUTER_CLASSES, read_router
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
 from es_sbert.errors import (
@@ -52,10 +53,11 @@ from es_sbert.errors import (
     require_extra,
 )
 from es_sbert.exporters.graph_builder import save_graph
-from es_sbert.exporters.numpy_reference import EncoderWeights, ReferenceKind
+from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
 from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES, read_rotary_weights
 from es_sbert.exporters.rotary_graph import build_rotary_graph
+from es_sbert.exporters.routed_graph import ModelWeights, RouteWeights, build_routed_graph
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
 from es_sbert.exporters.transformer_weights import (
     StaticWeights,
@@ -135,7 +137,10 @@ def _replace_folder(staging: Path, output: Path) -> None:
 def copy_files(source: Path, target: Path) -> None:
     """Copy configurations, tokenizer, safetensors and card of a model folder and of its modules' folders."""
     modules = read_module_list(source) if (source / "modules.json").exists() else []
-    kept = dict.fromkeys(["", *(folder for _, folder in modules)], _KEPT_SUFFIXES)
+    folders = [folder for _, folder in modules]
+    for kind, place in modules:
+        folders += read_router(source, place).module_folders if kind in ROUTER_CLASSES else ()
+    kept = dict.fromkeys(["", *folders], _KEPT_SUFFIXES)
     kept["training"] = _LOG_SUFFIXES  # of a model that es-sbert trained: without what was left of the run's weights
     for place, suffixes in kept.items():
         if not (source / place).is_dir():
@@ -168,10 +173,11 @@ def _complete_files(model: SentenceModel, folder: Path) -> None:
         pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
         write_json(folder / "1_Pooling/config.json", pooling)
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens})
-    if not model.tokenizer_file.exists():
-        write_json(folder / model.transformer / "tokenizer.json", model.tokenizer_json())
-    if model.has_adapter:
-        _merge_adapter(model, folder / model.transformer)
+    for each in {route.transformer: route for route in model.routes or [model]}.values():
+        if not each.tokenizer_file.exists():
+            write_json(folder / each.transformer / "tokenizer.json", each.tokenizer_json())
+        if each.has_adapter:
+            _merge_adapter(each, folder / each.transformer)
 
 
 def _merge_adapter(model: SentenceModel, folder: Path) -> None:
@@ -189,8 +195,10 @@ _TRACERS = ("torch", "sentence_transformers")
 BuildFunction = Callable[[Precision], onnx.ModelProto]
 
 
-def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWeights | None]:
+def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, ModelWeights | None]:
     """What makes the graphs of a model, and its weights; None for the weights if the graphs are traced.
+
+    Of a model with a Router, the weights of each route, or None if one of them is traced.
 
     Graphs of known architectures are built from the weights, which needs no torch.
 
@@ -200,6 +208,11 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, EncoderWei
         UnsupportedSetting: only transformers knows how the model's tokenizer reads texts, and it is not installed.
         BundleInvalid: weights are missing or of the wrong shape.
     """
+    if model.routes:
+        sources = [choose_graph_source(route) for route in model.routes]
+        weights = [found for _, found in sources if found is not None and not isinstance(found, RouteWeights)]
+        build = partial(build_routed_graph, model, [build for build, _ in sources])
+        return build, RouteWeights(tuple(weights)) if len(weights) == len(sources) else None
     if model.architecture == "static":
         static = read_static_weights(model)
         return partial(build_static_graph, model, static), static
@@ -278,14 +291,16 @@ def export_bundle(
     gold = read_gold_pairs(sts_file) if sts_file else None
     _previous_manifest(model, output)  # refuses a folder of something else before the work
     on_progress(f"Reading the weights of {model.name} ({model.architecture})")
+    if model.routes:
+        on_progress(f"{model.name} has a Router with {', '.join(route.route_name for route in model.routes)}")
     if not (model.folder / "modules.json").exists():
         on_progress(f"{model.name} has no modules.json: {model.pooling[0]} pooling, as in sentence-transformers")
     build, transformer = choose_graph_source(model)
     is_traced = transformer is None
-    if Precision.FP16 in precisions and isinstance(transformer, StaticWeights):
+    if Precision.FP16 in precisions and (model.routes or isinstance(transformer, StaticWeights)):
+        what = "it has a Router" if model.routes else "it is a table of vectors without products"
         raise UnsupportedArchitecture(
-            f"{model.name} has no fp16 variant: it is a table of vectors without products",
-            "Export fp32 or int8; fp32 runs on CUDA too.",
+            f"{model.name} has no fp16 variant: {what}", "Export fp32 or int8; fp32 runs on CUDA too."
         )
     check = ParityCheck(model, transformer, reference, gold)
     if is_traced:

@@ -119,9 +119,13 @@ class GraphBuilder:
         return model
 
 
+def _has_branches(graph: onnx.ModelProto) -> bool:
+    return any(node.op_type == "If" for node in graph.graph.node)
+
+
 def save_graph(graph: onnx.ModelProto, path: Path) -> None:
     """Write a graph; weights beyond protobuf's limit go to `FILE.data`."""
     path.parent.mkdir(exist_ok=True)
-    size = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
+    size = graph.ByteSize() if _has_branches(graph) else sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
     external = size >= EXTERNAL_DATA_FROM
     onnx.save_model(graph, str(path), save_as_external_data=external, location=f"{path.name}.data")

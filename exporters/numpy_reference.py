@@ -24,6 +24,7 @@ from es_sbert.encoder.batching import pad, plan_batches, token_ids
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.rotary_reference import rotary_hidden_states
 from es_sbert.exporters.rotary_weights import RotaryWeights
+from es_sbert.exporters.routed_graph import EncoderWeights, ModelWeights, RouteWeights
 from es_sbert.exporters.transformer_weights import (
     EmbeddingWeights,
     Floats,
@@ -36,9 +37,6 @@ from es_sbert.exporters.transformer_weights import (
 from es_sbert.exporters.vector_modules import RRELU_SLOPE, read_dense, read_layer_norm
 
 ReferenceKind = Literal["auto", "numpy", "sentence-transformers"]
-
-# The weights of a model whose graphs are built.
-EncoderWeights = TransformerWeights | RotaryWeights | StaticWeights
 
 # Texts and their kind → vectors of shape (texts, dimensions).
 EncodeFunction = Callable[[Sequence[str], PromptKind | None], Floats]
@@ -67,7 +65,7 @@ _BATCH_TOKENS = 512
 _TORCH_BATCH_TOKENS = 16_384
 
 
-def choose_reference(model: SentenceModel, transformer: EncoderWeights | None, kind: ReferenceKind) -> Reference:
+def choose_reference(model: SentenceModel, transformer: ModelWeights | None, kind: ReferenceKind) -> Reference:
     """The reference of a model.
 
     Args:
@@ -80,7 +78,11 @@ def choose_reference(model: SentenceModel, transformer: EncoderWeights | None, k
         kind = "sentence-transformers" if importlib.util.find_spec("sentence_transformers") else "numpy"
     if kind == "sentence-transformers" or transformer is None:
         return _torch_reference(model)
-    return Reference(f"numpy {np.__version__}", NumpyReference(model, transformer).encode)
+    name = f"numpy {np.__version__}"
+    if not isinstance(transformer, RouteWeights):
+        return Reference(name, NumpyReference(model, transformer).encode)
+    routes = [NumpyReference(*route) for route in zip(model.routes, transformer.routes, strict=True)]
+    return Reference(name, lambda texts, kind: routes[model.route_number(kind)].encode(texts, kind))
 
 
 def reference_batch_size(max_tokens: int) -> int:

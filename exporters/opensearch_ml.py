@@ -161,6 +161,11 @@ def export_opensearch_ml(
             f"{model.name} cuts queries and documents at different lengths, which ml-commons does not",
             "Let the gateway make its vectors: es-sbert serve.",
         )
+    if model.routes:
+        raise UsageError(
+            f"{model.name} embeds queries and documents by different networks (Router), which ml-commons does not",
+            "Let the gateway make its vectors: es-sbert serve.",
+        )
     if not model.include_prompt:
         raise UsageError(
             f"{model.name} leaves prompts out of its pooling, which ml-commons does not",

@@ -26,11 +26,11 @@ from es_sbert.exporters.fp16 import emulate_fp16
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import (
     EncodeFunction,
-    EncoderWeights,
     Reference,
     ReferenceKind,
     choose_reference,
 )
+from es_sbert.exporters.routed_graph import ModelWeights
 from es_sbert.exporters.transformer_weights import Floats, TransformerWeights
 from es_sbert.io.tables import read_table
 
@@ -357,22 +357,32 @@ class ParityCheck:
     def __init__(
         self,
         model: SentenceModel,
-        transformer: EncoderWeights | None,
+        transformer: ModelWeights | None,
         reference: ReferenceKind,
         gold: GoldPairs | None,
     ) -> None:
         self._model = model
         self._transformer = transformer
         # Only the library that made the graph or the tokenizer knows the right output.
-        is_ours = transformer is not None and model.tokenizer_is_known
+        is_ours = transformer is not None and self._tokenizers_are_known
         self._kind: ReferenceKind = reference if is_ours else "sentence-transformers"
         self._gold = gold
         self._tokenizer = SentenceTokenizer(model)
-        sentences = self._tokenizer.readable(parity_sentences(min(model.longest_input, _LONGEST_TEXT)))
+        self._texts: list[tuple[PromptKind | None, list[str]]] = []
+        for kind in (None, *_KINDS):
+            if model.has_route(kind):
+                sentences = self._sentences(self._tokenizer.route(kind))
+                self._texts.append((kind, sentences if kind is None else sentences[:_SENTENCES_OF_A_KIND]))
+
+    @property
+    def _tokenizers_are_known(self) -> bool:
+        return all(route.tokenizer_is_known for route in self._model.routes or [self._model])
+
+    def _sentences(self, tokenizer: SentenceTokenizer) -> list[str]:
+        """The parity sentences that a tokenizer finds tokens in, all of them with vectors."""
+        sentences = tokenizer.readable(parity_sentences(min(self._model.longest_input, _LONGEST_TEXT)))
         # What becomes of a text without tokens depends on the batch in sentence-transformers.
-        sentences = [text for text, row in zip(sentences, self._tokenizer(sentences).ids, strict=True) if len(row)]
-        self._texts: list[tuple[PromptKind | None, list[str]]] = [(None, sentences)]
-        self._texts += [(kind, sentences[:_SENTENCES_OF_A_KIND]) for kind in _KINDS]
+        return [text for text, row in zip(sentences, tokenizer(sentences).ids, strict=True) if len(row)]
 
     @cached_property
     def _reference(self) -> tuple[Reference, Floats, float | None]:
@@ -383,7 +393,7 @@ class ParityCheck:
             raise
         except Exception as error:  # the library raises many types for folders that it cannot open
             reason = f"sentence-transformers fails on it: {type(error).__name__}: {error_summary(error)}"
-            if self._kind != "auto" or not self._model.tokenizer_is_known:
+            if self._kind != "auto" or not self._tokenizers_are_known:
                 raise ModelError(
                     f"{self._model.folder} cannot be compared with its reference: {reason}",
                     "Open the folder with SentenceTransformer(...) and fix what the error names.",

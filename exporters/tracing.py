@@ -190,7 +190,10 @@ def _open_transformer(model: SentenceModel) -> nn.Module:
             f"{type(error).__name__}: {error_summary(error)}",
             "es-sbert runs no code that comes with a model; choose an architecture that transformers itself has.",
         ) from error
-    return network[0]
+    # The first module, or that of the model's route in a Router.
+    routes: Any = getattr(network[0], "sub_modules", None)
+    first: nn.Module = network[0] if routes is None else routes[model.route_name][0]
+    return first
 
 
 _SCORE_OUTPUT = "score"

@@ -82,13 +82,11 @@ def plain_pooling(folder: Path, config: dict[str, Any]) -> Feature:
 
 
 def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]]:
-    """(class name, folder) of each module in modules.json; the first is a Transformer or a StaticEmbedding.
-
-    Dropout is left out, which does nothing outside training.
+    """(class name, folder) of each module in modules.json, a Router too.
 
     Raises:
         BundleInvalid: the file is broken, or names a folder outside the model's.
-        UnsupportedArchitecture: a module that is not one of sentence-transformers, or another one at the beginning.
+        UnsupportedArchitecture: a module that is not one of sentence-transformers.
         UnsupportedSetting: an entry has a setting that es-sbert does not apply.
     """
     path = folder / "modules.json"
@@ -105,10 +103,21 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
     if len(set(map(str, names))) < len(names):
         raise BundleInvalid(f"{path} gives two modules the same name", COPY_AGAIN)
     modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
-    modules = [(kind, place) for kind, place in modules if kind != "Dropout"]
     for _, place in modules:
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise BundleInvalid(f"{path} names {place!r}, outside the folder", "Do not use this model.")
+    return modules
+
+
+def check_modules(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The modules of a model, or of one route of it, without Dropout, which does nothing outside training.
+
+    Raises:
+        UnsupportedArchitecture: a module that es-sbert does not read, or another one than a Transformer or a
+            StaticEmbedding at the beginning.
+    """
+    path = folder / "modules.json"
+    modules = [(kind, place) for kind, place in modules if kind != "Dropout"]
     for kind, _ in modules:
         if kind in _REFUSED_MODULES:
             reason, remedy = _REFUSED_MODULES[kind]

@@ -20,7 +20,7 @@ from es_sbert.bundle.adapter import Adapter, find_base_folder, merge_weights, re
 from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
 from es_sbert.bundle.known_settings import CONFIG_SENTENCE_TRANSFORMERS, check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json
-from es_sbert.bundle.module_list import plain_modules, plain_pooling, read_modules
+from es_sbert.bundle.module_list import check_modules, plain_modules, plain_pooling, read_modules
 from es_sbert.bundle.modules import (
     STATIC,
     Dense,
@@ -31,6 +31,7 @@ from es_sbert.bundle.modules import (
     VectorModule,
     WeightedLayers,
 )
+from es_sbert.bundle.router import ROUTER_CLASSES, read_router
 from es_sbert.bundle.sentence_vector import read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
@@ -44,9 +45,10 @@ from es_sbert.bundle.transformer_settings import (
     read_tokenizer_settings,
     read_transformer_config,
 )
-from es_sbert.errors import BundleInvalid, UnsupportedSetting
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, UsageError
 
 PromptKind = Literal["query", "document"]
+_ANY_KIND = "any"
 
 # Names under which sentence-transformers looks for a prompt of each kind, first found wins.
 PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
@@ -80,6 +82,10 @@ class SentenceModel(BaseModel, frozen=True):
         pooling: Pooling modes; several are concatenated in this order.
         layers: The hidden states whose weighted mean is pooled; None for one hidden state.
         token_modules: Modules between the transformer and the pooling, applied to the vector of each token.
+        routes: Of a model with a Router, the distinct models that it routes texts to; each has the same folder.
+        route_numbers: Of a model with a Router, kind of a text (`any` for none) → number of its model in `routes`; a
+            kind without a model is missing.
+        route_name: Of one of these models, its name in the Router.
         include_prompt: Whether the pooling includes the tokens of a prompt.
         modules: Modules after pooling, in order.
         truncate_dim: Number of values that are kept of what the modules make, its first ones; None for all.
@@ -114,6 +120,9 @@ class SentenceModel(BaseModel, frozen=True):
     pooling: tuple[Pooling, ...]
     layers: WeightedLayers | None = None
     token_modules: tuple[VectorModule, ...] = ()
+    routes: tuple[SentenceModel, ...] = ()
+    route_numbers: dict[str, int] = {}
+    route_name: str = ""
     include_prompt: bool = True
     modules: tuple[VectorModule, ...] = ()
     truncate_dim: int | None = None
@@ -178,6 +187,25 @@ class SentenceModel(BaseModel, frozen=True):
             self.transformer_folder, {**settings, **self.tokenizer_arguments}, self.transformer_config
         )
 
+    def has_route(self, kind: PromptKind | None) -> bool:
+        """Whether the model embeds texts of this kind; only a Router may lack a route for one."""
+        return not self.routes or (kind or _ANY_KIND) in self.route_numbers
+
+    def route_number(self, kind: PromptKind | None) -> int:
+        """Number of the model in `routes` that embeds texts of this kind.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not self.has_route(kind):
+            kinds = [name for name in self.route_numbers if name != _ANY_KIND]
+            raise UsageError(
+                f"{self.name} has a Router without a route for {'texts of no kind' if kind is None else f'a {kind}'}",
+                f"Embed texts as one of these kinds: {', '.join(kinds) or 'none'} (--as), or save the model with a "
+                "default_route.",
+            )
+        return self.route_numbers[kind or _ANY_KIND]
+
     def special_tokens(self) -> frozenset[str]:
         """The tokens that transformers counts as special (`all_special_tokens`).
 
@@ -191,10 +219,18 @@ class SentenceModel(BaseModel, frozen=True):
     @property
     def longest_input(self) -> int:
         """Longest input of any kind in tokens."""
+        if self.routes:
+            return max(route.longest_input for route in self.routes)
         return max(self.max_tokens, *self.max_tokens_by_kind.values(), 0)
 
     def input_limit(self, kind: PromptKind | None) -> int:
-        """Longest input of this kind in tokens, special tokens included."""
+        """Longest input of this kind in tokens, special tokens included.
+
+        Raises:
+            UsageError: the model has a Router without a route for this kind.
+        """
+        if self.routes:
+            return self.routes[self.route_number(kind)].input_limit(kind)
         return self.max_tokens if kind is None else self.max_tokens_by_kind.get(kind, self.max_tokens)
 
     def prompt(self, kind: PromptKind | None) -> str:
@@ -228,8 +264,69 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     # Read from the manifest directly: importing bundle.py, which imports this module, would be circular.
     accepted = read_optional_json(folder / "es_sbert.json").get("ignored_settings") or ()
     ignored = tuple(sorted({*ignored, *accepted}))
-    is_plain = not (folder / "modules.json").exists()
-    modules = plain_modules(folder) if is_plain else read_modules(folder, ignored)
+    name = name or folder.resolve().name
+    if not (folder / "modules.json").exists():
+        return _read_model(folder, name, plain_modules(folder), ignored, is_plain=True)
+    modules = read_modules(folder, ignored)
+    positions = [position for position, (kind, _) in enumerate(modules) if kind in ROUTER_CLASSES]
+    if not positions:
+        return _read_model(folder, name, check_modules(folder, modules), ignored)
+    if len(positions) > 1:
+        raise UnsupportedArchitecture(f"{folder} has several Routers", "Save the model with one Router.")
+    return _read_routed_model(folder, name, modules, positions[0], ignored)
+
+
+def _read_routed_model(
+    folder: Path, name: str, modules: list[tuple[str, str]], position: int, ignored: tuple[str, ...]
+) -> SentenceModel:
+    """A model with a Router: a model for each route that texts take, of the modules before, in and after the Router."""
+    before, (_, place), after = modules[:position], modules[position], modules[position + 1 :]
+    router = read_router(folder, place, ignored)
+    # A Transformer tells the modules after it that it has read a text.
+    modality = None if before and before[0][0] == STATIC else "text"
+    kinds: tuple[PromptKind | None, ...] = (None, "document", "query")
+    resolved = {kind: route for kind in kinds if (route := router.resolve(kind, modality)) is not None}
+    if not resolved:
+        raise UnsupportedArchitecture(
+            f"{folder} has a Router without a route for texts, queries or documents, only {', '.join(router.routes)}",
+            "Save the model with routes called query and document, or with a default_route.",
+        )
+    names = list(dict.fromkeys(resolved.values()))
+    routes = [
+        _read_model(folder, name, check_modules(folder, [*before, *router.routes[route], *after]), ignored, route=route)
+        for route in names
+    ]
+    if len({route.dimensions for route in routes}) > 1:
+        found = ", ".join(f"{route.route_name} {route.dimensions}" for route in routes)
+        raise BundleInvalid(
+            f"the routes of {folder} make vectors of different lengths ({found})",
+            "Train them to one length: vectors of queries and documents are compared.",
+        )
+    if len(routes) == 1 and len(resolved) == len(kinds):
+        return routes[0]
+    numbers = {kind or _ANY_KIND: names.index(route) for kind, route in resolved.items()}
+    by_kind = {kind: routes[number].fingerprint for kind, number in numbers.items()}
+    changed = {"routes": tuple(routes), "route_numbers": numbers, "route_name": "", "earlier_fingerprint": ""}
+    fingerprint = compute_fingerprint("", {}, {"routes": by_kind})
+    return routes[0].model_copy(update={**changed, "fingerprint": fingerprint})
+
+
+def _read_model(
+    folder: Path,
+    name: str,
+    modules: list[tuple[str, str]],
+    ignored: tuple[str, ...],
+    *,
+    is_plain: bool = False,
+    route: str = "",
+) -> SentenceModel:
+    """A model of some modules.
+
+    Args:
+        modules: (class name, folder) of each.
+        is_plain: Whether the folder has no modules.json.
+        route: Name of the modules in the model's Router.
+    """
     kind, place = modules[0]
     if kind == STATIC:
         first = read_static_embedding(folder, place)
@@ -248,8 +345,9 @@ def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Colle
     try:
         model = SentenceModel(
             folder=folder,
-            name=name or folder.resolve().name,
+            name=name,
             transformer=place,
+            route_name=route,
             ignored_settings=ignored,
             **settings,
         )

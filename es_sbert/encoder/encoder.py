@@ -22,7 +22,17 @@ from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.encoder.batching import WINDOW, InputBuilder, Vectors, batch_limits, plan_batches, unique_rows
+from es_sbert.encoder.batching import (
+    WINDOW,
+    BatchLimits,
+    InputBuilder,
+    Vectors,
+    batch_limits,
+    plan_batches,
+    row_length,
+    row_route,
+    unique_rows,
+)
 from es_sbert.encoder.chunker import Chunker
 from es_sbert.encoder.model_loading import (
     OnnxModel,
@@ -167,8 +177,11 @@ class Encoder(OnnxModel[EncoderBundle]):
         with pool.session() as session:
             self._inputs = InputBuilder(session)
         self._tokenizer = SentenceTokenizer(bundle.model)
-        # Of a text without tokens there is no first vector and no largest value.
-        self._tokenless_is_zero = self._inputs.packed or not _POOLING_OF_NOTHING.issuperset(bundle.model.pooling)
+        # Of a text without tokens there is no first vector and no largest value. By route.
+        self._tokenless_is_zero = [
+            self._inputs.packed or not _POOLING_OF_NOTHING.issuperset(model.pooling)
+            for model in bundle.model.routes or [bundle.model]
+        ]
         self._limits = batch_limits(device, budget)
         self.window = WINDOW[device.kind]
         self.info = EncoderInfo(
@@ -370,13 +383,21 @@ class _BatchRun:
         self._tokenless_is_zero = encoder._tokenless_is_zero
         unique, self._unique_index = unique_rows(tokenized.ids)
         self._rows = [tokenized.ids[number] for number in unique]
-        self._lengths = np.fromiter(map(len, self._rows), dtype=np.int64, count=len(unique))  # (distinct texts,)
+        self._lengths = np.fromiter(map(row_length, self._rows), dtype=np.int64, count=len(unique))  # (distinct texts,)
         self._total_tokens = max(1, int(self._lengths.sum()))
-        self.batches = plan_batches(self._lengths, encoder._limits)
+        self.batches = self._plan(encoder._limits)
         # In the order of the batches, so that each batch is written without a copy.
         self._vectors = np.empty((len(unique), self._info.dimensions), dtype=np.float32)  # (distinct texts, dimensions)
         self._computed = np.zeros(len(unique), dtype=np.bool_)  # (distinct texts,)
         self._ends = np.cumsum([len(batch) for batch in self.batches])  # (batches,)
+
+    def _plan(self, limits: BatchLimits) -> list[NDArray[np.int64]]:
+        """Batches; all texts of one are of one route."""
+        if not self._inputs.has_routes:
+            return plan_batches(self._lengths, limits)
+        routes = np.fromiter(map(row_route, self._rows), dtype=np.int64, count=len(self._rows))  # (distinct texts,)
+        groups = [np.flatnonzero(routes == route) for route in np.unique(routes)]
+        return [group[batch] for group in groups for batch in plan_batches(self._lengths[group], limits)]
 
     def is_short(self, number: int) -> bool:
         """Whether no text of a batch has more than `SHORT_TEXT_TOKENS` tokens; the first is the longest."""
@@ -387,7 +408,8 @@ class _BatchRun:
         batch = self.batches[number]
         output = slice(self._ends[number] - len(batch), self._ends[number])
         rows, vectors = [self._rows[row] for row in batch], self._vectors[output]
-        if self._tokenless_is_zero and not len(rows[-1]):
+        route = row_route(rows[0]) if self._inputs.has_routes else 0
+        if self._tokenless_is_zero[route] and not row_length(rows[-1]):
             # The empty text is the shortest one, and texts are distinct.
             rows, vectors = rows[:-1], vectors[:-1]
             self._vectors[output][-1] = 0

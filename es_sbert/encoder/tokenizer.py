@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import COPY_AGAIN, read_json
 from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
 from es_sbert.bundle.tokenizer_settings import apply_changes
-from es_sbert.encoder.batching import mark_unpooled, pad
+from es_sbert.encoder.batching import mark_route, mark_unpooled, pad
 from es_sbert.encoder.chunker import Chunker
 from es_sbert.errors import BundleInvalid, EsSbertError, UsageError
 
@@ -29,7 +29,8 @@ class TokenizedTexts:
 
     Attributes:
         ids: One int64 array of shape (tokens,) a text, special tokens included, cut to the model's maximum. Tokens of a
-            prompt that the model's pooling leaves out are marked; see `batching.mark_unpooled`.
+            prompt that the model's pooling leaves out are marked (`batching.mark_unpooled`), and so
+            are routes (`batching.mark_route`).
         tokens: *Shape:* ``(texts,)`` int64, tokens of each text before any cut, special tokens included; an estimate
             for a text of more than 100,000 characters, above `max_tokens` where the text was cut.
         max_tokens: The model's maximum.
@@ -77,6 +78,8 @@ class SentenceTokenizer:
 
     def __init__(self, model: SentenceModel) -> None:
         self._model = model
+        # Of a model with a Router; the rest is then that of its first route.
+        self._routes = [SentenceTokenizer(route) for route in model.routes]
         self._tokenizer = load_sentence_tokenizer(model)
         # Truncated and padded here: the tokenizer does not report how long a text was before truncation.
         self._tokenizer.no_padding()
@@ -109,8 +112,13 @@ class SentenceTokenizer:
             kind: Which of the model's prompts to put in front.
 
         Raises:
-            UsageError: a text is not valid Unicode (lone surrogates).
+            UsageError: a text is not valid Unicode (lone surrogates), or the model has a Router without a route for
+                texts of this kind.
         """
+        if self._routes:
+            number = self._model.route_number(kind)
+            found = self._routes[number](texts, kind)
+            return replace(found, ids=[mark_route(row, number) for row in found.ids])
         prompt = self._model.prompt(kind)
         maximum = self._model.input_limit(kind)
         try:
@@ -149,6 +157,14 @@ class SentenceTokenizer:
         if not len(ids):
             return 0
         return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._model.special_tokens())
+
+    def route(self, kind: PromptKind | None) -> SentenceTokenizer:
+        """The tokenizer of texts of this kind; of a model with a Router, that of their route, without its marks.
+
+        Raises:
+            UsageError: there is no route.
+        """
+        return self._routes[self._model.route_number(kind)] if self._routes else self
 
     def readable(self, texts: Sequence[str]) -> list[str]:
         """The texts without those that hold a token for which the model has no vector."""
@@ -202,6 +218,8 @@ class SentenceTokenizer:
         Raises:
             UsageError: `tokens` exceeds the model's maximum or is too small for any text.
         """
+        if self._routes:
+            return self.route(kind).make_chunker(tokens, overlap, kind)
         limit = self._model.input_limit(kind)
         if tokens > limit:
             raise UsageError(

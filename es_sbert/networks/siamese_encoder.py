@@ -273,6 +273,11 @@ def open_siamese_encoder(
             raise UnsupportedArchitecture(
                 f"{name} is a StaticEmbedding, which has no transformer to train", "Choose a transformer as the base."
             )
+        if model.routes or model.route_name:
+            raise UnsupportedArchitecture(
+                f"{name} has a Router, whose networks es-sbert does not train",
+                "Train one of its networks alone, or all of them with sentence-transformers.",
+            )
         if not model.include_prompt or model.truncate_dim is not None or model.hidden_state is not None or model.layers:
             raise UnsupportedArchitecture(
                 f"{name} has a setting that es-sbert does not train with: include_prompt: false, truncate_dim, or a "
