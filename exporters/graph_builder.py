@@ -119,13 +119,15 @@ class GraphBuilder:
         return model
 
 
-def _has_branches(graph: onnx.ModelProto) -> bool:
-    return any(node.op_type == "If" for node in graph.graph.node)
+def _weight_bytes(graph: onnx.GraphProto) -> int:
+    """Bytes of the constants of a graph and of its branches."""
+    branches = (each.g for node in graph.node for each in node.attribute if each.HasField("g"))
+    return sum(len(tensor.raw_data) for tensor in graph.initializer) + sum(map(_weight_bytes, branches))
 
 
 def save_graph(graph: onnx.ModelProto, path: Path) -> None:
     """Write a graph; weights beyond protobuf's limit go to `FILE.data`."""
     path.parent.mkdir(exist_ok=True)
-    size = graph.ByteSize() if _has_branches(graph) else sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
+    size = _weight_bytes(graph.graph)
     external = size >= EXTERNAL_DATA_FROM
     onnx.save_model(graph, str(path), save_as_external_data=external, location=f"{path.name}.data")

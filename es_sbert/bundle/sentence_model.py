@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, computed_field
 
-from es_sbert.bundle.adapter import Adapter, find_base_folder, merge_weights, read_adapter
-from es_sbert.bundle.fingerprint import compute_fingerprint, fingerprint_settings, hash_tensors
-from es_sbert.bundle.known_settings import CONFIG_SENTENCE_TRANSFORMERS, check_settings
+from es_sbert.bundle.fingerprint import compute_fingerprint, hash_tensors
 from es_sbert.bundle.model_files import COPY_AGAIN, find_weight_files, read_json, read_optional_json
-from es_sbert.bundle.module_list import check_modules, plain_modules, plain_pooling, read_modules
+from es_sbert.bundle.model_settings import read_model_settings
+from es_sbert.bundle.module_list import check_modules, plain_modules, read_modules
 from es_sbert.bundle.modules import (
     STATIC,
     Dense,
-    Feature,
     InputModule,
     Normalize,
     Pooling,
@@ -35,17 +31,13 @@ from es_sbert.bundle.router import ROUTER_CLASSES, read_router
 from es_sbert.bundle.sentence_vector import read_sentence_vector
 from es_sbert.bundle.static_embedding import read_static_embedding
 from es_sbert.bundle.tokenizer_settings import read_tokenizer_json, resolve_tokenizer, special_tokens
+from es_sbert.bundle.transformer_module import read_transformer
 from es_sbert.bundle.transformer_settings import (
     LAST_STATE_ARCHITECTURES,
-    check_truncation,
     hidden_width,
-    input_limits,
     max_input_tokens,
-    read_sentence_bert_config,
-    read_tokenizer_settings,
-    read_transformer_config,
 )
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, UsageError
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UsageError
 
 PromptKind = Literal["query", "document"]
 _ANY_KIND = "any"
@@ -244,10 +236,6 @@ class SentenceModel(BaseModel, frozen=True):
         return next((self.prompts[name] for name in PROMPT_NAMES[kind] if name in self.prompts), "")
 
 
-# Of the releases whose reading es-sbert follows.
-_FOLLOWED_RELEASES = {"sentence_transformers": "6.2.0", "sentence-transformers": "6.2.0", "transformers": "5.23.0"}
-
-
 def read_sentence_model(folder: Path, name: str | None = None, *, ignored: Collection[str] = ()) -> SentenceModel:
     """Read and check a model folder: a Transformer or StaticEmbedding of sentence-transformers, or a plain transformer.
 
@@ -331,11 +319,11 @@ def _read_model(
     if kind == STATIC:
         first = read_static_embedding(folder, place)
     else:
-        first = _read_transformer(folder, place, ignored, is_plain=is_plain)
+        first = read_transformer(folder, place, ignored, is_plain=is_plain)
     vector = first.output if is_plain else read_sentence_vector(folder, modules[1:], first, ignored)
     settings = first.settings | vector.settings
     if not is_plain:
-        settings |= _read_model_settings(folder / "config_sentence_transformers.json", ignored)
+        settings |= read_model_settings(folder / "config_sentence_transformers.json", ignored)
     if (kept := settings.get("truncate_dim")) is not None:
         settings["truncate_dim"] = kept if kept < settings["dimensions"] else None
         settings["dimensions"] = min(kept, settings["dimensions"])
@@ -392,60 +380,6 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
     return settings
 
 
-def _read_transformer(folder: Path, transformer: str, ignored: Collection[str], *, is_plain: bool) -> InputModule:
-    """The Transformer in a folder of a model folder."""
-    place = folder / transformer
-    # Like sentence-transformers, read its own files only if modules.json exists.
-    sbert = read_sentence_bert_config(place, ignored, is_plain=is_plain)
-    adapter = read_adapter(place, ignored)
-    base = None if adapter is None else _find_base_folder(place, adapter)
-    config = read_transformer_config(
-        place if base is None or (place / "config.json").exists() else base, sbert, ignored
-    )
-    tokenizer_settings = read_tokenizer_settings(place, sbert, ignored)
-    if config.get("model_type") in ("bert", "distilbert") and tokenizer_settings.get("padding_side") == "left":
-        raise UnsupportedSetting(
-            f"{place / 'tokenizer_config.json'} pads on the left, which moves the positions of this architecture: "
-            "vectors would depend on their batch",
-            "Set padding_side to right.",
-        )
-    tokenizer = read_tokenizer_json(place, tokenizer_settings, config)
-    check_truncation(place, tokenizer_settings, tokenizer)
-    resolved = resolve_tokenizer(place, tokenizer, tokenizer_settings, config)
-    max_tokens, by_kind = input_limits(place, config, sbert, tokenizer)
-    files = find_weight_files(base or place)
-    return InputModule(
-        settings={
-            "has_adapter": adapter is not None,
-            "base_folder": None if base == place else base,
-            "architecture": str(config.get("model_type", "unknown")),
-            "transformer_config": config,
-            "hidden_state": sbert["hidden_state"],
-            "max_tokens": max_tokens,
-            "max_tokens_by_kind": by_kind,
-            "lowercase": sbert.get("do_lower_case", False),
-            "tokenizer_class": resolved.class_name,
-            "tokenizer_changes": resolved.changes,
-            "tokenizer_is_known": resolved.is_known,
-            "tokenizer_arguments": sbert["processor_kwargs"],
-            "uses_token_types": resolved.uses_token_types,
-        },
-        output=plain_pooling(folder, config) if is_plain else Feature(width=None),
-        tokenizer=tokenizer,
-        weights_hash=hash_tensors(files, None if adapter is None else merge_weights(base or place, adapter)),
-        fingerprint_fields=("lowercase",),
-        fingerprint_settings={"config": fingerprint_settings(config, files)},
-        has_all_layers=bool(config.get("output_hidden_states")),
-    )
-
-
-def _find_base_folder(folder: Path, adapter: Adapter) -> Path:
-    # Imported here: it reads models by this module.
-    from es_sbert.bundle.model_lookup import resolve_model
-
-    return find_base_folder(folder, adapter, partial(resolve_model, organization=""))
-
-
 # Of the settings in `_fingerprint_revisions`, those that releases before them did not read.
 _ONCE_MISREAD = frozenset({"uses_token_types", "tokenizer_changes", "max_tokens_by_kind"})
 
@@ -469,56 +403,6 @@ def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:
     if model.max_tokens_by_kind:
         changed["max_tokens_by_kind"] = model.max_tokens_by_kind
     return changed
-
-
-def _read_model_settings(path: Path, ignored: Collection[str]) -> dict[str, Any]:
-    """The prompts, the name of the default one and `truncate_dim` from config_sentence_transformers.json, if any."""
-    settings = read_optional_json(path)
-    check_settings(path, settings, CONFIG_SENTENCE_TRANSFORMERS, ignored)
-    _check_requirements(path, settings.get("requirements"))
-    # Of any other value, also of null, sentence-transformers builds other modules.
-    if (kind := settings.get("model_type", "SentenceTransformer")) != "SentenceTransformer":
-        raise UnsupportedSetting(
-            f"{path} sets model_type to {kind!r}", "Choose a model that was saved as a SentenceTransformer."
-        )
-    kept = settings.get("truncate_dim")
-    if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 1):
-        raise BundleInvalid(
-            f"{path} has the truncate_dim {kept!r}, expected a positive number of values",
-            "Correct it, or remove it for whole vectors.",
-        )
-    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise BundleInvalid(
-            f"{path} has a setting of the wrong type: prompts are no texts by name",
-            'Write them as {"query": "…", "document": "…"}.',
-        )
-    if not isinstance(default, str | None):
-        raise BundleInvalid(f"{path} has a setting of the wrong type: default_prompt_name is {default!r}", COPY_AGAIN)
-    # sentence-transformers has these two names even if they are not in the file.
-    if default is not None and default not in {*prompts, "query", "document"}:
-        raise BundleInvalid(
-            f"{path} has the default prompt {default!r}, and no prompt of that name",
-            "Name one of its prompts under default_prompt_name, or none.",
-        )
-    texts = {name: text or "" for name, text in prompts.items()}
-    return {"prompts": texts, "default_prompt": default, "truncate_dim": kept}
-
-
-def _check_requirements(path: Path, requirements: Any) -> None:
-    """Make sure that a model does not need another release of a library than the one that es-sbert follows."""
-    for package, requirement in (requirements or {}).items() if isinstance(requirements, dict) else ():
-        specifier = requirement.get("specifier") if isinstance(requirement, dict) else requirement
-        followed = _FOLLOWED_RELEASES.get(package)
-        try:
-            is_met = followed is None or SpecifierSet(str(specifier or "")).contains(followed, prereleases=True)
-        except InvalidSpecifier:
-            continue  # sentence-transformers skips it too
-        if not is_met:
-            raise UnsupportedSetting(
-                f"{path} requires {package} {specifier}, and es-sbert reads models as release {followed} does",
-                "Choose a model that these releases can read.",
-            )
 
 
 def read_plain_transformer(folder: Path, name: str, pooling: Sequence[Pooling] = (Pooling.MEAN,)) -> SentenceModel:

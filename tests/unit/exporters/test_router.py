@@ -21,7 +21,7 @@ from es_sbert.encoder.batching import mark_route, mark_unpooled, row_length, row
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, UsageError
-from es_sbert.exporters import export
+from es_sbert.exporters import export, graph_builder
 from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 from es_sbert.exporters.parity import row_cosines
 from es_sbert.exporters.transformer_weights import Floats
@@ -225,6 +225,17 @@ def test_routes_of_different_lengths_are_refused(bases: dict[str, Path], tmp_pat
     folder = save(tmp_path / "model", Router.for_query_document(static(24), transformer(bases["bert"])))
     with pytest.raises(BundleInvalid, match="document 48, query 24"):
         read_sentence_model(folder)
+
+
+def test_weights_beyond_the_limit_of_a_file_are_kept_next_to_it(
+    routed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_builder, "EXTERNAL_DATA_FROM", 1)
+    expected = their_vectors(routed)
+    export(routed, tmp_path / "bundle", ["fp32"])
+    graph, data = tmp_path / "bundle/onnx/model_fp32.onnx", tmp_path / "bundle/onnx/model_fp32.onnx.data"
+    assert data.stat().st_size > graph.stat().st_size
+    assert_same(our_vectors(tmp_path / "bundle"), expected)
 
 
 def test_half_precision_is_refused(routed: Path, tmp_path: Path) -> None:
