@@ -32,12 +32,14 @@ class TokenVectors:
     Attributes:
         padded: The vectors with padding, (B, S, D) float32; padding is excluded.
         first: The vector of each text's first token, (B, D) float32.
-        mask: 1 for tokens, 0 for padding: (B, S) float32.
+        mask: 1 for tokens that are pooled, 0 for others and for padding: (B, S) float32.
+        is_whole: Whether all tokens are pooled, so that those of the mask begin at the first place.
     """
 
     padded: Callable[[], str]
     first: Callable[[], str]
     mask: Callable[[], str]
+    is_whole: bool = True
 
 
 def padded_token_vectors(graph: GraphBuilder, vectors: str) -> TokenVectors:
@@ -126,19 +128,20 @@ def _without_prompt(graph: GraphBuilder, tokens: TokenVectors) -> TokenVectors:
         is_first = graph.add("Cast", graph.add("Equal", rank, graph.scalar(1.0)), to=FLOAT)
         one_hot = graph.add("Mul", is_first, mask())
         # Of a text without other tokens, sentence-transformers takes the very first one.
-        is_empty = graph.add("Sub", graph.scalar(1.0), graph.add("ReduceMax", mask(), graph.integers(1), keepdims=1))
+        count = graph.add("ReduceSum", mask(), graph.integers(1), keepdims=1)  # (B, 1)
+        is_empty = graph.add("Cast", graph.add("Equal", count, graph.scalar(0.0)), to=FLOAT)
         at_start = graph.add("Cast", graph.add("Equal", _token_ranks(graph, mask()), graph.scalar(1.0)), to=FLOAT)
         one_hot = graph.add("Add", one_hot, graph.add("Mul", is_empty, at_start))
-        return _weighted_sum(graph, TokenVectors(tokens.padded, first, mask), one_hot)
+        return _weighted_sum(graph, tokens, one_hot)
 
-    return TokenVectors(tokens.padded, first, mask)
+    return TokenVectors(tokens.padded, first, mask, is_whole=False)
 
 
 def _apply_to_tokens(graph: GraphBuilder, model: SentenceModel, tokens: TokenVectors) -> TokenVectors:
     """The vectors of tokens after the modules that come before the pooling."""
     padded = cache(lambda: add_modules(graph, tokens.padded(), model, model.token_modules))
     first = cache(lambda: add_modules(graph, tokens.first(), model, model.token_modules))
-    return TokenVectors(padded, first, tokens.mask)
+    return TokenVectors(padded, first, tokens.mask, tokens.is_whole)
 
 
 def _add_pooling(graph: GraphBuilder, mode: Pooling, tokens: TokenVectors) -> str:
@@ -160,10 +163,12 @@ def _add_pooling(graph: GraphBuilder, mode: Pooling, tokens: TokenVectors) -> st
             weights = graph.add("Mul", mask, _token_ranks(graph, mask))  # (B, S): 1, 2, 3, …, 0 for padding
             return graph.add("Div", _weighted_sum(graph, tokens, weights), _weight_sum(graph, weights))
         case Pooling.LASTTOKEN:
-            # The last token is the one of the highest rank.
-            ranks = _token_ranks(graph, tokens.mask())
-            highest = graph.add("ReduceMax", graph.add("Mul", tokens.mask(), ranks), graph.integers(1), keepdims=1)
-            last = graph.add("Cast", graph.add("Equal", ranks, highest), to=FLOAT)  # (B, S), one-hot
+            # The last token is the one whose rank among those that are pooled is their number.
+            mask = tokens.mask()
+            ranks = _token_ranks(graph, mask) if tokens.is_whole else graph.add("CumSum", mask, graph.integer(1))
+            count = graph.add("ReduceSum", mask, graph.integers(1), keepdims=1)  # (B, 1)
+            last = graph.add("Cast", graph.add("Equal", ranks, count), to=FLOAT)  # (B, S), one-hot
+            last = last if tokens.is_whole else graph.add("Mul", last, mask)
             return _weighted_sum(graph, tokens, last)
 
 
