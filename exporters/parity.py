@@ -6,7 +6,7 @@ import json
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,13 @@ from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityRep
 from es_sbert.bundle.sentence_model import Precision, PromptKind, SentenceModel
 from es_sbert.encoder.batching import InputBuilder, plan_batches, token_ids
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
-from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, available_providers, run_session
+from es_sbert.encoder.onnx_session import (
+    SHORT_TEXT_TOKENS,
+    InferencePool,
+    available_providers,
+    open_session,
+    run_session,
+)
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import emulate_fp16
@@ -437,7 +443,10 @@ class ParityCheck:
                     "Choose a model of another architecture, or serve this one by its own library.",
                 ) from error
 
-        with self._open_pool(path, precision) as (pool, device, emulated):
+        with (
+            self._runnable_graph(path, precision) as (file, device, emulated),
+            closing(InferencePool(file, device, threads=1)) as pool,
+        ):
             reference, expected, sts_reference = self._reference
             vectors, sts = self._encode_texts(encode)
         report = compare_vectors(
@@ -451,26 +460,11 @@ class ParityCheck:
         )
         return report if report.passed else self._explain(report, reference, precision, row_cosines(expected, vectors))
 
-    @contextmanager
-    def _open_pool(self, path: Path, precision: Precision) -> Iterator[tuple[InferencePool, Device, bool]]:
-        """Sessions of a graph, their device, and whether fp16 is emulated."""
-        try:
-            device = choose_device(precision.device, available_providers(), cuda_devices())
-            pool = InferencePool(path, device, threads=1)
-        except DeviceError:
-            # Graphs without padding have operators that only cards have.
-            if isinstance(self._transformer, TransformerWeights):
-                raise
-        else:
-            with closing(pool):
-                yield pool, device, False
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            emulated = Path(folder) / "emulated.onnx"
-            save_graph(emulate_fp16(onnx.load(str(path))), emulated)
-            device = Device("cpu")
-            with closing(InferencePool(emulated, device, threads=1)) as pool:
-                yield pool, device, True
+    def _runnable_graph(self, path: Path, precision: Precision) -> AbstractContextManager[tuple[Path, Device, bool]]:
+        """See `fp16_graph`. Graphs without padding have operators that only cards have."""
+        if precision is Precision.FP16 and not isinstance(self._transformer, TransformerWeights):
+            return fp16_graph(path)
+        return nullcontext((path, choose_device(precision.device, available_providers(), cuda_devices()), False))
 
     def _explain(
         self, report: ParityReport, reference: Reference, precision: Precision, cosines: NDArray[np.float64]
@@ -506,6 +500,22 @@ class ParityCheck:
                 run_session(session, inputs([rows[number] for number in batch]), output)
             vectors[batch] = output
         return vectors
+
+
+@contextmanager
+def fp16_graph(path: Path) -> Iterator[tuple[Path, Device, bool]]:
+    """A file that computes what a padded fp16 graph does, the device to run it on, and whether it emulates fp16."""
+    try:
+        device = choose_device("cuda", available_providers(), cuda_devices())
+        # A driver alone is not enough (CUDA, cuDNN): only opening a session shows what is there.
+        open_session(path, device)
+    except DeviceError:
+        with tempfile.TemporaryDirectory() as folder:
+            emulated = Path(folder) / "emulated.onnx"
+            save_graph(emulate_fp16(onnx.load(str(path))), emulated)
+            yield emulated, Device("cpu"), True
+    else:
+        yield path, device, False
 
 
 _LONGEST_SHOWN_TEXT = 60

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnxruntime import InferenceSession
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor, nn
 from transformers import AttentionMaskInterface, AutoModelForSequenceClassification, AutoTokenizer
@@ -28,16 +27,24 @@ from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.sentence_model import Precision, SentenceModel
 from es_sbert.encoder.batching import LENGTH_MULTIPLE
-from es_sbert.encoder.device import Device, choose_device, cuda_devices
-from es_sbert.encoder.onnx_session import available_providers, open_session
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.onnx_session import open_session
 from es_sbert.encoder.tokenizer import PairTokenizer, load_sentence_tokenizer
-from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UnsupportedArchitecture, error_summary
-from es_sbert.exporters.fp16 import emulate_fp16, fuse_attention, to_fp16
-from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET, save_graph
+from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, error_summary
+from es_sbert.exporters.fp16 import fuse_attention, to_fp16
+from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET
 from es_sbert.exporters.numpy_reference import reference_batch_size
-from es_sbert.exporters.parity import compare_scores, max_padding_batches, parity_pairs
+from es_sbert.exporters.parity import compare_scores, fp16_graph, max_padding_batches, parity_pairs
 from es_sbert.exporters.pooling import TOKEN_VECTORS, finish_padded_graph, pool_fp16_network
 from es_sbert.exporters.quantization import graph_from_trace
+from es_sbert.exporters.trace_check import (
+    LONGEST_TRIED,
+    OTHER_RESULT,
+    SERVE_OTHERWISE,
+    check_trace,
+    relative_difference,
+    run_network,
+)
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.exporters.vector_modules import read_layer_weights
 from es_sbert.networks.pair_scorer_folder import quiet_transformers
@@ -66,7 +73,7 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
     """
     axes = {0: "batch", 1: "tokens"}
     module.eval()
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings(), _traceable_masks():
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings(), _traceable_network():
         for message, category in _EXPECTED_WARNINGS:
             warnings.filterwarnings("ignore", message=message, category=category)
         path = Path(folder) / "traced.onnx"
@@ -79,11 +86,18 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
         except Exception as error:  # networks that want other inputs, and translations of operators: of every type
             raise UnsupportedArchitecture(
                 f"{name}: torch cannot write this network as ONNX: {error_summary(error)}",
-                "Choose a model of another architecture, or serve this one by its own library.",
+                SERVE_OTHERWISE,
             ) from error
         graph = onnx.load(str(path))  # with the weights that torch writes next to graphs of more than 2 GB
     graph.graph.name = name
     return graph
+
+
+@contextmanager
+def _traceable_network() -> Iterator[None]:
+    """Let networks compute by operators of which torch writes right graphs."""
+    with _traceable_masks(), _traceable_repeats():
+        yield
 
 
 @contextmanager
@@ -105,6 +119,34 @@ def _traceable_masks() -> Iterator[None]:
         mapping["eager"] = original
 
 
+@contextmanager
+def _traceable_repeats() -> Iterator[None]:
+    """Let networks repeat values by broadcasting: torch's translation of `repeat_interleave` gives wrong graphs.
+
+    The rotary embeddings of Cohere, ERNIE 4.5, GLM and Helium use it.
+    """
+    library: Any = torch
+    original, method = library.repeat_interleave, library.Tensor.repeat_interleave
+
+    def repeat(values: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        repeats = arguments[0] if arguments else options.get("repeats")
+        dim = arguments[1] if len(arguments) > 1 else options.get("dim")
+        if not isinstance(repeats, int) or dim is None:
+            result: Tensor = original(values, *arguments, **options)
+            return result
+        axis = dim % values.ndim
+        shape = values.shape
+        return (
+            values.unsqueeze(axis + 1).expand(*shape[: axis + 1], repeats, *shape[axis + 1 :]).flatten(axis, axis + 1)
+        )
+
+    library.repeat_interleave = library.Tensor.repeat_interleave = repeat
+    try:
+        yield
+    finally:
+        library.repeat_interleave, library.Tensor.repeat_interleave = original, method
+
+
 def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0) -> tuple[Tensor, Tensor]:
     """A batch to trace with, ids and mask, int64 of this shape; a third of all texts but the first is padding."""
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, vocabulary, shape))
@@ -114,12 +156,18 @@ def example_inputs(shape: tuple[int, int], vocabulary: int, padding_id: int = 0)
 
 
 class _TokenVectorModule(nn.Module):
-    """A transformer from ids and mask to token vectors; token types are made from the mask."""
+    """A transformer from ids and mask to token vectors; token types are made from the mask.
 
-    def __init__(self, network: nn.Module, token_types: TokenTypes | None, model: SentenceModel) -> None:
+    Padding gets the library's own id: some networks count positions or shift texts by it.
+    """
+
+    def __init__(
+        self, network: nn.Module, token_types: TokenTypes | None, padding_id: int, model: SentenceModel
+    ) -> None:
         super().__init__()
         self.network = network
         self._token_types = token_types
+        self._padding_id = padding_id
         self._hidden_state = model.hidden_state
         self._layers = model.layers
         weights = np.ones(1, np.float32) if model.layers is None else read_layer_weights(model, model.layers)
@@ -128,6 +176,7 @@ class _TokenVectorModule(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Two int64 tensors of *shape* ``(batch, tokens)`` → ``(batch, tokens, hidden)``."""
         extra = {} if self._token_types is None else {"token_type_ids": self._token_types(mask)}
+        ids = ids.masked_fill(mask == 0, self._padding_id)
         if self._hidden_state is None and self._layers is None:
             vectors: Tensor = self.network(input_ids=ids, attention_mask=mask, **extra).last_hidden_state
             return vectors
@@ -171,10 +220,21 @@ class TracedSentenceModel:
         types = None
         if takes_token_types(network, transformer.tokenizer):
             types = TokenTypes.of(load_sentence_tokenizer(model))
-        ids, mask = example_inputs((3, min(11, model.max_tokens)), len(transformer.tokenizer))
+        shape, vocabulary = (3, min(11, model.max_tokens)), len(transformer.tokenizer)
+        ids, mask = example_inputs(shape, vocabulary)
         inputs = {"input_ids": ids, "attention_mask": mask}
-        module = _TokenVectorModule(network, types, model)
-        return trace_module(module, inputs, TOKEN_VECTORS, name=model.name)
+        module = _TokenVectorModule(network, types, transformer.tokenizer.pad_token_id or 0, model)
+        module.eval()
+        text = example_inputs((1, min(model.longest_input, LONGEST_TRIED)), vocabulary)
+        before = run_network(model.name, module, *text)
+        traced = trace_module(module, inputs, TOKEN_VECTORS, name=model.name)
+        if relative_difference(run_network(model.name, module, *text), before) > OTHER_RESULT:
+            raise UnsupportedArchitecture(
+                f"{model.name}: the network computes another vector for a text after it has read other texts",
+                SERVE_OTHERWISE,
+            )
+        check_trace(traced, module, (ids, mask), vocabulary, model.longest_input)
+        return traced
 
 
 def _open_transformer(model: SentenceModel) -> nn.Module:
@@ -269,11 +329,12 @@ class TracedCrossEncoder:
         tokenizer = PairTokenizer(self._model, self.pairs)
         tokenized = tokenizer(first, second)
         half = precision is Precision.FP16
-        session, emulated = _open_fp16_session(path) if half else (open_session(path, _CPU), False)
         multiple = LENGTH_MULTIPLE if half else 1
         scores = np.empty((len(first), len(self._model.labels)), dtype=np.float32)  # (pairs, labels)
-        for batch in max_padding_batches(tokenized.lengths):
-            (scores[batch],) = session.run([_SCORE_OUTPUT], tokenizer.feed(tokenized, batch, multiple=multiple))
+        with fp16_graph(path) if half else nullcontext((path, _CPU, False)) as (file, device, emulated):
+            session = open_session(file, device)
+            for batch in max_padding_batches(tokenized.lengths):
+                (scores[batch],) = session.run([_SCORE_OUTPUT], tokenizer.feed(tokenized, batch, multiple=multiple))
         name = f"sentence-transformers {version('sentence-transformers')}"
         return compare_scores(precision, name, self._reference, scores, emulated=emulated)
 
@@ -303,18 +364,6 @@ class TracedCrossEncoder:
         taken = {name: inputs[name] for name in self.pairs.inputs}
         module = _LogitsModule(self._network, self.pairs.inputs)
         return trace_module(module, taken, _LOGITS_OUTPUT, name=self._model.name)
-
-
-def _open_fp16_session(path: Path) -> tuple[InferenceSession, bool]:
-    """A session of an fp16 graph, and whether it is emulated."""
-    try:
-        return open_session(path, choose_device("cuda", available_providers(), cuda_devices())), False
-    except DeviceError:
-        # A driver alone is not enough (CUDA, cuDNN): only opening a session shows what is there.
-        with tempfile.TemporaryDirectory() as folder:
-            emulated = Path(folder) / "emulated.onnx"
-            save_graph(emulate_fp16(onnx.load(str(path))), emulated)
-            return open_session(emulated, _CPU), True
 
 
 def _open_cross_encoder(model: CrossEncoderModel) -> tuple[nn.Module, Any]:

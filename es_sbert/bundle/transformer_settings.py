@@ -267,11 +267,16 @@ def max_input_tokens(folder: Path, config: dict[str, Any], sbert: dict[str, Any]
 
 
 # Where configurations keep the width of a token vector.
-_WIDTH_KEYS = ("hidden_size", "dim", "d_model")
+_WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd", "emb_dim")
 
 
 def hidden_width(folder: Path, config: dict[str, Any]) -> int:
     width = next((config[key] for key in _WIDTH_KEYS if isinstance(config.get(key), int)), None)
+    if width is None and "model_type" not in config:
+        raise UnsupportedArchitecture(
+            f"{folder / 'config.json'} names no architecture of transformers (model_type)",
+            "If sentence-transformers opens it, save it with its modules: SentenceTransformer(MODEL).save(FOLDER).",
+        )
     if width is None:
         raise BundleInvalid(
             f"{folder / 'config.json'} does not say how wide a token vector is ({', '.join(_WIDTH_KEYS)})",

@@ -20,7 +20,7 @@ from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_enc
 from es_sbert.bundle.sentence_model import Precision
 from es_sbert.cli.main import main
 from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
-from es_sbert.exporters import quantization, tracing
+from es_sbert.exporters import parity, quantization
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.parity import compare_scores, parity_pairs
 from es_sbert.exporters.transformer_weights import Floats
@@ -137,7 +137,7 @@ def test_every_architecture_passes_fp16_parity(of_architecture: RerankerManifest
 
 
 def test_fp16_is_emulated_without_cuda(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(parity, "cuda_devices", lambda: 0)
     lines: list[str] = []
     model = read_cross_encoder(folder)
     manifest = export_reranker(model, tmp_path / "out", [Precision.FP16, Precision.FP32], on_progress=lines.append)

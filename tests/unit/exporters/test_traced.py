@@ -29,6 +29,7 @@ from es_sbert.encoder.model_loading import SelectedVariant, select_encoder_varia
 from es_sbert.encoder.tokenizer import SentenceTokenizer, load_tokenizer
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
 from es_sbert.exporters import export_bundle as source_module
+from es_sbert.exporters import parity, tracing
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.parity import normalize_rows
 from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES
@@ -185,6 +186,7 @@ def test_encoder_traces_on_first_use(folder: Path, tmp_path: Path, monkeypatch: 
 
 def test_auto_on_cuda_exports_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(parity, "cuda_devices", lambda: 0)
     name = str(write_checkpoint(tmp_path / "model", "electra", layers=1))
     selected = select_encoder_variant(name, Device("cuda"), "auto", report=lambda message: None)
     assert (selected.variant, selected.warnings) == ("fp16", ())
@@ -209,6 +211,20 @@ def test_auto_on_cuda_falls_back_to_fp32(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UnsupportedArchitecture, match="no fp16 variant") as raised:
         select("fp16")
     assert "fp32 runs on CUDA too" in raised.value.remedy
+
+
+def test_auto_on_cuda_falls_back_if_a_graph_cannot_be_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(model: onnx.ModelProto) -> None:
+        raise UnsupportedArchitecture("the graph branches", "Export another precision.")
+
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tracing, "to_fp16", refuse)
+    name = str(write_checkpoint(tmp_path / "model", "electra", layers=1))
+    selected = select_encoder_variant(name, Device("cuda"), "auto", report=lambda message: None)
+    assert selected.variant == "fp32"
+    assert any("the graph branches" in warning for warning in selected.warnings)
+    with pytest.raises(UnsupportedArchitecture, match="branches"):
+        select_encoder_variant(name, Device("cuda"), "fp16", report=lambda message: None)
 
 
 def test_traced_fp16_passes_parity_emulated(folder: Path, tmp_path: Path) -> None:
