@@ -110,14 +110,13 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
 
 
 def check_modules(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The modules of a model, or of one route of it, without Dropout, which does nothing outside training.
+    """The modules of a model, or of one route of it, once their kinds are known to be read.
 
     Raises:
         UnsupportedArchitecture: a module that es-sbert does not read, or another one than a Transformer or a
             StaticEmbedding at the beginning.
     """
     path = folder / "modules.json"
-    modules = [(kind, place) for kind, place in modules if kind != "Dropout"]
     for kind, _ in modules:
         if kind in _REFUSED_MODULES:
             reason, remedy = _REFUSED_MODULES[kind]

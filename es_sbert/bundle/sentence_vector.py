@@ -91,6 +91,9 @@ def read_sentence_vector(
                 layer_norm = _read_layer_norm(folder, place, ignored)
                 _check_width(folder / place, layer_norm.dimension, vector.width)
                 features[SENTENCE_EMBEDDING] = vector.apply(layer_norm, layer_norm.dimension)
+            case "Dropout":
+                # It does nothing outside training, but reads the vector.
+                _take(folder, kind, features, SENTENCE_EMBEDDING)
             case "WeightedLayerPooling":
                 layers = _read_weighted_layers(folder, place, ignored)
                 # It does nothing if the transformer does not hand on all its hidden states.
@@ -104,8 +107,8 @@ def read_sentence_vector(
             case _:
                 raise UnsupportedArchitecture(
                     f"{folder / 'modules.json'} has a {kind} module",
-                    "es-sbert reads Pooling, Dense, LayerNorm and Normalize after the first module; choose a model of "
-                    "that shape.",
+                    "es-sbert reads WeightedLayerPooling, Pooling, Dense, LayerNorm, Normalize and Dropout after the "
+                    "first module; choose a model of that shape.",
                 )
     made = features.get(SENTENCE_EMBEDDING)
     if made is None or made.pooling is None or made.width is None:

@@ -208,6 +208,7 @@ def test_dense_without_one_of_its_tensors_is_refused(base: Path, tmp_path: Path,
     ("modules", "message"),
     [
         ([Dense(48, 24)], "no module before it makes"),
+        ([Dropout(0.1), Pooling(48)], "no module before it makes"),
         ([Dense(48, 24, module_input_name=TOKENS)], "no module that makes one vector"),
         ([Dense(48, 24, module_input_name=TOKENS, module_output_name="sentence_embedding")], "no module that makes"),
         ([Pooling(48), Dense(48, 24, module_output_name=TOKENS), Pooling(24)], "is a vector of the text there"),
