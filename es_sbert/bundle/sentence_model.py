@@ -350,8 +350,8 @@ def _fingerprints(model: SentenceModel, first: InputModule, weights: str) -> dic
     settings = model.model_dump(mode="json", include={*common, *first.fingerprint_fields})
     settings |= _describe_modules(model) | _fingerprint_revisions(model) | first.fingerprint_settings
     made = {"fingerprint": compute_fingerprint(weights, first.tokenizer, settings)}
-    if settings.keys() & _ONCE_MISREAD:
-        earlier = {key: value for key, value in settings.items() if key not in _ONCE_MISREAD}
+    if settings.keys() & _MISREAD_BY_EARLIER_RELEASES:
+        earlier = {key: value for key, value in settings.items() if key not in _MISREAD_BY_EARLIER_RELEASES}
         made["earlier_fingerprint"] = compute_fingerprint(weights, first.tokenizer, earlier)
     return made
 
@@ -381,7 +381,7 @@ def _describe_modules(model: SentenceModel) -> dict[str, Any]:
 
 
 # Of the settings in `_fingerprint_revisions`, those that releases before them did not read.
-_ONCE_MISREAD = frozenset({"uses_token_types", "tokenizer_changes", "max_tokens_by_kind"})
+_MISREAD_BY_EARLIER_RELEASES = frozenset({"uses_token_types", "tokenizer_changes", "max_tokens_by_kind"})
 
 
 def _fingerprint_revisions(model: SentenceModel) -> dict[str, Any]:

@@ -204,10 +204,10 @@ def input_limits(
     stated = {"max_seq_length": options["model_max_length"]} if "model_max_length" in options else {}
     max_tokens = max_input_tokens(folder, config, {**sbert, **stated}, tokenizer)
     positions = _positions(config) or _NO_LIMIT
-    of_calls = sbert["processing_kwargs"].get("text") or {}
-    if "max_length" in of_calls:
+    call_arguments = sbert["processing_kwargs"].get("text") or {}
+    if "max_length" in call_arguments:
         # It overrides all other limits; null means the tokenizer's limit.
-        length = of_calls["max_length"]
+        length = call_arguments["max_length"]
         return max_tokens if length is None else min(_checked_length(folder, length), positions), {}
     by_kind: dict[PromptKind, int] = {}
     kinds: tuple[PromptKind, ...] = ("query", "document")

@@ -179,7 +179,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         self._tokenizer = SentenceTokenizer(bundle.model)
         # Of a text without tokens there is no first vector and no largest value. By route.
         self._tokenless_is_zero = [
-            self._inputs.packed or not _POOLING_OF_NOTHING.issuperset(model.pooling)
+            self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
             for model in bundle.model.routes or [bundle.model]
         ]
         self._limits = batch_limits(device, budget)
@@ -368,7 +368,7 @@ class Encoder(OnnxModel[EncoderBundle]):
 
 
 # Poolings that give the zero vector for a text without tokens.
-_POOLING_OF_NOTHING = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
+_POOLINGS_WITHOUT_TOKENS = frozenset({Pooling.MEAN, Pooling.MEAN_SQRT_LEN, Pooling.WEIGHTEDMEAN, Pooling.LASTTOKEN})
 
 
 class _BatchRun:
