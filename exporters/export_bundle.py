@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -134,12 +134,16 @@ def _replace_folder(staging: Path, output: Path) -> None:
     shutil.rmtree(old)
 
 
-def copy_files(source: Path, target: Path) -> None:
-    """Copy configurations, tokenizer, safetensors and card of a model folder and of its modules' folders."""
+def copy_files(source: Path, target: Path, ignored: Collection[str] = ()) -> None:
+    """Copy configurations, tokenizer, safetensors and card of a model folder and of its modules' folders.
+
+    Args:
+        ignored: Unknown settings that the model was opened with.
+    """
     modules = read_module_list(source) if (source / "modules.json").exists() else []
     folders = [folder for _, folder in modules]
     for kind, place in modules:
-        folders += read_router(source, place).module_folders if kind in ROUTER_CLASSES else ()
+        folders += read_router(source, place, ignored).module_folders if kind in ROUTER_CLASSES else ()
     kept = dict.fromkeys(["", *folders], _KEPT_SUFFIXES)
     kept["training"] = _LOG_SUFFIXES  # of a model that es-sbert trained: without what was left of the run's weights
     for place, suffixes in kept.items():
@@ -390,7 +394,7 @@ class _Export(Generic[ManifestT]):
         """
         precisions = list(dict.fromkeys(precisions))
         with staged_folder(self.output) as folder:
-            copy_files(self.model.folder, folder)
+            copy_files(self.model.folder, folder, getattr(self.model, "ignored_settings", ()))
             if isinstance(self.model, SentenceModel):
                 _complete_files(self.model, folder)
             variants = {precision.value: self._write_variant(folder, precision, precisions) for precision in precisions}
@@ -489,7 +493,7 @@ def _parity_failed(
     if isinstance(report, ParityReport) and report.cause is not DifferenceCause.ROUNDING:
         return ParityFailed(
             message,
-            "es-sbert would read this model otherwise than sentence-transformers does. Report it with the files "
+            "es-sbert reads this model differently from sentence-transformers. Report it with the files "
             "*.json of the folder, and serve the model with sentence-transformers until then.",
         )
     others = ",".join(other for other in exported if other is not precision)

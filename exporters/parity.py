@@ -27,7 +27,15 @@ from es_sbert.encoder.onnx_session import (
     run_session,
 )
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
-from es_sbert.errors import DeviceError, EsSbertError, ModelError, SourceError, UnsupportedArchitecture, error_summary
+from es_sbert.errors import (
+    DeviceError,
+    EsSbertError,
+    ModelError,
+    SourceError,
+    UnsupportedArchitecture,
+    UsageError,
+    error_summary,
+)
 from es_sbert.exporters.fp16 import emulate_fp16
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import (
@@ -372,6 +380,11 @@ class ParityCheck:
         # Only the library that made the graph or the tokenizer knows the right output.
         is_ours = transformer is not None and self._tokenizers_are_known
         self._kind: ReferenceKind = reference if is_ours else "sentence-transformers"
+        if gold is not None and not model.has_route(None):
+            raise UsageError(
+                f"{model.name} has a Router without a route for texts of no kind, such as those of an STS file",
+                "Leave --sts out.",
+            )
         self._gold = gold
         self._tokenizer = SentenceTokenizer(model)
         self._texts: list[tuple[PromptKind | None, list[str]]] = []
@@ -440,7 +453,7 @@ class ParityCheck:
                 raise UnsupportedArchitecture(
                     f"{self._model.name} ({self._model.architecture}): the traced graph does not run on texts of other "
                     f"lengths: {error.message}",
-                    "Choose a model of another architecture, or serve this one by its own library.",
+                    "Choose a model of another architecture, or run this one with its own library.",
                 ) from error
 
         with (

@@ -177,7 +177,11 @@ class RotaryReader:
         names = ("sliding_attention", "full_attention")
         if stated is None:
             return [names[default(number)] for number in self.layer_numbers]
-        if not isinstance(stated, list) or len(stated) != len(self.layer_numbers) or set(stated) - set(names):
+        if (
+            not isinstance(stated, list)
+            or len(stated) != len(self.layer_numbers)
+            or any(each not in names for each in stated)
+        ):
             raise self.invalid(f"layer_types {stated!r} for {len(self.layer_numbers)} layers")
         return stated
 

@@ -90,6 +90,9 @@ def _as_branch(graph: onnx.GraphProto, number: int, inputs: dict[str, onnx.Value
         del copied.input[:], copied.output[:]
         copied.input.extend(map(name, node.input))
         copied.output.extend(map(name, node.output))
+        for attribute in copied.attribute:
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                _rename_values(inner, name)
         nodes.append(copied)
     tensors = []
     for tensor in graph.initializer:
@@ -97,6 +100,18 @@ def _as_branch(graph: onnx.GraphProto, number: int, inputs: dict[str, onnx.Value
         tensors.append(tensor)
     output = _renamed(graph.output[0], name(graph.output[0].name))
     return helper.make_graph(nodes, f"route_{number}", [], [output], tensors)
+
+
+def _rename_values(graph: onnx.GraphProto, name: Callable[[str], str]) -> None:
+    """Rename all values in a graph inside a node (If, Loop, Scan), which may read those around it."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = list(map(name, names))
+        for attribute in node.attribute:
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                _rename_values(inner, name)
+    for value in [*graph.input, *graph.output, *graph.value_info, *graph.initializer]:
+        value.name = name(value.name)
 
 
 def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:

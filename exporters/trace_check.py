@@ -17,7 +17,7 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summar
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.transformer_weights import Floats
 
-SERVE_OTHERWISE = "Choose a model of another architecture, or serve this one by its own library."
+USE_ANOTHER_LIBRARY = "Choose a model of another architecture, or run this one with its own library."
 
 # Lengths of texts that a traced graph is tried with, and the longest of them: parts of some networks differ only above
 # a window of several hundred tokens.
@@ -52,9 +52,9 @@ def check_trace(
             session = open_session(Path(folder) / "traced.onnx", Device("cpu"))
         except BundleInvalid as error:
             raise UnsupportedArchitecture(
-                f"{traced.graph.name}: onnxruntime does not take the graph that torch writes "
+                f"{traced.graph.name}: onnxruntime rejects the graph that torch exported "
                 f"(onnxruntime: {error.__cause__})",
-                SERVE_OTHERWISE,
+                USE_ANOTHER_LIBRARY,
             ) from error
     _TraceCheck(traced.graph.name, session, module, vocabulary).run(example, min(longest, LONGEST_TRIED))
 
@@ -105,7 +105,7 @@ class _TraceCheck:
             raise self._refusal(otherwise)
 
     def _refusal(self, reason: str) -> UnsupportedArchitecture:
-        return UnsupportedArchitecture(f"{self._name}: {reason}", SERVE_OTHERWISE)
+        return UnsupportedArchitecture(f"{self._name}: {reason}", USE_ANOTHER_LIBRARY)
 
 
 def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floats:
@@ -120,7 +120,7 @@ def run_network(name: str, module: nn.Module, ids: Tensor, mask: Tensor) -> Floa
     except Exception as error:  # networks raise many types
         raise UnsupportedArchitecture(
             f"{name}: the network does not run on texts of {ids.shape[1]} tokens: {error_summary(error)}",
-            SERVE_OTHERWISE,
+            USE_ANOTHER_LIBRARY,
         ) from error
 
 

@@ -40,7 +40,7 @@ from es_sbert.exporters.quantization import graph_from_trace
 from es_sbert.exporters.trace_check import (
     LONGEST_TRIED,
     OTHER_RESULT,
-    SERVE_OTHERWISE,
+    USE_ANOTHER_LIBRARY,
     check_trace,
     relative_difference,
     run_network,
@@ -85,8 +85,8 @@ def trace_module(module: nn.Module, inputs: Mapping[str, Tensor], output: str, *
             torch.onnx.export(module, arguments, str(path), opset_version=OPSET, dynamo=False, **names)
         except Exception as error:  # networks that want other inputs, and translations of operators: of every type
             raise UnsupportedArchitecture(
-                f"{name}: torch cannot write this network as ONNX: {error_summary(error)}",
-                SERVE_OTHERWISE,
+                f"{name}: torch cannot export this network to ONNX: {error_summary(error)}",
+                USE_ANOTHER_LIBRARY,
             ) from error
         graph = onnx.load(str(path))  # with the weights that torch writes next to graphs of more than 2 GB
     graph.graph.name = name
@@ -231,7 +231,7 @@ class TracedSentenceModel:
         if relative_difference(run_network(model.name, module, *text), before) > OTHER_RESULT:
             raise UnsupportedArchitecture(
                 f"{model.name}: the network computes another vector for a text after it has read other texts",
-                SERVE_OTHERWISE,
+                USE_ANOTHER_LIBRARY,
             )
         check_trace(traced, module, (ids, mask), vocabulary, model.longest_input)
         return traced

@@ -315,8 +315,9 @@ def _open_bundle(
         )
     if changed:
         raise BundleInvalid(
-            f"{folder} was edited after its export: {', '.join(changed)} no longer agree with {kind.FILE_NAME}",
-            "Undo the edit, or export the edited model to a new folder: es-sbert export MODEL -o BUNDLE.",
+            f"{folder} was edited after its export, or exported by an earlier es-sbert that read it otherwise: "
+            f"{', '.join(changed)} no longer agree with {kind.FILE_NAME}",
+            "Undo an edit, or export the edited model to a new folder: es-sbert export MODEL -o BUNDLE.",
         )
     return Bundle(folder, model, manifest)
 

@@ -210,7 +210,10 @@ def _check_settings(folder: Path, settings: dict[str, Any], sbert: dict[str, Any
             error.message.replace("may change vectors", "may change scores"),
             "Remove the setting if it changes no score; else score pairs with sentence-transformers.",
         ) from error
-    text = (sbert.get("modality_config") or {"text": {"method_output_name": "logits"}}).get("text")
+    modalities = sbert.get("modality_config") or {"text": {"method_output_name": "logits"}}
+    if not isinstance(modalities, dict):
+        raise BundleInvalid(f"{file} has a setting of the wrong type: modality_config is not an object", COPY_AGAIN)
+    text = modalities.get("text")
     if not isinstance(text, dict) or text.get("method", "forward") != "forward":
         raise UnsupportedSetting(f"{file} does not give texts to the network (modality_config)", _OTHER_CROSS_ENCODER)
     if text.get("method_output_name") not in ("logits", ["logits"]):
@@ -277,7 +280,7 @@ def _activation(folder: Path, config: dict[str, Any], settings: dict[str, Any], 
     if activation is None or not str(noted).startswith("torch."):
         *most, last = _ACTIVATIONS
         raise UnsupportedArchitecture(
-            f"{folder} turns its outputs into scores by {noted}",
+            f"{folder} uses the activation function {noted}",
             f"es-sbert knows torch's {', '.join(most)} and {last}; save the model with one of them.",
         )
     return activation

@@ -40,7 +40,7 @@ def read_model_settings(path: Path, ignored: Collection[str]) -> dict[str, Any]:
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise BundleInvalid(
-            f"{path} has a setting of the wrong type: prompts are no texts by name",
+            f"{path} has a setting of the wrong type: prompts is not an object of strings",
             'Write them as {"query": "…", "document": "…"}.',
         )
     if not isinstance(default, str | None):

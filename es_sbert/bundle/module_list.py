@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from es_sbert.bundle.known_settings import MODULE_ENTRY, check_settings
-from es_sbert.bundle.model_files import COPY_AGAIN, read_module_entries, read_optional_json
+from es_sbert.bundle.model_files import read_module_entries, read_optional_json
 from es_sbert.bundle.modules import STATIC, Feature, Pooling
 from es_sbert.bundle.transformer_settings import SENTENCE_BERT_CONFIG_FILES, hidden_width
 from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting
@@ -101,7 +101,7 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
         )
     names = [entry["name"] for entry in entries if "name" in entry]
     if len(set(map(str, names))) < len(names):
-        raise BundleInvalid(f"{path} gives two modules the same name", COPY_AGAIN)
+        raise BundleInvalid(f"{path} gives two modules the same name", "Give each module a name of its own.")
     modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
     for _, place in modules:
         if Path(place).is_absolute() or ".." in Path(place).parts:

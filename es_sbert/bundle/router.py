@@ -10,7 +10,7 @@ from typing import Any
 
 from es_sbert.bundle.known_settings import ROUTER, ROUTER_PARAMETERS, check_settings
 from es_sbert.bundle.model_files import COPY_AGAIN, read_json
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture
+from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, error_summary
 
 ROUTER_CLASSES = ("Router", "Asym")  # the second is its name in older releases
 ModuleList = list[tuple[str, str]]
@@ -78,7 +78,7 @@ def read_router(folder: Path, place: str, ignored: Collection[str] = ()) -> Rout
         if default is None and parameters.get("allow_empty_key", True):
             default = next(iter(routes))
     except (KeyError, TypeError, AttributeError, ValueError, SyntaxError, StopIteration) as error:
-        raise BundleInvalid(f"{path} is broken: {error!r}", COPY_AGAIN) from error
+        raise BundleInvalid(f"{path} is broken: {error_summary(error)}", COPY_AGAIN) from error
     foreign = [kind for kind in types.values() if not kind.startswith("sentence_transformers.")]
     if foreign:
         raise UnsupportedArchitecture(

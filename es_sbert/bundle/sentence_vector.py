@@ -42,7 +42,7 @@ def read_pooling(folder: Path, tokens: Feature, ignored: Collection[str]) -> Fea
         modes = [mode for key, mode in POOLING_MODE_FLAGS.items() if config.get(key)]
     elif isinstance(modes, str):
         modes = [modes]
-    unknown = [mode for mode in modes if mode not in set(Pooling)] if isinstance(modes, list) else []
+    unknown = [mode for mode in modes if mode not in list(Pooling)] if isinstance(modes, list) else []
     if unknown:
         raise UnsupportedArchitecture(
             f"{folder / 'config.json'} pools by {', '.join(map(str, unknown))}",

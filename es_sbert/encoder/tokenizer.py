@@ -70,7 +70,7 @@ _WHITE_SPACE = re.compile(r"\s")
 class SentenceTokenizer:
     """The tokenizer of one sentence encoder: adds the prompt, counts tokens and truncates.
 
-    Thread-safe: a call changes nothing.
+    Thread-safe: a call changes nothing but a cache.
 
     Raises:
         BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum.
@@ -80,12 +80,15 @@ class SentenceTokenizer:
         self._model = model
         # Of a model with a Router; the rest is then that of its first route.
         self._routes = [SentenceTokenizer(route) for route in model.routes]
-        self._tokenizer = load_sentence_tokenizer(model)
+        self._tokenizer: Tokenizer = self._routes[0]._tokenizer if self._routes else load_sentence_tokenizer(model)
         # Truncated and padded here: the tokenizer does not report how long a text was before truncation.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._adds_special = model.adds_special_tokens
         self._suffix = self._special_suffix() if self._adds_special else 0
+        # Read once: the file may have a vocabulary of a quarter of a million tokens.
+        self._special_tokens = frozenset() if model.include_prompt else model.special_tokens()
+        self._prompt_lengths: dict[str, int] = {}
         added = self._tokenizer.get_added_tokens_decoder()
         # Half of an added token is read as something else: at most four tokens (bytes) a character.
         self._uncertain_tokens = 16 + 4 * max((len(token.content) for token in added.values()), default=0)
@@ -143,7 +146,9 @@ class SentenceTokenizer:
         if self._without_vector:
             self._check_tokens(rows)
         if prompt and not self._model.include_prompt:
-            skipped = self._prompt_length(prompt)
+            if prompt not in self._prompt_lengths:
+                self._prompt_lengths[prompt] = self._prompt_length(prompt)
+            skipped = self._prompt_lengths[prompt]
             rows = [mark_unpooled(row, skipped) for row in rows]
         return TokenizedTexts(rows, np.array(lengths, dtype=np.int64), maximum)
 
@@ -156,7 +161,7 @@ class SentenceTokenizer:
         ids = truncate_ids(ids, self._model.max_tokens, self._suffix)
         if not len(ids):
             return 0
-        return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._model.special_tokens())
+        return len(ids) - (self._tokenizer.id_to_token(int(ids[-1])) in self._special_tokens)
 
     def route(self, kind: PromptKind | None) -> SentenceTokenizer:
         """The tokenizer of texts of this kind; of a model with a Router, that of their route, without its marks.
@@ -177,7 +182,7 @@ class SentenceTokenizer:
                 token = self._without_vector[min(missing)]
                 raise UsageError(
                     f"a text contains {token}, a token for which {self._model.name} has no vector",
-                    "Write it otherwise, or choose a model whose vocabulary has it.",
+                    "Remove the token from the text, or choose a model whose vocabulary has it.",
                 )
 
     def _tokenize_prefix(self, text: str, maximum: int) -> tuple[NDArray[np.int64], int] | None:

@@ -59,6 +59,14 @@ def assert_same_scores(folder: Path, tmp_path: Path) -> CrossEncoderModel:
     return model
 
 
+def test_modalities_of_a_wrong_type_are_an_error(saved: dict[int, Path], tmp_path: Path) -> None:
+    folder = copied(saved[1], tmp_path)
+    for value in ([1], 5):
+        edit(folder / TRANSFORMER, modality_config=value)
+        with pytest.raises(BundleInvalid, match="modality_config is not an object"):
+            read_cross_encoder(folder)
+
+
 # torch asks for the axis of a Softmax, which a path in a file cannot give.
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice for softmax")
 @pytest.mark.parametrize("file", [LIBRARY, "config.json", "older"])

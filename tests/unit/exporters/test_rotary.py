@@ -204,6 +204,7 @@ def test_unknown_setting_is_traced_or_accepted(tmp_path: Path) -> None:
 INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("modernbert", {"layer_types": ["full_attention"]}, "layer_types"),
     ("modernbert", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types"),
+    ("modernbert", {"layer_types": [["full_attention"], []]}, "layer_types"),
     ("modernbert", {"num_attention_heads": 5}, "5 heads"),
     ("qwen3", {"num_key_value_heads": 3}, "3 key heads"),
     ("qwen3", {"num_key_value_heads": 0}, "0 key heads"),

@@ -6,17 +6,21 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, StaticEmbedding, Transformer
 
 from es_sbert.bundle import known_settings
-from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
+from es_sbert.bundle.sentence_model import Precision, PromptKind, read_sentence_model
 from es_sbert.encoder.batching import mark_route, mark_unpooled, row_length, row_route, token_ids
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts
@@ -24,6 +28,7 @@ from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedS
 from es_sbert.exporters import export, graph_builder
 from es_sbert.exporters.opensearch_ml import export_opensearch_ml
 from es_sbert.exporters.parity import row_cosines
+from es_sbert.exporters.routed_graph import build_routed_graph
 from es_sbert.exporters.transformer_weights import Floats
 from es_sbert.networks.siamese_encoder import open_siamese_encoder
 from tests.tiny import tiny_tokenizer
@@ -268,6 +273,46 @@ def test_broken_router_is_refused(routed: Path, part: str, value: Any, error: ty
         config[part] = value
     with pytest.raises(error, match=message):
         read_sentence_model(routed)
+
+
+def test_setting_that_is_ignored_on_request(routed: Path, tmp_path: Path) -> None:
+    edit(routed, a_new_setting=1)
+    export(routed, tmp_path / "bundle", ["fp32"], ignore_settings=["parameters.a_new_setting"])
+    assert len(read_sentence_model(tmp_path / "bundle").routes) == 2
+
+
+def test_gold_pairs_need_a_route_for_texts_of_no_kind(routed: Path, tmp_path: Path) -> None:
+    edit(routed, default_route=None, allow_empty_key=False)
+    gold = tmp_path / "gold.tsv"
+    gold.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na mat\ta man\t1\n")
+    with pytest.raises(UsageError, match="without a route for texts of no kind") as raised:
+        export(routed, tmp_path / "bundle", ["fp32"], sts_file=gold)
+    assert "--sts" in raised.value.remedy
+
+
+def test_branches_inside_a_route_are_renamed_too() -> None:
+    """A graph that torch wrote may have an `If` of its own, which reads values around it."""
+    value = helper.make_tensor_value_info("inner", TensorProto.FLOAT, [None])
+    yes = helper.make_graph([helper.make_node("Identity", ["doubled"], ["inner"])], "yes", [], [value])
+    no = helper.make_graph([helper.make_node("Neg", ["doubled"], ["inner"])], "no", [], [value])
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["doubled"]),
+        helper.make_node("If", ["flag"], ["sentence_embedding"], then_branch=yes, else_branch=no),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None])]
+    output = helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, [None])
+
+    def graph(flag: bool) -> onnx.ModelProto:
+        constant = numpy_helper.from_array(np.array(flag), "flag")
+        made = helper.make_graph(nodes, "route", inputs, [output], [constant])
+        return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+    model = SimpleNamespace(name="model")
+    joined = build_routed_graph(model, [lambda _: graph(True), lambda _: graph(False)], Precision.FP32)  # type: ignore[arg-type]
+    session = onnxruntime.InferenceSession(joined.SerializeToString(), providers=["CPUExecutionProvider"])
+    for flag, expected in ((False, 6), (True, -6)):
+        (found,) = session.run(None, {"x": np.array([3], np.float32), "is_route_1": np.array(flag)})
+        assert found.tolist() == [expected]
 
 
 def test_router_with_missing_files_is_refused(routed: Path) -> None:

@@ -352,7 +352,7 @@ def test_operator_unsupported_by_torch_export_is_named() -> None:
     ids = np.arange(10).reshape(5, 2)
     (doubled,) = session.run(None, {"ids": ids, "mask": np.ones_like(ids)})
     np.testing.assert_array_equal(doubled, 2 * ids)
-    with pytest.raises(UnsupportedArchitecture, match=r"model: torch cannot write .*bessel_j0"):
+    with pytest.raises(UnsupportedArchitecture, match=r"model: torch cannot export .*bessel_j0"):
         trace_module(Doubled(known=False), inputs, "doubled", name="model")
 
 

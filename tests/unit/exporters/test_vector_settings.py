@@ -15,7 +15,7 @@ from es_sbert.bundle.sentence_model import PromptKind, SentenceModel, read_sente
 from es_sbert.encoder.batching import mark_unpooled, token_ids
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
-from es_sbert.errors import BundleInvalid, UnsupportedArchitecture, UnsupportedSetting, UsageError
+from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, UnsupportedSetting, UsageError
 from es_sbert.exporters import export
 from es_sbert.exporters.numpy_reference import NumpyReference
 from es_sbert.exporters.opensearch_ml import export_opensearch_ml
@@ -140,6 +140,25 @@ def test_prompt_of_which_the_last_token_is_not_special(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "special_tokens_map.json").unlink(missing_ok=True)
     assert_same(our_vectors(folder), their_vectors(folder))
+
+
+def test_pooling_modes_of_a_wrong_type_are_an_error(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", layers=1)
+    for value in ([["mean"]], [{}], 5):
+        edit(folder / "1_Pooling/config.json", pooling_mode=value)
+        with pytest.raises(ModelError):
+            read_sentence_model(folder)
+
+
+def test_special_tokens_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each query: a tokenizer.json may be large."""
+    folder = write_checkpoint(tmp_path / "model", layers=1, prompts=PROMPTS)
+    edit(folder / "1_Pooling/config.json", include_prompt=False)
+    tokenizer = SentenceTokenizer(read_sentence_model(folder))
+    monkeypatch.setattr(SentenceModel, "special_tokens", None)
+    first, second = (tokenizer(["cat"], "query").ids[0].tolist() for _ in range(2))
+    assert first == second
+    assert min(first) < 0, "the prompt is marked"
 
 
 def test_prompt_that_fills_the_input(tmp_path: Path) -> None:
