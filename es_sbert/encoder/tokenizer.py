@@ -73,7 +73,7 @@ class SentenceTokenizer:
     Thread-safe: a call changes nothing but a cache.
 
     Raises:
-        BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum.
+        BundleInvalid: tokenizer.json is broken, or the special tokens fill the model's maximum or have no vectors.
     """
 
     def __init__(self, model: SentenceModel) -> None:
@@ -96,6 +96,13 @@ class SentenceTokenizer:
         size = model.transformer_config.get("vocab_size")
         rows = size if isinstance(size, int) else len(self._tokenizer.get_vocab())
         self._without_vector = {number: token.content for number, token in added.items() if number >= rows}
+        around = set(self._tokenizer.encode("").ids) if self._adds_special else set()
+        if absent := around & self._without_vector.keys():
+            raise BundleInvalid(
+                f"{model.folder} has no vector for {self._without_vector[min(absent)]}, which its tokenizer puts "
+                f"around each text: config.json says that the vocabulary has {size} tokens (vocab_size)",
+                COPY_AGAIN,
+            )
         shortest = min([model.max_tokens, *model.max_tokens_by_kind.values()])
         if self._adds_special and shortest <= self._tokenizer.num_special_tokens_to_add(is_pair=False):
             raise BundleInvalid(

@@ -199,6 +199,7 @@ CASES: list[tuple[str, str, Any, str]] = [
     (SBERT, "model_kwargs", {"attn_implementation": "eager"}, "equal"),
     (SBERT, "model_kwargs", {"quantization_config": {"load_in_8bit": True}}, "refused"),
     (SBERT, "a_new_setting", 1, "refused"),
+    (CONFIG, "vocab_size", 0, "refused"),
     (TOKENIZER, "do_lower_case", False, "equal"),
     (TOKENIZER, "strip_accents", False, "equal"),
     (TOKENIZER, "tokenize_chinese_chars", False, "equal"),
