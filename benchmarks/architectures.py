@@ -48,7 +48,7 @@ _SIZES: dict[str, int] = {
     **dict.fromkeys(("head_dim", "d_head", "d_kv", "query_pre_attn_scalar"), _HIDDEN // _HEADS),
     **dict.fromkeys(("intermediate_size", "n_inner", "d_inner", "d_ff", "hidden_dim", "ffn_dim"), 2 * _HIDDEN),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 2 * _HIDDEN),
-    # RoBERTa and its relatives count positions from behind the padding token.
+    # RoBERTa and similar architectures start positions after the padding token.
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), _MAX_TOKENS + 2),
     **dict.fromkeys(("sliding_window", "attention_window"), 8),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 32),
@@ -254,7 +254,7 @@ def short_reason(error: EsSbertError, name: str) -> str:
 
 
 def measure_apart(architecture: Architecture) -> Row:
-    """Measure one architecture in a process of its own, which ends after a time limit."""
+    """Measure one architecture in a separate process with a time limit."""
     context = multiprocessing.get_context("forkserver")
     # Imported once, in the process that the others are forked from.
     context.set_forkserver_preload(["sentence_transformers", "es_sbert.exporters.tracing"])

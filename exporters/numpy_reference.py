@@ -22,15 +22,13 @@ from es_sbert.bundle.modules import Activation, Dense, LayerNorm, Normalize, Poo
 from es_sbert.bundle.sentence_model import PROMPT_NAMES, PromptKind, SentenceModel
 from es_sbert.encoder.batching import pad, plan_batches, token_ids
 from es_sbert.encoder.tokenizer import SentenceTokenizer
-from es_sbert.exporters.rotary_reference import rotary_hidden_states
+from es_sbert.exporters.rotary_reference import apply_linear, apply_norm, rotary_hidden_states
 from es_sbert.exporters.rotary_weights import RotaryWeights
 from es_sbert.exporters.routed_graph import EncoderWeights, ModelWeights, RouteWeights
 from es_sbert.exporters.transformer_weights import (
     EmbeddingWeights,
     Floats,
     HiddenActivation,
-    LinearWeights,
-    NormWeights,
     StaticWeights,
     TransformerWeights,
 )
@@ -199,18 +197,18 @@ class NumpyReference:
             bias = bias + _relative_bias(transformer.relative_bias, ids.shape[1])
         scale = np.float32(math.sqrt(transformer.head_size))
         for layer in transformer.layers:
-            query = _split_heads(observe("query", _apply(layer.query, x)), heads)
-            key = _split_heads(observe("key", _apply(layer.key, x)), heads)
-            value = _split_heads(observe("value", _apply(layer.value, x)), heads)
+            query = _split_heads(observe("query", apply_linear(layer.query, x)), heads)
+            key = _split_heads(observe("key", apply_linear(layer.key, x)), heads)
+            value = _split_heads(observe("value", apply_linear(layer.value, x)), heads)
             scores = observe("attention scores", query @ key.swapaxes(-1, -2) / scale + bias)
             weights = observe("attention weights", _softmax(scores))
             mixed = observe("attention", (weights @ value).transpose(0, 2, 1, 3).reshape(x.shape))
-            product = observe("attention product", _apply(layer.attention_output, mixed))
-            x = observe("attention norm", _norm(layer.attention_norm, observe("attention sum", x + product)))
-            inner = observe("activation input", _apply(layer.intermediate, x))
+            product = observe("attention product", apply_linear(layer.attention_output, mixed))
+            x = observe("attention norm", apply_norm(layer.attention_norm, observe("attention sum", x + product)))
+            inner = observe("activation input", apply_linear(layer.intermediate, x))
             inner = observe("activation", _ACTIVATIONS[transformer.activation](inner))
-            product = observe("feed-forward product", _apply(layer.output, inner))
-            x = observe("feed-forward norm", _norm(layer.output_norm, observe("feed-forward sum", x + product)))
+            product = observe("feed-forward product", apply_linear(layer.output, inner))
+            x = observe("feed-forward norm", apply_norm(layer.output_norm, observe("feed-forward sum", x + product)))
         return x
 
     def _embed(self, embeddings: EmbeddingWeights, ids: NDArray[np.int64]) -> Floats:
@@ -221,27 +219,13 @@ class NumpyReference:
             positions = np.where(real, np.cumsum(real, axis=1), 0) + embeddings.padding_id
         x: Floats = embeddings.words[ids] + embeddings.positions[positions]
         x = self._observe("embedding sum", x if embeddings.token_type is None else x + embeddings.token_type)
-        return self._observe("embedding norm", _norm(embeddings.norm, x))
+        return self._observe("embedding norm", apply_norm(embeddings.norm, x))
 
 
 def _split_heads(x: Floats, heads: int) -> Floats:
     """(batch, tokens, hidden) → (batch, heads, tokens, head size)."""
     batch, tokens, _ = x.shape
     return x.reshape(batch, tokens, heads, -1).transpose(0, 2, 1, 3)
-
-
-def _apply(linear: LinearWeights, x: Floats) -> Floats:
-    # As one product of two matrices: numpy multiplies a stack of them one by one, seven times as slowly.
-    rows = x.reshape(-1, x.shape[-1])
-    y: Floats = rows @ linear.weight + linear.bias
-    return y.reshape(*x.shape[:-1], -1)
-
-
-def _norm(norm: NormWeights, x: Floats) -> Floats:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    y: Floats = centred / np.sqrt(variance + np.float32(norm.epsilon)) * norm.weight + norm.bias
-    return y
 
 
 def _softmax(scores: Floats) -> Floats:
@@ -329,7 +313,7 @@ def _vector_function(model: SentenceModel, module: VectorModule) -> Callable[[Fl
             residual = weights.residual
 
             def apply_dense(x: Floats) -> Floats:
-                y = _DENSE_ACTIVATIONS[module.activation](_apply(weights.linear, x))
+                y = _DENSE_ACTIVATIONS[module.activation](apply_linear(weights.linear, x))
                 if not module.residual:
                     return y
                 return y + (x if residual is None else x @ residual)
@@ -337,7 +321,7 @@ def _vector_function(model: SentenceModel, module: VectorModule) -> Callable[[Fl
             return apply_dense
         case LayerNorm():
             norm = read_layer_norm(model, module)
-            return lambda x: _norm(norm, x)
+            return lambda x: apply_norm(norm, x)
         case Normalize():
             return lambda x: x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), np.float32(1e-12))
 

@@ -127,7 +127,7 @@ def _without_prompt(graph: GraphBuilder, tokens: TokenVectors) -> TokenVectors:
         rank = graph.add("CumSum", mask(), graph.integer(1))  # (B, S)
         is_first = graph.add("Cast", graph.add("Equal", rank, graph.scalar(1.0)), to=FLOAT)
         one_hot = graph.add("Mul", is_first, mask())
-        # Of a text without other tokens, sentence-transformers takes the very first one.
+        # If a text has no other tokens, sentence-transformers takes the first one.
         count = graph.add("ReduceSum", mask(), graph.integers(1), keepdims=1)  # (B, 1)
         is_empty = graph.add("Cast", graph.add("Equal", count, graph.scalar(0.0)), to=FLOAT)
         at_start = graph.add("Cast", graph.add("Equal", _token_ranks(graph, mask()), graph.scalar(1.0)), to=FLOAT)

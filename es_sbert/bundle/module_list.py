@@ -101,7 +101,9 @@ def read_modules(folder: Path, ignored: Collection[str]) -> list[tuple[str, str]
         )
     names = [entry["name"] for entry in entries if "name" in entry]
     if len(set(map(str, names))) < len(names):
-        raise BundleInvalid(f"{path} gives two modules the same name", "Give each module a name of its own.")
+        raise BundleInvalid(
+            f"{path} gives two modules the same name", "Give each module in modules.json a unique name."
+        )
     modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
     for _, place in modules:
         if Path(place).is_absolute() or ".." in Path(place).parts:

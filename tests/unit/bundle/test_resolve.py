@@ -44,7 +44,7 @@ def test_hub_cache_resolves_offline(hub: Path) -> None:
 
 
 def test_bare_name_belongs_to_an_organization_unless_it_is_a_base(hub: Path) -> None:
-    """transformers has bare names of its own, such as bert-base-uncased."""
+    """transformers has repositories without an organization, such as bert-base-uncased."""
     own = write_cached(hub / "models--sentence-transformers--tiny-base")
     bare = write_cached(hub / "models--tiny-base")
     assert resolve_model("tiny-base") == own

@@ -291,7 +291,7 @@ def test_gold_pairs_need_a_route_for_texts_of_no_kind(routed: Path, tmp_path: Pa
 
 
 def test_branches_inside_a_route_are_renamed_too() -> None:
-    """A graph that torch wrote may have an `If` of its own, which reads values around it."""
+    """A traced graph may contain an `If`, whose branches read values outside it."""
     value = helper.make_tensor_value_info("inner", TensorProto.FLOAT, [None])
     yes = helper.make_graph([helper.make_node("Identity", ["doubled"], ["inner"])], "yes", [], [value])
     no = helper.make_graph([helper.make_node("Neg", ["doubled"], ["inner"])], "no", [], [value])
