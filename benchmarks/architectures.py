@@ -222,14 +222,15 @@ def _randomize(network: Any) -> None:
 
 def measure(architecture: Architecture) -> Row:
     """Export one architecture in this process and compare it with sentence-transformers."""
-    from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.bundle.variants import Variant
     from es_sbert.exporters.export_bundle import export_bundle
 
     with tempfile.TemporaryDirectory() as scratch:
         folder, output = write_model(architecture, Path(scratch) / "model"), Path(scratch) / "bundle"
         try:
             model = read_sentence_model(folder)
-            fp32 = export_bundle(model, output, [Precision.FP32], reference="auto").variants["fp32"]
+            fp32 = export_bundle(model, output, [Variant.FP32], reference="auto").variants["fp32"]
         except EsSbertError as error:
             return Row(architecture.name, "refused", reason=short_reason(error, "model"))
         except Exception as error:  # what a user would see as a traceback
@@ -238,7 +239,7 @@ def measure(architecture: Architecture) -> Row:
         graph = "traced" if fp32.attention == "traced" else "built"
         try:
             # Random weights lose more than trained ones: the figure is wanted where the gate would refuse it, too.
-            int8 = export_bundle(model, output, [Precision.INT8], reference="auto", force=True).variants["int8"].parity
+            int8 = export_bundle(model, output, [Variant.INT8], reference="auto", force=True).variants["int8"].parity
         except EsSbertError:
             int8 = None
         assert fp32.parity is not None

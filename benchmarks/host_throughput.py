@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 from benchmarks.common import machine, read_tsv, replaced, spread, table
 from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder import onnx_session as sessions
 from es_sbert.encoder.batching import WINDOW, InputBuilder, batch_limits, plan_batches, unique_rows
@@ -122,7 +123,7 @@ def sentences(data: Path, count: int) -> list[str]:
 
 def exported(model: str, folder: Path) -> EncoderBundle:
     """The model's fp16 variant; it is not run."""
-    export_bundle(read_sentence_model(resolve_model(model), model), folder / "bundle", [Precision.FP16], force=True)
+    export_bundle(read_sentence_model(resolve_model(model), model), folder / "bundle", [Variant.FP16], force=True)
     return open_encoder_bundle(folder / "bundle")
 
 

@@ -18,7 +18,8 @@ import click
 
 from benchmarks.common import machine, table
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.exporters.export_bundle import export_bundle
 
@@ -37,7 +38,7 @@ def measure(name: str, sts: Path | None, kind: Any) -> dict[str, Any]:
         manifest = export_bundle(
             model,
             folder,
-            [Precision.FP32, Precision.INT8],
+            [Variant.FP32, Variant.INT8],
             force=True,
             sts_file=sts,
             reference=kind,

@@ -24,7 +24,8 @@ from benchmarks import mpnet
 from benchmarks.architectures import PAGE, short_reason
 from benchmarks.common import replaced, table
 from es_sbert.bundle.bundle import EncoderVariant
-from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import EsSbertError, ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
 
@@ -108,10 +109,10 @@ def measure(model: RealModel, folder: Path, sts: Path | None) -> Row:
         try:
             encoder = read_sentence_model(folder, model.package)
             try:
-                return Row(model, _export(encoder, Path(scratch), [Precision.FP32, Precision.INT8], sts))
+                return Row(model, _export(encoder, Path(scratch), [Variant.FP32, Variant.INT8], sts))
             except ParityFailed as error:  # of int8, if fp32 passes
                 reason = short_reason(error, model.package)
-                return Row(model, _export(encoder, Path(scratch), [Precision.FP32], sts), reason)
+                return Row(model, _export(encoder, Path(scratch), [Variant.FP32], sts), reason)
         except EsSbertError as error:
             return Row(model, {}, short_reason(error, model.package).replace(str(folder), "the folder"))
 

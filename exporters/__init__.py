@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def export(
     model: str | Path,
     output: str | Path,
-    precisions: Sequence[str] = ("fp32", "int8"),
+    variants: Sequence[str] | None = None,
     *,
     force: bool = False,
     ignore_settings: Sequence[str] = (),
@@ -33,7 +33,8 @@ def export(
     Args:
         model: Model folder, hub id, installed or registered name. A `Path` is always a folder.
         output: Folder to write: new, empty, or a bundle of the same model, which gains variants.
-        precisions: Any of `fp32` and `int8` for CPUs, and `fp16` for CUDA.
+        variants: Any of `fp32`, `int8`, `openvino-fp32` and `openvino-bf16` for CPUs, and `fp16` for CUDA; by default
+            those for CPUs that run on this machine.
         force: Also write variants that fail the parity check, marked as forced.
         ignore_settings: Unknown settings in the model's files to accept; the bundle keeps them. For sentence encoders
             only.
@@ -52,14 +53,16 @@ def export(
     """
     from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
     from es_sbert.bundle.model_lookup import resolve_model
-    from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.bundle.variants import Variant
+    from es_sbert.encoder.variant_choice import default_exports
     from es_sbert.errors import UsageError
     from es_sbert.exporters.export_bundle import export_bundle, export_reranker
 
-    unknown = [name for name in precisions if name not in set(Precision)]
-    if unknown or isinstance(precisions, str):
-        raise UsageError(f"{precisions!r} is not a list of precisions", f"Choose from {', '.join(Precision)}.")
-    wanted = [Precision(name) for name in precisions]
+    names = default_exports() if variants is None else variants
+    if isinstance(names, str) or any(name not in set(Variant) for name in names):
+        raise UsageError(f"{variants!r} is not a list of variants", f"Choose from {', '.join(Variant)}.")
+    wanted = [Variant(name) for name in names]
     folder = model if isinstance(model, Path) else resolve_model(model)
     output = Path(output)
     if is_cross_encoder(folder):

@@ -41,8 +41,9 @@ from es_sbert.bundle.bundle import (
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.model_files import read_module_list, write_json
 from es_sbert.bundle.router import ROUTER_CLASSES, read_router
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import (
     DeviceError,
     OutputError,
@@ -261,14 +262,14 @@ def choose_graph_source(model: SentenceModel) -> tuple[BuildFunction, ModelWeigh
 def export_bundle(
     model: SentenceModel,
     output: Path,
-    precisions: Sequence[Precision],
+    variants: Sequence[Variant],
     *,
     force: bool = False,
     sts_file: Path | None = None,
     reference: ReferenceKind = "numpy",
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> EncoderManifest:
-    """Write a bundle: the model's own files, an ONNX graph for each precision, and `es_sbert.json`.
+    """Write a bundle: the model's own files, an ONNX graph for each variant, and `es_sbert.json`.
 
     The folder appears complete, after every variant has passed the parity check, or not at all. An existing bundle of
     the same model keeps the variants that are not exported again.
@@ -276,7 +277,7 @@ def export_bundle(
     Args:
         model: The model to export.
         output: Folder of the bundle; new, empty, or a bundle of the same model.
-        precisions: Which variants: fp32 and int8 for a CPU, fp16 for CUDA.
+        variants: Which variants: those of OpenVINO, fp32 and int8 for a CPU, fp16 for CUDA.
         force: Write variants that fail the parity check too, marked as forced.
         sts_file: File of sentence pairs with gold scores, on which variants are compared as well.
         reference: What to compare with. `numpy` needs nothing; `auto` takes sentence-transformers where it is
@@ -284,14 +285,14 @@ def export_bundle(
         on_progress: Called with a line before each step.
 
     Raises:
-        UsageError: the output folder holds something else, or no precision is given.
+        UsageError: the output folder holds something else, or no variant is given.
         SourceError: the STS file cannot be read.
         UnsupportedArchitecture: no graph can be built for this transformer from its weights, and none traced
-            (torch is missing, or it fails on it), or traced graphs have no such precision.
+            (torch is missing, or it fails on it), or it has no such variant.
         BundleInvalid: weights are missing or of the wrong shape.
         ParityFailed: a variant fails the parity check; nothing was written.
     """
-    _check_precisions(precisions)
+    _check_variants(variants)
     gold = read_gold_pairs(sts_file) if sts_file else None
     _previous_manifest(model, output)  # refuses a folder of something else before the work
     on_progress(f"Reading the weights of {model.name} ({model.architecture})")
@@ -301,7 +302,7 @@ def export_bundle(
         on_progress(f"{model.name} has no modules.json: {model.pooling[0]} pooling, as in sentence-transformers")
     build, transformer = choose_graph_source(model)
     is_traced = transformer is None
-    if Precision.FP16 in precisions and (model.routes or isinstance(transformer, StaticWeights)):
+    if Variant.FP16 in variants and (model.routes or isinstance(transformer, StaticWeights)):
         what = "it has a Router" if model.routes else "it is a table of vectors without products"
         raise UnsupportedArchitecture(
             f"{model.name} has no fp16 variant: {what}", "Export fp32 or int8; fp32 runs on CUDA too."
@@ -313,18 +314,18 @@ def export_bundle(
     export = _Export(
         EncoderManifest, model, output, build, check.run, on_progress, force=force, cuda_attention=attention
     )
-    return export.run(precisions, {})
+    return export.run(variants, {})
 
 
 def export_reranker(
     model: CrossEncoderModel,
     output: Path,
-    precisions: Sequence[Precision],
+    variants: Sequence[Variant],
     *,
     force: bool = False,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> RerankerManifest:
-    """Write the model's own files, an ONNX graph for each precision, and `es_sbert_reranker.json`.
+    """Write the model's own files, an ONNX graph for each variant, and `es_sbert_reranker.json`.
 
     A graph takes `input_ids`, `attention_mask` and, if the model distinguishes the two texts of a pair by it,
     `token_type_ids`, int64 (batch, tokens); it gives `score`, float32 (batch, labels), before the activation.
@@ -334,17 +335,17 @@ def export_reranker(
     Args:
         model: The cross-encoder.
         output: Folder to write; new, empty, or an exported reranker of the same model.
-        precisions: fp32 and int8 for a CPU, fp16 for CUDA.
+        variants: Those of OpenVINO, fp32 and int8 for a CPU, fp16 for CUDA.
         force: Write variants that fail the parity check too, marked as forced.
         on_progress: Called with a line before each step.
 
     Raises:
-        UsageError: the output folder holds something else, no precision is given, or torch is not installed.
+        UsageError: the output folder holds something else, no variant is given, or torch is not installed.
         UnsupportedArchitecture: torch cannot trace the model, or its graph cannot be written in a precision.
         BundleInvalid: the model's files contradict each other.
         ParityFailed: a variant fails the parity check; nothing was written.
     """
-    _check_precisions(precisions)
+    _check_variants(variants)
     require_extra("train", "torch", "sentence_transformers")
     # Imported here: it imports torch.
     from es_sbert.exporters.tracing import TracedCrossEncoder
@@ -353,12 +354,12 @@ def export_reranker(
     on_progress(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
     export = _Export(RerankerManifest, model, output, traced.build, traced.compare, on_progress, force=force)
-    return export.run(precisions, {"pairs": traced.pairs})
+    return export.run(variants, {"pairs": traced.pairs})
 
 
-def _check_precisions(precisions: Sequence[Precision]) -> None:
-    if not precisions:
-        raise UsageError("no precision to export is given", "Give at least one of fp32, int8, fp16.")
+def _check_variants(variants: Sequence[Variant]) -> None:
+    if not variants:
+        raise UsageError("no variant to export is given", f"Give at least one of {', '.join(Variant)}.")
 
 
 @dataclass(frozen=True)
@@ -381,59 +382,78 @@ class _Export(Generic[ManifestT]):
     model: SentenceModel | CrossEncoderModel
     output: Path
     build: BuildFunction
-    compare: Callable[[Path, Precision], ParityReport | ScoreParityReport]
+    compare: Callable[[Path, Variant], ParityReport | ScoreParityReport]
     say: Callable[[str], None]
     force: bool
     cuda_attention: str | None = None
 
-    def run(self, precisions: Sequence[Precision], settings: Mapping[str, Any]) -> ManifestT:
-        """Export the variants to a folder, which appears complete or not at all.
+    def run(self, variants: Sequence[Variant], settings: Mapping[str, Any]) -> ManifestT:
+        """Export variants to a folder, which appears complete or not at all.
 
         Args:
             settings: What the manifest has besides the model's settings.
         """
-        precisions = list(dict.fromkeys(precisions))
+        variants = list(dict.fromkeys(map(Variant, variants)))
         with staged_folder(self.output) as folder:
             copy_files(self.model.folder, folder, getattr(self.model, "ignored_settings", ()))
             if isinstance(self.model, SentenceModel):
                 _complete_files(self.model, folder)
-            variants = {precision.value: self._write_variant(folder, precision, precisions) for precision in precisions}
+            entries = {variant.value: self._write_variant(folder, variant, variants) for variant in variants}
             # Carried over last: another export may have written variants here in the meantime.
             previous = _previous_manifest(self.model, self.output)
             if previous is not None:
-                kept = {name: variant for name, variant in previous.variants.items() if name not in variants}
-                copy_graphs(kept.values(), self.output, folder)
-                variants = kept | variants
+                entries = self._carry_over(previous, folder, entries)
             # Of the packages that decide what a graph is.
             versions = {"es-sbert": __version__, "onnx": version("onnx"), "onnxruntime": str(onnxruntime.__version__)}
-            about = {**describe_model(self.model, self.kind), **settings, "variants": variants, "exporter": versions}
+            about = {**describe_model(self.model, self.kind), **settings, "variants": entries, "exporter": versions}
             manifest = self.kind.model_validate(about)
             write_json(folder / manifest.FILE_NAME, manifest.model_dump(mode="json"))
             # Opening it verifies that the copy has the model's fingerprint and settings.
             _open_bundle(self.model, folder)
         return manifest
 
-    def _write_variant(self, folder: Path, precision: Precision, exported: Sequence[Precision]) -> Any:
-        """Write the graph of a precision, and give the manifest's entry for it."""
-        self.say(f"Building {precision}")
+    def _carry_over(
+        self, previous: EncoderManifest | RerankerManifest, folder: Path, entries: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Variants of the earlier export, followed by those that were written now.
+
+        Variants share files: one whose file was written anew, by another release perhaps, is checked anew.
+        """
+        files = {entry["file"]: entry["sha256"] for entry in entries.values()}
+        kept: dict[str, Any] = {}
+        for name, variant in previous.variants.items():
+            if name in entries:
+                continue
+            if files.get(variant.file, variant.sha256) == variant.sha256:
+                copy_graphs([variant], self.output, folder)
+                kept[name] = variant
+            else:
+                kept[name] = self._write_variant(folder, Variant(name), [Variant(name)])
+        return {**kept, **entries}
+
+    def _write_variant(self, folder: Path, variant: Variant, exported: Sequence[Variant]) -> Any:
+        """Write the graph of a variant, unless another one wrote it, and give the manifest's entry for it."""
         attention = "traced" if self.cuda_attention is None else "plain"
-        if precision is Precision.FP16 and self.cuda_attention is not None:
+        if variant.precision is Precision.FP16 and self.cuda_attention is not None:
             attention = self.cuda_attention
-        path = folder / "onnx" / f"model_{precision}.onnx"
-        save_graph(self.build(precision), path)
-        report = self._check(path, precision)
+        path = folder / "onnx" / f"model_{variant.graph}.onnx"
+        if not path.exists():
+            self.say(f"Building {variant.graph}")
+            save_graph(self.build(variant.graph), path)
+        report = self._check(path, variant)
         forced = report is not None and not report.passed
         if report is not None and forced and not self.force:
-            if precision is not Precision.FP32:
+            if variant is not Variant.FP32:
                 report = self._with_cause_of_fp32(path, report)
-            raise _parity_failed(self.model.name, precision, report, exported)
+            raise _parity_failed(self.model.name, variant, report, exported)
         data = path.with_name(f"{path.name}.data")
         return {
             "file": path.relative_to(folder).as_posix(),
             "sha256": hash_file(path),
             "data_sha256": hash_file(data) if data.exists() else None,
-            "precision": precision,
-            "device": precision.device,
+            "runtime": variant.runtime,
+            "precision": variant.precision,
+            "device": variant.precision.device,
             "forced": forced,
             "attention": attention,
             "parity": report,
@@ -445,17 +465,17 @@ class _Export(Generic[ManifestT]):
             return report
         exact = path.with_name("exact.onnx")
         save_graph(self.build(Precision.FP32), exact)
-        fp32 = self.compare(exact, Precision.FP32)
+        fp32 = self.compare(exact, Variant.FP32)
         return report if fp32.passed else report.model_copy(update={"cause": DifferenceCause.NETWORK})
 
-    def _check(self, path: Path, precision: Precision) -> ParityReport | ScoreParityReport | None:
-        self.say(f"Comparing {precision} with the reference")
+    def _check(self, path: Path, variant: Variant) -> ParityReport | ScoreParityReport | None:
+        self.say(f"Comparing {variant} with the reference")
         try:
-            report = self.compare(path, precision)
+            report = self.compare(path, variant)
         except DeviceError as error:
-            self.say(f"{precision}: not compared with the reference: {error.message}")
+            self.say(f"{variant}: not compared with the reference: {error.message}")
             return None
-        self.say(f"{precision}: {describe_parity(report)}")
+        self.say(f"{variant}: {describe_parity(report)}")
         return report
 
 
@@ -486,9 +506,9 @@ def _previous_manifest(
 
 
 def _parity_failed(
-    name: str, precision: Precision, report: ParityReport | ScoreParityReport, exported: Sequence[Precision]
+    name: str, variant: Variant, report: ParityReport | ScoreParityReport, exported: Sequence[Variant]
 ) -> ParityFailed:
-    message = f"{name}: variant {precision} fails the parity check ({report.bar}): {describe_parity(report)}. "
+    message = f"{name}: variant {variant} fails the parity check ({report.bar}): {describe_parity(report)}. "
     message += "Nothing was written"
     if isinstance(report, ParityReport) and report.cause is not DifferenceCause.ROUNDING:
         return ParityFailed(
@@ -496,6 +516,6 @@ def _parity_failed(
             "es-sbert reads this model differently from sentence-transformers. Report it with the files "
             "*.json of the folder, and serve the model with sentence-transformers until then.",
         )
-    others = ",".join(other for other in exported if other is not precision)
-    leave = f"Leave it out (--precision {others}), or" if others else "Export another precision, or"
+    others = ",".join(other for other in exported if other is not variant)
+    leave = f"Leave it out (--precision {others}), or" if others else "Export another variant, or"
     return ParityFailed(message, f"{leave} write it anyway with --force; every summary will then say so.")

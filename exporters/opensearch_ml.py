@@ -22,16 +22,14 @@ from tokenizers import Tokenizer
 
 from es_sbert.bundle.bundle import hash_file
 from es_sbert.bundle.model_files import write_json
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.tokenizer import load_sentence_tokenizer
 from es_sbert.errors import ParityFailed, UnsupportedArchitecture, UsageError
 from es_sbert.exporters.export_bundle import choose_graph_source, is_previous_export, staged_folder
-from es_sbert.exporters.graph_builder import CONTRIB, save_graph
+from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity
-
-# Operators of onnxruntime that our fp32 graphs for CPUs use, and that onnxruntime 1.16 has as later ones have them.
-_CONTRIB_OPERATORS = frozenset({"FastGelu", "FusedMatMul"})
 
 
 def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
@@ -44,8 +42,8 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         opset: From 17 on, which brought LayerNormalization.
 
     Raises:
-        UnsupportedArchitecture: it uses an operator that the older set lacks or defines in another way, or one of
-            onnxruntime's own that older ones may lack.
+        UnsupportedArchitecture: it uses an operator that the older set lacks or defines differently, or one of
+            onnxruntime's own, which older releases may lack.
     """
     nodes: list[onnx.NodeProto] = []
     for node in graph.graph.node:
@@ -54,7 +52,8 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     for node in nodes:
         if not _runs_in(node, current, opset):
             raise UnsupportedArchitecture(
-                f"the graph of {graph.graph.name} uses {node.op_type}, which opset {opset} has not or has otherwise",
+                f"the graph of {graph.graph.name} uses {node.op_type}, which opset {opset} lacks or defines "
+                "differently",
                 "Let the gateway make the vectors of this model: es-sbert serve.",
             )
     del graph.graph.node[:]
@@ -70,7 +69,7 @@ def lower_opset(graph: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 def _runs_in(node: onnx.NodeProto, current: int, older: int) -> bool:
     """Whether a node means the same in an older operator set."""
     if node.domain:
-        return node.domain == CONTRIB and node.op_type in _CONTRIB_OPERATORS
+        return False
     try:
         versions = {onnx.defs.get_schema(node.op_type, opset).since_version for opset in (current, older)}
     except onnx.defs.SchemaError:
@@ -182,7 +181,7 @@ def export_opensearch_ml(
                 "Let the gateway make its vectors: es-sbert serve.",
             )
         on_progress("Comparing it with the reference")
-        report = ParityCheck(model, transformer, reference, None).run(graph, Precision.FP32)
+        report = ParityCheck(model, transformer, reference, None).run(graph, Variant.FP32)
         if not report.passed:
             raise ParityFailed(
                 f"{model.name}: the graph of opset {ML_COMMONS_OPSET} fails the parity check: "

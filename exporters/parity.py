@@ -16,16 +16,13 @@ import onnx
 from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import DifferenceCause, ParityReport, ScoreParityReport
-from es_sbert.bundle.sentence_model import Precision, PromptKind, SentenceModel
+from es_sbert.bundle.sentence_model import PromptKind, SentenceModel
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.batching import InputBuilder, plan_batches, token_ids
 from es_sbert.encoder.device import Device, choose_device, cuda_devices
-from es_sbert.encoder.onnx_session import (
-    SHORT_TEXT_TOKENS,
-    InferencePool,
-    available_providers,
-    open_session,
-    run_session,
-)
+from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, available_providers, open_session
+from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import (
     DeviceError,
@@ -141,6 +138,7 @@ PARITY_THRESHOLDS = {
     Precision.FP32: ParityThresholds(min_cosine=0.99999, rank_agreement=99.99, sts_loss=0.05),
     Precision.INT8: ParityThresholds(min_cosine=0.9, rank_agreement=99.0, sts_loss=0.5),
     Precision.FP16: ParityThresholds(min_cosine=0.999, rank_agreement=99.8, sts_loss=0.1),
+    Precision.BF16: ParityThresholds(min_cosine=0.99, rank_agreement=99.5, sts_loss=0.2),
 }
 
 
@@ -312,6 +310,7 @@ SCORE_PARITY_THRESHOLDS = {
     Precision.FP32: ScoreParityThresholds(mean_difference=0.0001, max_difference=0.001, rank_agreement=99.9),
     Precision.INT8: ScoreParityThresholds(mean_difference=0.1, max_difference=1.0, rank_agreement=95.0),
     Precision.FP16: ScoreParityThresholds(mean_difference=0.02, max_difference=0.2, rank_agreement=99.5),
+    Precision.BF16: ScoreParityThresholds(mean_difference=0.05, max_difference=0.5, rank_agreement=99.0),
 }
 
 
@@ -431,14 +430,14 @@ class ParityCheck:
             encode(gold.first, None), encode(gold.second, None), gold
         )
 
-    def run(self, path: Path, precision: Precision) -> ParityReport:
-        """Check one ONNX file.
+    def run(self, path: Path, variant: Variant) -> ParityReport:
+        """Check one ONNX file as a variant runs it.
 
         A padded fp16 graph runs on CUDA, or emulated on the CPU where there is none.
 
         Raises:
             DeviceError: this machine lacks the device it is meant for, or it does not run there.
-            BundleInvalid: onnxruntime does not take the file.
+            BundleInvalid: its runtime does not take the file.
             UnsupportedArchitecture: a traced graph does not run on other lengths than it was traced with.
             ModelError: sentence-transformers cannot open the model.
         """
@@ -456,9 +455,10 @@ class ParityCheck:
                     "Choose a model of another architecture, or run this one with its own library.",
                 ) from error
 
+        precision = variant.precision
         with (
             self._runnable_graph(path, precision) as (file, device, emulated),
-            closing(InferencePool(file, device, threads=1)) as pool,
+            closing(InferencePool(compile_model(file, variant.runtime, precision, device, threads=1))) as pool,
         ):
             reference, expected, sts_reference = self._reference
             vectors, sts = self._encode_texts(encode)
@@ -504,13 +504,13 @@ class ParityCheck:
         batches = max_padding_batches(lengths) if is_traced else plan_batches(lengths, _CHECK_BATCH_TOKENS[device.kind])
         vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
         with pool.session() as session:
-            inputs = InputBuilder(session)
+            inputs = InputBuilder(session.input_names, session.properties)
         for batch in batches:
             output = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
             # As in the encoder: short texts have a separate attention kernel.
             is_short = inputs.packed and lengths[batch].max() <= SHORT_TEXT_TOKENS
             with pool.session(short=is_short) as session:
-                run_session(session, inputs([rows[number] for number in batch]), output)
+                session.run(inputs([rows[number] for number in batch]), output)
             vectors[batch] = output
         return vectors
 

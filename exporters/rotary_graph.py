@@ -16,7 +16,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.variants import Precision
 from es_sbert.exporters.fp16 import to_fp16
 from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, GraphBuilder
 from es_sbert.exporters.pooling import PADDED_INPUTS, TOKEN_VECTORS, finish_padded_graph, pool_fp16_network
@@ -67,22 +68,26 @@ class _Rotation(NamedTuple):
 class _RotaryGraph:
     """Writes one transformer to a graph.
 
+    Where products are quantized, rows are by token, as in `sentence_graph.strided_attention`: (S, B, …). Other graphs
+    keep the tokens of a text together, (B, S, …), and those for a CPU have operators of ONNX alone.
+
     Args:
         writer: Where nodes go.
         weights: The transformer.
         max_tokens: Largest S.
-        for_cuda: Keep the tokens of a text together, and use an operator for attention.
+        for_cuda: Use an operator of onnxruntime for attention.
     """
 
     def __init__(self, writer: LayerWriter, weights: RotaryWeights, max_tokens: int, *, for_cuda: bool = False) -> None:
         self._writer = writer
         self._for_cuda = for_cuda
+        self._by_text = not writer.int8
         self._graph = graph = writer.graph
         self._weights = weights
         self._texts = graph.add("Shape", "input_ids", start=0, end=1)
         self._tokens = graph.add("Shape", "input_ids", start=1, end=2)
         size, heads = weights.head_size, weights.heads
-        rows = [self._texts, self._tokens] if for_cuda else [self._tokens]
+        rows = [self._texts, self._tokens] if self._by_text else [self._tokens]
         self._by_head = graph.add("Concat", *rows, graph.integers(-1, size), axis=0)
         self._square = graph.add("Concat", self._texts, graph.integers(heads), self._tokens, self._tokens, axis=0)
         self._flat = graph.add("Concat", graph.integers(-1), self._tokens, self._tokens, axis=0)
@@ -97,7 +102,7 @@ class _RotaryGraph:
         graph, weights = self._graph, self._weights
         table = weights.words * np.float32(weights.embedding_scale)
         table = table if weights.token_type is None else table + weights.token_type
-        ids = "input_ids" if self._for_cuda else graph.add("Transpose", "input_ids", perm=[1, 0])
+        ids = "input_ids" if self._by_text else graph.add("Transpose", "input_ids", perm=[1, 0])
         rows = graph.add("Gather", self._writer.weight("embeddings.words", table), ids)  # (S, B, D) or (B, S, D)
         x = graph.add("Reshape", rows, graph.integers(-1, weights.hidden))
         x = self._norm(x, "embeddings.norm", weights.embedding_norm)
@@ -107,7 +112,7 @@ class _RotaryGraph:
             x = self._add_block(x, f"{name}.feed_forward", layer.feed_forward, layer.feed_forward_norms)
         x = self._norm(x, "final_norm", weights.final_norm)
         hidden = graph.integers(weights.hidden)
-        if self._for_cuda:
+        if self._by_text:
             return graph.add("Reshape", x, graph.add("Concat", self._texts, self._tokens, hidden, axis=0))
         by_token = graph.add("Concat", self._tokens, self._texts, hidden, axis=0)
         return graph.add("Transpose", graph.add("Reshape", x, by_token), perm=[1, 0, 2])
@@ -174,18 +179,27 @@ class _RotaryGraph:
         else:
             query_norm = replace(query_norm, weight=query_norm.weight * scale)
         parts = self._joint_product(x, f"{name}.qkv", [query, attention.key, attention.value])
-        # (S, B H or B K, d), or (B, S, H or K, d) for CUDA
+        # (S, B H or B K, d), or (B, S, H or K, d)
         heads, key, value = (graph.add("Reshape", part, self._by_head) for part in parts)
         rotation = self._rotations[attention.frequencies.tobytes()]
         heads = self._rotate(self._norm(heads, f"{name}.query_norm", query_norm), rotation)
         key = self._rotate(self._norm(key, f"{name}.key_norm", attention.key_norm), rotation)
-        mix = self._mix_for_cuda if self._for_cuda else self._mix
+        mix = self._mix_for_cuda if self._for_cuda else self._mix if self._by_text else self._mix_by_token
         mixed = mix(heads, self._repeat_heads(key), self._repeat_heads(value), self._masks[attention.window])
         flat = graph.add("Reshape", mixed, graph.integers(-1, weights.heads * weights.head_size))
         return self._product(flat, f"{name}.output", attention.output)
 
     def _mix(self, query: str, key: str, value: str, mask: str) -> str:
-        """Values mixed by attention, each argument and the result (S, B H, d)."""
+        """Values mixed by attention: each argument and the result (B, S, H, d)."""
+        graph = self._graph
+        query, value = (graph.add("Transpose", part, perm=[0, 2, 1, 3]) for part in (query, value))  # (B, H, S, d)
+        key = graph.add("Transpose", key, perm=[0, 2, 3, 1])  # (B, H, d, S)
+        scores = graph.add("Add", graph.add("MatMul", query, key), mask)  # (B, H, S, S)
+        mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)  # (B, H, S, d)
+        return graph.add("Transpose", mixed, perm=[0, 2, 1, 3])
+
+    def _mix_by_token(self, query: str, key: str, value: str, mask: str) -> str:
+        """The same: each argument and the result (S, B H, d)."""
         graph = self._graph
         scores = graph.add("FusedMatMul", query, key, domain=CONTRIB, transBatchA=1, transBatchB=1, transB=1)
         scores = graph.add("Add", graph.add("Reshape", scores, self._square), mask)  # (B, H, S, S)
@@ -234,14 +248,12 @@ class _RotaryGraph:
         if activation is HiddenActivation.RELU:
             return graph.add("Relu", x)
         if activation is HiddenActivation.SILU:
-            if self._for_cuda:
+            if self._by_text:
                 return graph.add("Mul", x, graph.add("Sigmoid", x))
             return graph.add("QuickGelu", x, domain=CONTRIB, alpha=1.0)
+        if self._by_text:
+            return graph.add("Gelu", x, approximate="none" if activation is HiddenActivation.GELU else "tanh")
         # Where products are quantized, the approximation differs by less than they do.
-        if activation is HiddenActivation.GELU and not self._writer.int8:
-            return graph.add("Gelu", x)
-        if self._for_cuda:
-            return graph.add("Gelu", x, approximate="tanh")
         return graph.add("FastGelu", x, domain=CONTRIB)
 
     def _joint_product(self, x: str, name: str, parts: list[LinearWeights]) -> tuple[str, ...]:

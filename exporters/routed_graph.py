@@ -9,7 +9,8 @@ import onnx
 from onnx import helper
 
 from es_sbert import __version__
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.batching import ROUTE_INPUT
 from es_sbert.exporters.graph_builder import IR_VERSION
 from es_sbert.exporters.rotary_weights import RotaryWeights

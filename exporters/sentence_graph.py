@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.batching import PADDING_ID_PROPERTY, round_up
 from es_sbert.exporters.graph_builder import CONTRIB, FLOAT, INT32, INT64, GraphBuilder
 from es_sbert.exporters.pooling import (
@@ -65,7 +66,8 @@ def build_sentence_graph(
     graph = GraphBuilder()
     dtype: type[np.floating[Any]] = np.float16 if precision is Precision.FP16 else np.float32
     writer = LayerWriter(graph, dtype, int8=precision is Precision.INT8, fused=packed)
-    form = (packed_attention if packed else plain_attention)(writer, transformer, model.longest_input)
+    attention = packed_attention if packed else strided_attention if writer.int8 else plain_attention
+    form = attention(writer, transformer, model.longest_input)
     x = form.embed()
     for number, layer in enumerate(map(fold_key_and_value_bias, transformer.layers)):
         name = f"layer_{number}"
@@ -205,7 +207,8 @@ def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenAct
     graph = writer.graph
     # Where products are quantized, the tanh approximation of Gelu differs by less than they do,
     # and one operator adds the bias as well.
-    if activation is HiddenActivation.GELU_TANH or (activation is HiddenActivation.GELU and writer.int8):
+    is_gelu = activation in (HiddenActivation.GELU, HiddenActivation.GELU_TANH)
+    if is_gelu and (writer.int8 or (writer.fused and activation is HiddenActivation.GELU_TANH)):
         return graph.add("FastGelu", x, bias, domain=CONTRIB)
     if activation is HiddenActivation.GELU and writer.fused:
         return graph.add("BiasGelu", x, bias, domain=CONTRIB)
@@ -213,6 +216,8 @@ def add_activation(writer: LayerWriter, x: str, bias: str, activation: HiddenAct
     match activation:
         case HiddenActivation.GELU:
             return graph.add("Gelu", x, approximate="none")
+        case HiddenActivation.GELU_TANH:
+            return graph.add("Gelu", x, approximate="tanh")
         case HiddenActivation.RELU:
             return graph.add("Relu", x)
         case HiddenActivation.SILU:
@@ -276,10 +281,14 @@ class AttentionForm:
     token_vectors: Callable[[str], TokenVectors]
 
 
+def scale_product(linear: LinearWeights, scale: float) -> LinearWeights:
+    """A product whose results are multiplied by a number."""
+    return LinearWeights(linear.weight * np.float32(scale), linear.bias * np.float32(scale))
+
+
 def merge_qkv(layer: LayerWeights, query_scale: float = 1.0) -> LinearWeights:
     """Query, key and value as one product: weight (D, 3 D), bias (3 D,)."""
-    scaled = LinearWeights(layer.query.weight * np.float32(query_scale), layer.query.bias * np.float32(query_scale))
-    parts = (scaled, layer.key, layer.value)
+    parts = (scale_product(layer.query, query_scale), layer.key, layer.value)
     return LinearWeights(
         np.concatenate([part.weight for part in parts], axis=1), np.concatenate([part.bias for part in parts])
     )
@@ -322,15 +331,50 @@ def add_relative_bias(writer: LayerWriter, table: Floats, max_tokens: int, longe
 
 
 def plain_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
-    """MatMul, Softmax, MatMul: fastest on a CPU."""
+    """MatMul, Softmax, MatMul with operators of ONNX alone.
+
+    OpenVINO joins these steps into one. onnxruntime joins the transpositions with the products.
+    """
     graph = writer.graph
-    hidden, heads, size = transformer.hidden, transformer.heads, transformer.head_size
+    bias = _score_bias(writer, transformer, max_tokens)
+    by_head = graph.integers(0, 0, transformer.heads, transformer.head_size)
+    by_text = graph.integers(0, 0, transformer.hidden)
+
+    def attend(x: str, name: str, layer: LayerWeights) -> str:
+        # The scale of the scores is folded into the query's weights.
+        query = writer.product(x, f"{name}.query", scale_product(layer.query, 1 / math.sqrt(transformer.head_size)))
+        key = writer.multiply(x, f"{name}.key", layer.key)
+        value = writer.multiply(x, f"{name}.value", layer.value)  # each (B, S, D)
+        query, value = (
+            graph.add("Transpose", graph.add("Reshape", part, by_head), perm=[0, 2, 1, 3]) for part in (query, value)
+        )  # (B, H, S, d)
+        key = graph.add("Transpose", graph.add("Reshape", key, by_head), perm=[0, 2, 3, 1])  # (B, H, d, S)
+        scores = graph.add("Add", graph.add("MatMul", query, key), bias)  # (B, H, S, S)
+        mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)  # (B, H, S, d)
+        return graph.add("Reshape", graph.add("Transpose", mixed, perm=[0, 2, 1, 3]), by_text)
+
+    return AttentionForm(
+        lambda: add_embeddings(writer, transformer.embeddings), attend, lambda x: padded_token_vectors(graph, x)
+    )
+
+
+def _score_bias(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> str:
+    """What is added to attention scores, for padding and by relative position: (B, 1 or H, 1 or S, S)."""
+    graph = writer.graph
     keep = graph.add("Cast", "attention_mask", to=1)
     masked = graph.add("Mul", graph.add("Sub", graph.scalar(1.0), keep), graph.scalar(_MASK_VALUE))
     bias = graph.add("Unsqueeze", masked, graph.integers(1, 2))  # (B, 1, 1, S)
-    if transformer.relative_bias is not None:
-        longest = graph.add("Shape", "input_ids", start=1, end=2)
-        bias = graph.add("Add", bias, add_relative_bias(writer, transformer.relative_bias, max_tokens, longest))
+    if transformer.relative_bias is None:
+        return bias
+    longest = graph.add("Shape", "input_ids", start=1, end=2)
+    return graph.add("Add", bias, add_relative_bias(writer, transformer.relative_bias, max_tokens, longest))
+
+
+def strided_attention(writer: LayerWriter, transformer: TransformerWeights, max_tokens: int) -> AttentionForm:
+    """MatMul, Softmax, MatMul on rows by token: fastest on a CPU where products are quantized."""
+    graph = writer.graph
+    hidden, heads, size = transformer.hidden, transformer.heads, transformer.head_size
+    bias = _score_bias(writer, transformer, max_tokens)
 
     # One row a token, (T, D), the first tokens of all texts in front, then the second tokens, …: products need no
     # shapes, int8 scales are by token, and attention takes heads out of that order by strides, without copying.

@@ -25,10 +25,11 @@ from transformers import AttentionMaskInterface, AutoModelForSequenceClassificat
 
 from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.sentence_model import Precision, SentenceModel
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.batching import LENGTH_MULTIPLE
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import open_session
+from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.tokenizer import PairTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, error_summary
 from es_sbert.exporters.fp16 import fuse_attention, to_fp16
@@ -317,24 +318,28 @@ class TracedCrossEncoder:
             to_fp16(model)
         return model
 
-    def compare(self, path: Path, precision: Precision) -> ScoreParityReport:
-        """The parity report of a written graph, run with as much padding as there can be.
+    def compare(self, path: Path, variant: Variant) -> ScoreParityReport:
+        """The parity report of a written graph as a variant runs it, with as much padding as there can be.
 
         An fp16 graph runs on CUDA, or emulated on the CPU where there is none; the others run on the CPU.
 
         Raises:
-            BundleInvalid: onnxruntime does not take the file.
+            DeviceError: this machine lacks what the variant needs.
+            BundleInvalid: its runtime does not take the file.
         """
         first, second = parity_pairs(self._model.max_tokens)
         tokenizer = PairTokenizer(self._model, self.pairs)
         tokenized = tokenizer(first, second)
+        precision = variant.precision
         half = precision is Precision.FP16
         multiple = LENGTH_MULTIPLE if half else 1
         scores = np.empty((len(first), len(self._model.labels)), dtype=np.float32)  # (pairs, labels)
         with fp16_graph(path) if half else nullcontext((path, _CPU, False)) as (file, device, emulated):
-            session = open_session(file, device)
+            session = compile_model(file, variant.runtime, precision, device, threads=1).open_session()
             for batch in max_padding_batches(tokenized.lengths):
-                (scores[batch],) = session.run([_SCORE_OUTPUT], tokenizer.feed(tokenized, batch, multiple=multiple))
+                output = np.empty((len(batch), scores.shape[1]), dtype=np.float32)
+                session.run(tokenizer.feed(tokenized, batch, multiple=multiple), output)
+                scores[batch] = output
         name = f"sentence-transformers {version('sentence-transformers')}"
         return compare_scores(precision, name, self._reference, scores, emulated=emulated)
 

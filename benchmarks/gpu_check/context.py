@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from es_sbert.bundle.bundle import EncoderBundle
-    from es_sbert.bundle.sentence_model import Precision
+    from es_sbert.bundle.variants import Precision
 
 DEFAULT_LIMIT = 540.0  # seconds of a step: it ends within ten minutes
 
@@ -84,7 +84,8 @@ class Context:
         Variants below their parity bar are written too: the step `parity` measures them.
         """
         from es_sbert.bundle.bundle import is_encoder_bundle, open_encoder_bundle
-        from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+        from es_sbert.bundle.sentence_model import read_sentence_model
+        from es_sbert.bundle.variants import Precision
         from es_sbert.exporters.export_bundle import export_bundle
 
         wanted = tuple(precisions or (Precision.FP16,))

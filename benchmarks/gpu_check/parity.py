@@ -69,7 +69,8 @@ def _cases(context: Context) -> Iterator[tuple[str, dict[str, Any] | Path]]:
 
 
 def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JSON:
-    from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.bundle.variants import Variant
 
     if isinstance(settings, Path):
         folder = settings
@@ -80,7 +81,7 @@ def _measure(context: Context, name: str, settings: dict[str, Any] | Path) -> JS
         if not (folder / "modules.json").exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
             write_checkpoint(folder, **settings, max_tokens=_MAX_TOKENS)
-    precisions = (Precision.FP16, Precision.FP32)
+    precisions = (Variant.FP16, Variant.FP32)
     bundle = context.bundle(folder, precisions)
     sections = {str(precision): _compare(bundle, precision) for precision in precisions}
     goals = [one for section in sections.values() for one in section.pop("goals")]

@@ -107,7 +107,7 @@ def reranker(context: Context) -> JSON:
     """Pairs a second of a cross-encoder in fp16, compared with sentence-transformers' CrossEncoder in fp16."""
     load_libraries()
     from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-    from es_sbert.bundle.sentence_model import Precision
+    from es_sbert.bundle.variants import Variant
     from es_sbert.encoder.reranker import Reranker
     from es_sbert.exporters.export_bundle import export_reranker
 
@@ -115,7 +115,7 @@ def reranker(context: Context) -> JSON:
     folder = write_cross_encoder(context.scratch / f"cross-{name}", SHAPES[name])
     exported = context.scratch / f"reranker-{name}"
     if not exported.exists():
-        export_reranker(read_cross_encoder(folder), exported, [Precision.FP16], force=True, on_progress=say)
+        export_reranker(read_cross_encoder(folder), exported, [Variant.FP16], force=True, on_progress=say)
     words, count = whole_words(folder / "tokenizer.json"), context.at_most(_PAIRS)
     seeds = iter(range(1, 10_000))
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation, is_cross_encoder, read_cross_encoder
 from es_sbert.bundle.model_files import read_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.variants import Runtime
 from es_sbert.config import home_folder
 from es_sbert.errors import BundleInvalid
 
@@ -66,13 +67,14 @@ class ParityReport(BaseModel, frozen=True):
 
 
 class GraphFile(BaseModel, frozen=True):
-    """One ONNX file of a folder with a manifest.
+    """A variant of a folder with a manifest: an ONNX file, which variants may share, and what runs it.
 
     Attributes:
         file: Path inside the folder, with forward slashes.
         sha256: Hash of that file.
         data_sha256: Hash of `FILE.data`, which holds the weights where they pass protobuf's 2 GB; else None.
-        precision: fp32, int8 or fp16.
+        runtime: What runs it: `onnxruntime` or `openvino`.
+        precision: Number format of its products: fp32, int8, fp16 or bf16.
         device: `cpu` or `cuda`: where it is meant to run.
         forced: Whether it was written although it failed the parity check (`--force`).
     """
@@ -80,13 +82,14 @@ class GraphFile(BaseModel, frozen=True):
     file: str
     sha256: str
     data_sha256: str | None = None
+    runtime: str = Runtime.ONNXRUNTIME
     precision: str
     device: str
     forced: bool = False
 
 
 class EncoderVariant(GraphFile, frozen=True):
-    """One ONNX file of a bundle.
+    """A variant of a sentence encoder.
 
     Attributes:
         attention: `plain`, or for CUDA `packed` (without padding) or `fused`; `traced` where torch's exporter wrote it.
@@ -109,7 +112,7 @@ class EncoderManifest(BaseModel, frozen=True):
         name, architecture, fingerprint, pooling, normalize, max_tokens, dimensions, prompts, default_prompt: Of the
             model.
         ignored_settings: Unknown settings that were accepted with `--ignore-setting`.
-        variants: Variant name (`fp32`, `int8`, `fp16`) → variant.
+        variants: Variant name (`fp32`, `int8`, `openvino-bf16`, …) → variant.
         exporter: Versions of es-sbert, onnx and onnxruntime that wrote the bundle.
     """
 
@@ -158,7 +161,7 @@ class ScoreParityReport(BaseModel, frozen=True):
 
 
 class RerankerVariant(GraphFile, frozen=True):
-    """One ONNX file of an exported cross-encoder.
+    """A variant of an exported cross-encoder.
 
     Attributes:
         parity: Its parity report.
@@ -192,7 +195,7 @@ class RerankerManifest(BaseModel, frozen=True):
         format: Version of this file's layout.
         name, architecture, fingerprint, labels, activation, max_tokens, lowercase: Of the model.
         pairs: How pairs become inputs.
-        variants: Precision → variant.
+        variants: Variant name → variant.
         exporter: Versions that wrote the folder.
     """
 

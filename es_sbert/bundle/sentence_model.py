@@ -8,7 +8,6 @@ sentence-transformers does, and `read_plain_transformer` the caller's.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,19 +43,6 @@ _ANY_KIND = "any"
 
 # Names under which sentence-transformers looks for a prompt of each kind, first found wins.
 PROMPT_NAMES: dict[PromptKind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
-
-
-class Precision(StrEnum):
-    """Number format of an ONNX variant's matrix products; sentence vectors are float32 in all of them."""
-
-    FP32 = "fp32"
-    INT8 = "int8"
-    FP16 = "fp16"
-
-    @property
-    def device(self) -> str:
-        """`cpu` or `cuda`: where variants of this precision are meant to run."""
-        return "cuda" if self is Precision.FP16 else "cpu"
 
 
 class SentenceModel(BaseModel, frozen=True):

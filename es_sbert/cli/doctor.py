@@ -14,6 +14,7 @@ from es_sbert.cli.options import connection_options, encoder_options, engine_set
 
 if TYPE_CHECKING:
     from es_sbert.diagnostics.doctor import Finding
+    from es_sbert.encoder.encoder import LoadOptions
 
 
 _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
@@ -69,7 +70,13 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
     from es_sbert.errors import EngineError
 
     settings, model, device = engine_settings(options), options["model"], options["device"]
-    check_model = partial(checks.check_encoder, model, device, options["precision"], options["threads"])
+    encoder_options: LoadOptions = {
+        "device": device,
+        "precision": options["precision"],
+        "runtime": options["runtime"],
+        "threads": options["threads"],
+    }
+    check_model = partial(checks.check_encoder, model, encoder_options)
     try:
         opened = connect(settings)
     except EngineError as error:

@@ -133,7 +133,7 @@ def evaluate(
     training = read_training_record(Path(model)) if card is not None and is_folder else None
     engine = shared.engine_settings(options) if index is not None else None
 
-    running = shared.select_options(options, ("backend", "device", "precision"))
+    running = shared.select_options(options, ("backend", "device", "precision", "runtime"))
     measured = running | shared.select_options(options, ("limit", "index", "vector_field"))
     opened = open_model(model, threads=options["threads"], report=report, **running)
     reports = []

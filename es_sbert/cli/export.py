@@ -19,7 +19,7 @@ from es_sbert.bundle.bundle import (
     RerankerVariant,
     ScoreParityReport,
 )
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Variant
 from es_sbert.cli.logs import log_format_option
 from es_sbert.cli.options import FILE_TYPE
 from es_sbert.cli.output import align_columns
@@ -28,15 +28,15 @@ from es_sbert.errors import UsageError
 from es_sbert.messages import log_message
 
 
-def _parse_precisions(context: click.Context, parameter: click.Parameter, value: str | None) -> list[Precision] | None:
+def _parse_variants(context: click.Context, parameter: click.Parameter, value: str | None) -> list[Variant] | None:
     if value is None:
         return None
     names = [name.strip() for name in value.split(",") if name.strip()]
-    unknown = [name for name in names if name not in set(Precision)]
+    unknown = [name for name in names if name not in set(Variant)]
     if unknown or not names:
         remedy = "Separate several by commas: --precision fp32,int8"
-        raise UsageError(f"--precision {value!r} is not a list of {', '.join(Precision)}", remedy)
-    return [Precision(name) for name in names]
+        raise UsageError(f"--precision {value!r} is not a list of {', '.join(Variant)}", remedy)
+    return [Variant(name) for name in names]
 
 
 @cloup.command()
@@ -53,10 +53,11 @@ def _parse_precisions(context: click.Context, parameter: click.Parameter, value:
     ),
     click.option(
         "--precision",
-        "precisions",
-        callback=_parse_precisions,
+        "variants",
+        callback=_parse_variants,
         metavar="LIST",
-        help="Any of fp32 and int8 (for CPUs) and fp16 (for CUDA), separated by commas.  [default: fp32,int8]",
+        help="Any of fp32, int8, openvino-fp32 and openvino-bf16 (for CPUs) and fp16 (for CUDA), separated by commas.  "
+        "[default: those for CPUs that run on this machine]",
     ),
     click.option(
         "--target",
@@ -84,7 +85,7 @@ def _parse_precisions(context: click.Context, parameter: click.Parameter, value:
     log_format_option,
 )
 def export(
-    model: str, output: Path, precisions: list[Precision] | None, target: str, as_json: bool, **options: Any
+    model: str, output: Path, variants: list[Variant] | None, target: str, as_json: bool, **options: Any
 ) -> None:
     """Export MODEL to a checked ONNX bundle.
 
@@ -113,13 +114,13 @@ def export(
     from es_sbert.bundle.local_registry import try_register_model
 
     if target == "opensearch-ml":
-        if precisions is not None or options["force"] or options["sts"] is not None or options["ignore_settings"]:
+        if variants is not None or options["force"] or options["sts"] is not None or options["ignore_settings"]:
             raise _opensearch_ml_refusal()
         request = _export_opensearch_ml(model, output)
         click.echo(request.read_text(encoding="utf-8") if as_json else f"{model} → {request}")
         return
     how = {"force": options["force"], "sts_file": options["sts"], "ignore_settings": options["ignore_settings"]}
-    manifest = exporters.export(model, output, precisions or ["fp32", "int8"], report=log_message, **how)
+    manifest = exporters.export(model, output, variants, report=log_message, **how)
     try_register_model(output, manifest.fingerprint)
     click.echo(manifest.model_dump_json(indent=2) if as_json else export_summary(manifest, output))
 

@@ -69,6 +69,7 @@ from es_sbert.config import DEFAULT_MODEL
     shared.precision_option(
         "fp32", "What to compare with. int8 may differ from fp32 by more than --min-cosine allows."
     ),
+    shared.runtime_option,
     shared.threads_option,
 )
 def adopt(name: str, vector_field: str, failed: Path | None, as_json: bool, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""`es-sbert model`: list, add and remove registered models."""
+"""`es-sbert model`: list, add, remove and tune models."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import click
 import cloup
 
 from es_sbert.cli.output import align_columns
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import escape_unprintable
 
 
 @cloup.group()
 def model() -> None:
-    """List, add and remove registered models.
+    """List, add, remove and tune models.
 
     The registry tells where the models of this user are. `es-sbert train` and `es-sbert export` register what they
     write. A search, a load or the gateway finds the model that an index needs by its fingerprint, wherever its folder
@@ -102,3 +103,49 @@ def remove(name: str) -> None:
     for gone in unregister_model(name):
         was = f"{gone.name} ({gone.fingerprint[:12]})"
         click.echo(escape_unprintable(f"{was} is no longer registered; its folder was {gone.folder}"))
+
+
+@model.command()
+@click.argument("name", metavar="[MODEL]", default=DEFAULT_MODEL)
+@click.option("--json", "as_json", is_flag=True, help="The machine and all figures as JSON on stdout.")
+def tune(name: str, as_json: bool) -> None:
+    """Measure the variants of MODEL on this CPU, and keep which is the fastest.
+
+    Loads, searches and the gateway then run that variant, unless --precision or --runtime choose another one. The first
+    use of a model measures it too, but only the variants that are usually the fastest on this kind of processor.
+
+    Figures are texts a second, on texts of 8 to 64 tokens. They are kept in the cache for this processor, number of
+    cores, and releases of es-sbert, onnxruntime and OpenVINO; a change of one of these measures again.
+
+    \b
+    Examples:
+      es-sbert model tune
+      es-sbert model tune my-bundle --json
+    """
+    from es_sbert.encoder.device import Device
+    from es_sbert.encoder.model_loading import open_or_export
+    from es_sbert.encoder.tuning import tune as measure
+    from es_sbert.encoder.variant_choice import contenders, variant_order
+    from es_sbert.errors import UsageError
+    from es_sbert.messages import log_message
+
+    device = Device("cpu")
+    bundle, _ = open_or_export(name, contenders(device), may_fall_back=True, report=log_message)
+    if bundle.model.routes:
+        raise UsageError(
+            f"{name} has a Router, whose variants are not measured", "Choose one: --precision fp32 or int8."
+        )
+    variants = [variant for variant in variant_order(device) if variant in bundle.manifest.variants]
+    tuning = measure(bundle, variants, log_message, again=True)
+    if as_json:
+        click.echo(tuning.model_dump_json(indent=2))
+        return
+    chosen = tuning.fastest([variant for variant in contenders(device) if variant in variants] or variants)
+    rows = [("variant", "tokens a batch", "texts a second", "")]
+    rows += [
+        (one.variant, f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}", "runs" if one == chosen else "")
+        for one in tuning.measured
+    ]
+    click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
+    for line in align_columns(rows):
+        click.echo(line)

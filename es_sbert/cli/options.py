@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 from cloup import option_group
 
+from es_sbert.bundle.variants import Precision, Runtime
 from es_sbert.cli.config_profile import ProfileOption
 from es_sbert.config import (
     DEFAULT_MODEL,
@@ -154,7 +155,7 @@ def open_engine(options: Mapping[str, Any]) -> Iterator[Engine]:
 
 def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a command's options that `encoder_options` defines, as arguments of `Encoder`."""
-    return select_options(options, ("model", "device", "precision", "threads"))
+    return select_options(options, ("model", "device", "precision", "runtime", "threads"))
 
 
 model_option = click.option(
@@ -182,11 +183,23 @@ threads_option = click.option(
 
 def precision_option(default: str, help: str) -> Callable[[F], F]:
     """--precision."""
-    return click.option("--precision", type=click.Choice(["auto", "fp32", "int8", "fp16"]), default=default, help=help)
+    return click.option("--precision", type=click.Choice(["auto", *Precision]), default=default, help=help)
 
 
+runtime_option = click.option(
+    "--runtime",
+    type=click.Choice(["auto", *Runtime]),
+    default="auto",
+    envvar="ES_SBERT_RUNTIME",
+    show_envvar=True,
+    help="What runs the model. With --precision auto: the fastest on this machine, measured once (es-sbert model "
+    "tune).",
+)
 device_options = combine_options(
-    device_option, precision_option("auto", "auto: fp16 on CUDA, int8 on CPUs with VNNI, else fp32."), threads_option
+    device_option,
+    precision_option("auto", "auto: fp16 on CUDA; on a CPU the fastest of bf16, int8 and fp32."),
+    runtime_option,
+    threads_option,
 )
 format_option = click.option(
     "--format",

@@ -21,6 +21,7 @@ from es_sbert.encoder.cuda_session import (
 )
 from es_sbert.encoder.device import INSTALL_CUDA_COMMAND, NvidiaDriver, cuda_driver
 from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
+from es_sbert.encoder.tuning import read_tuning
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.detection import detect_cluster
 from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
@@ -83,19 +84,18 @@ _TEST_SENTENCE = "Does this machine embed a sentence?"
 
 
 def check_encoder(
-    name: str | None, device: str, precision: str, threads: int | None, field: VectorField | None = None
+    name: str | None, options: LoadOptions, field: VectorField | None = None
 ) -> tuple[EncoderInfo | None, list[Finding]]:
     """Open the model and embed a sentence with it.
 
     Args:
         name: Of the model; None for that of the field, or the default one.
-        device, precision, threads: As for `Encoder`.
+        options: How it runs.
         field: A field whose model is needed.
 
     Returns:
         What really ran, None where nothing did; and the findings.
     """
-    options: LoadOptions = {"device": device, "precision": precision, "threads": threads}
     try:
         if field is None:
             opened = Encoder(name, **options)
@@ -119,8 +119,20 @@ def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
         yield ok("model", f"{info.model} ({info.fingerprint[:12]}), {read}")
     threads = f", {info.threads} threads" if info.threads else ""
     yield ok("device", f"{info.precision} by {info.provider} on {info.device}{threads}")
+    figures = _best_speeds(info.fingerprint)
+    if info.device == "cpu" and figures:
+        listed = ", ".join(f"{variant} {speed:,.0f}" for variant, speed in figures.items())
+        yield ok("speed", f"texts a second, as measured on this machine: {listed} (es-sbert model tune)")
     for message in info.warnings:
         yield warning("device", message, "See `es-sbert encode --help` for --device and --precision.")
+
+
+def _best_speeds(fingerprint: str) -> dict[str, float]:
+    """Texts a second of each variant of a model that was measured on this machine, the fastest first."""
+    speeds: dict[str, float] = {}
+    for measurement in read_tuning(fingerprint).measured:
+        speeds.setdefault(measurement.variant, measurement.texts_per_second)
+    return speeds
 
 
 _ONNXRUNTIME_PACKAGES = ("onnxruntime", "onnxruntime-gpu")

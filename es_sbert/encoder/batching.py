@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
-
-from es_sbert.encoder.device import Device
-
-# Tokens of one batch. On a CPU small batches stay in its caches, and padding is computed too (benchmarks/encode.py
-# --budgets); a GPU wants to be filled, and computes next to nothing for padding.
-BATCH_TOKENS = {"cpu": 512, "cuda": 65_536}
-# Texts sorted together. Larger windows pad less and delay the first vector; beyond this little is gained on a CPU. On
-# CUDA a window is several batches for each worker.
-WINDOW = {"cpu": 4096, "cuda": 32_768}
-
-
-def batch_limits(device: Device, tokens: int | None = None) -> BatchLimits:
-    """The limits of a batch on a device.
-
-    Args:
-        tokens: In place of the device's own.
-    """
-    tokens = tokens or BATCH_TOKENS[device.kind]
-    return BatchLimits(tokens) if device.kind == "cpu" else BatchLimits(2 * tokens, tokens)
-
 
 T = TypeVar("T")
 Vectors = NDArray[np.float32]
@@ -268,18 +247,18 @@ class InputBuilder:
     """How a graph wants a batch, read from the graph itself.
 
     Args:
-        session: Of a sentence encoder's graph.
+        names: Names of the inputs of a sentence encoder's graph.
+        properties: The graph's metadata.
 
     Attributes:
         packed: Whether it takes texts without padding.
         has_routes: Whether all texts of a batch must be of one route of a Router.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
-        self._names = [value.name for value in session.get_inputs()]
+    def __init__(self, names: Sequence[str], properties: Mapping[str, str]) -> None:
+        self._names = names
         self.packed = "cumulated_lengths" in self._names
         self._masks_pooling = POOLING_MASK in self._names
-        properties = session.get_modelmeta().custom_metadata_map
         self._routes = [int(name.removeprefix(ROUTE_INPUT)) for name in self._names if name.startswith(ROUTE_INPUT)]
         padding_id = properties.get(PADDING_ID_PROPERTY)
         self._padding_id = None if padding_id is None else int(padding_id)

@@ -422,7 +422,7 @@ def non_shape_operators(operators: Iterable[str]) -> list[str]:
 
 def warmup_inputs(session: onnxruntime.InferenceSession) -> dict[str, NDArray[Any]]:
     """The inputs of a graph for one text of two tokens, or one pair of them."""
-    inputs = InputBuilder(session)
+    inputs = InputBuilder([value.name for value in session.get_inputs()], session.get_modelmeta().custom_metadata_map)
     if inputs.packed:
         return inputs([np.zeros(2, dtype=np.int64)])
     if inputs.has_routes:

@@ -1,4 +1,4 @@
-"""Detect cores, int8 instructions and NVIDIA GPUs, and choose the device, precision and ONNX variant to run."""
+"""Detect cores, the CPU's instructions and NVIDIA GPUs, and choose the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from es_sbert.bundle.sentence_model import Precision
 from es_sbert.errors import DeviceError, UsageError
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -51,16 +50,37 @@ def has_int8_products(cpuinfo: str | None = None, machine: str | None = None) ->
     flags cannot be read (Windows) count as without.
     """
     machine = (machine or platform.machine()).lower()
-    cpuinfo = _read_text(_CPUINFO) if cpuinfo is None else cpuinfo
-    flags = {
-        flag
-        for line in cpuinfo.splitlines()
-        if line.lower().startswith(("flags", "features"))
-        for flag in line.partition(":")[2].split()
-    }
+    flags = processor_flags(cpuinfo)
     if machine in ("arm64", "aarch64"):
         return "asimddp" in flags or platform.system() == "Darwin"
     return bool(flags & {"avx512_vnni", "avx_vnni"})
+
+
+def has_bf16_products(cpuinfo: str | None = None) -> bool:
+    """Whether the CPU multiplies bf16 natively: AMX or AVX512-BF16 on x86."""
+    return bool(processor_flags(cpuinfo) & {"amx_bf16", "avx512_bf16"})
+
+
+def processor_flags(cpuinfo: str | None = None) -> frozenset[str]:
+    """The CPU's features by Linux's names; none on systems that do not list them.
+
+    Args:
+        cpuinfo: Contents of /proc/cpuinfo, in place of this machine's.
+    """
+    return frozenset(
+        flag
+        for line in (_read_text(_CPUINFO) if cpuinfo is None else cpuinfo).splitlines()
+        if line.lower().startswith(("flags", "features"))
+        for flag in line.partition(":")[2].split()
+    )
+
+
+def processor_name() -> str:
+    """The CPU's name, or its architecture where the system does not tell."""
+    for line in _read_text(_CPUINFO).splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)
@@ -173,14 +193,6 @@ UNUSED_GPU = (
     f"{INSTALL_CUDA_COMMAND}"
 )
 
-# Variants in order of preference for a device and precision.
-_VARIANTS: dict[tuple[str, Precision], tuple[str, ...]] = {
-    ("cpu", Precision.FP32): ("fp32",),
-    ("cpu", Precision.INT8): ("int8",),
-    ("cuda", Precision.FP16): ("fp16", "fp16-packed"),
-    ("cuda", Precision.FP32): ("fp32",),
-}
-
 
 @dataclass(frozen=True)
 class Device:
@@ -229,29 +241,3 @@ def choose_device(asked: str, providers: Collection[str], cards: int) -> Device:
             "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES; --device cpu runs without.",
         )
     return Device("cuda", number)
-
-
-def precision_order(requested: str, device: Device, int8_products: bool) -> tuple[Precision, ...]:
-    """The precisions to try, best first; a single one unless `auto` is requested.
-
-    On a CPU int8 comes first if the CPU multiplies int8 natively.
-
-    Raises:
-        UsageError: fp16 on a CPU or int8 on CUDA, for which there are no kernels.
-    """
-    if requested == "auto":
-        if device.kind == "cuda":
-            return Precision.FP16, Precision.FP32
-        return (Precision.INT8, Precision.FP32) if int8_products else (Precision.FP32, Precision.INT8)
-    precision = Precision(requested)
-    if (device.kind, precision) not in _VARIANTS:
-        raise UsageError(
-            f"--precision {precision} does not run on {device.kind}",
-            "Use fp32 or int8 on a CPU, fp32 or fp16 on CUDA, or leave --precision at auto.",
-        )
-    return (precision,)
-
-
-def choose_variant(device: Device, precision: Precision, present: Collection[str]) -> str | None:
-    """The best variant that a bundle has for this device and precision; None if it has none."""
-    return next((name for name in _VARIANTS[device.kind, precision] if name in present), None)

@@ -1,4 +1,4 @@
-"""`Encoder`: a sentence encoder on onnxruntime, from texts to vectors in input order."""
+"""`Encoder`: a sentence encoder on onnxruntime or OpenVINO, from texts to vectors in input order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import EncoderBundle
@@ -23,17 +22,17 @@ from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.batching import (
-    WINDOW,
     BatchLimits,
     InputBuilder,
     Vectors,
-    batch_limits,
     plan_batches,
     row_length,
     row_route,
     unique_rows,
 )
 from es_sbert.encoder.chunker import Chunker
+from es_sbert.encoder.compiled_model import Session
+from es_sbert.encoder.inference_pool import InferencePool
 from es_sbert.encoder.model_loading import (
     OnnxModel,
     SelectedVariant,
@@ -41,7 +40,7 @@ from es_sbert.encoder.model_loading import (
     open_variant,
     select_encoder_variant,
 )
-from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS, InferencePool, run_session
+from es_sbert.encoder.onnx_session import SHORT_TEXT_TOKENS
 from es_sbert.encoder.tokenizer import SentenceTokenizer, TokenizedTexts
 from es_sbert.errors import ModelError, UsageError
 
@@ -69,7 +68,8 @@ class EncoderInfo:
         model, fingerprint, dimensions, max_tokens: Of the model.
         variant: ONNX variant that was loaded (`int8`, `fp16`, …).
         precision: Its number format.
-        provider: onnxruntime's execution provider as the session reports it.
+        runtime: The library that runs it: `onnxruntime` or `openvino`.
+        provider: onnxruntime's execution provider as the session reports it, or OpenVINO with its release.
         device: `cpu` or `cuda:N`, with the device's name where known.
         threads: CPU threads, 0 on CUDA.
         warnings: Repeated in every summary (a variant exported below its parity threshold, …).
@@ -81,6 +81,7 @@ class EncoderInfo:
     max_tokens: int
     variant: str
     precision: str
+    runtime: str
     provider: str
     device: str
     threads: int
@@ -92,13 +93,14 @@ class LoadOptions(TypedDict, total=False):
 
     device: str
     precision: str
+    runtime: str
     threads: int | None
     budget: int | None
     report: Callable[[str], None]
 
 
 class Encoder(OnnxModel[EncoderBundle]):
-    """A sentence encoder on onnxruntime. A model without ONNX files is exported to the cache on first use.
+    """A sentence encoder on onnxruntime or OpenVINO. A model without ONNX files is exported to the cache on first use.
 
     It is also an embedding object for LangChain and elasticsearch-py (`embed_documents`, `embed_query`). Thread-safe.
     Close it, or use it as a context manager, to end its threads.
@@ -113,7 +115,9 @@ class Encoder(OnnxModel[EncoderBundle]):
             always a folder.
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
             does not work, and says so in `info.warnings`.
-        precision: `auto`, `fp32`, `int8` or `fp16`.
+        precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
+        runtime: `auto`, `onnxruntime` or `openvino`. With precision and runtime `auto`, the fastest variant on this
+            machine runs; the first use of a model measures it.
         threads: CPU threads, by default one for each physical core. On CUDA the number of concurrent batches, by
             default 2.
         budget: Tokens of one batch, with padding on a CPU, without on CUDA; the best for the device by default.
@@ -127,7 +131,7 @@ class Encoder(OnnxModel[EncoderBundle]):
     Raises:
         ModelError: the model was not found, is broken or has an unknown architecture; the cache cannot be written.
         DeviceError: the requested device cannot be used.
-        UsageError: the precision does not run on the device.
+        UsageError: there is no such variant for the device.
     """
 
     def __init__(
@@ -136,6 +140,7 @@ class Encoder(OnnxModel[EncoderBundle]):
         *,
         device: str = "auto",
         precision: str = "auto",
+        runtime: str = "auto",
         threads: int | None = None,
         budget: int | None = None,
         called: str | None = None,
@@ -143,7 +148,9 @@ class Encoder(OnnxModel[EncoderBundle]):
     ) -> None:
         name = DEFAULT_MODEL if model is None else model
         warnings = gpu_warnings(device, report)
-        select = partial(select_encoder_variant, name, precision=precision, called=called, report=report)
+        select = partial(
+            select_encoder_variant, name, precision=precision, runtime=runtime, called=called, report=report
+        )
         selected, pool = open_variant(select, device, threads)
         self._start(replace(selected, warnings=(*warnings, *selected.warnings)), pool, budget)
 
@@ -175,22 +182,23 @@ class Encoder(OnnxModel[EncoderBundle]):
         self._model = bundle.model
         self._pool = pool
         with pool.session() as session:
-            self._inputs = InputBuilder(session)
+            self._inputs = InputBuilder(session.input_names, session.properties)
         self._tokenizer = SentenceTokenizer(bundle.model)
         # Of a text without tokens there is no first vector and no largest value. By route.
         self._tokenless_is_zero = [
             self._inputs.packed or not _POOLINGS_WITHOUT_TOKENS.issuperset(model.pooling)
             for model in bundle.model.routes or [bundle.model]
         ]
-        self._limits = batch_limits(device, budget)
-        self.window = WINDOW[device.kind]
+        self._limits = pool.model.batch_limits(budget or selected.batch_tokens)
+        self.window = pool.model.window
         self.info = EncoderInfo(
             model=bundle.model.name,
             fingerprint=bundle.model.fingerprint,
             dimensions=bundle.model.dimensions,
             max_tokens=bundle.model.max_tokens,
-            variant=selected.variant,
+            variant=str(selected.variant),
             precision=bundle.manifest.variants[selected.variant].precision,
+            runtime=bundle.manifest.variants[selected.variant].runtime,
             provider=pool.provider,
             device=str(device),
             threads=pool.count if device.kind == "cpu" else 0,
@@ -403,7 +411,7 @@ class _BatchRun:
         """Whether no text of a batch has more than `SHORT_TEXT_TOKENS` tokens; the first is the longest."""
         return self._inputs.packed and int(self._lengths[self.batches[number][0]]) <= SHORT_TEXT_TOKENS
 
-    def run_batch(self, session: onnxruntime.InferenceSession, number: int) -> None:
+    def run_batch(self, session: Session, number: int) -> None:
         """Compute the vectors of one batch."""
         batch = self.batches[number]
         output = slice(self._ends[number] - len(batch), self._ends[number])
@@ -414,7 +422,7 @@ class _BatchRun:
             rows, vectors = rows[:-1], vectors[:-1]
             self._vectors[output][-1] = 0
         if rows:
-            run_session(session, self._inputs(rows), vectors)
+            session.run(self._inputs(rows), vectors)
         # One sum is cheaper than a test of every number: it is finite only if all of them are.
         if not math.isfinite(self._vectors[output].sum()):
             raise ModelError(

@@ -6,7 +6,7 @@ A sentence encoder without ONNX files is exported to the cache on first use.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -20,18 +20,13 @@ from es_sbert.bundle.bundle import (
     open_reranker_bundle,
 )
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
-from es_sbert.encoder.device import (
-    NO_GPU_FOUND,
-    UNUSED_GPU,
-    Device,
-    choose_device,
-    choose_variant,
-    cuda_devices,
-    has_int8_products,
-    precision_order,
-)
-from es_sbert.encoder.onnx_session import InferencePool, available_providers
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.variants import Variant
+from es_sbert.encoder.device import NO_GPU_FOUND, UNUSED_GPU, Device, choose_device, cuda_devices
+from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.onnx_session import available_providers
+from es_sbert.encoder.runtimes import compile_model
+from es_sbert.encoder.variant_choice import contenders, openvino_warnings, variant_order
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
 
 StatusCallback = Callable[[str], None]
@@ -49,24 +44,29 @@ class SelectedVariant(Generic[BundleT]):
         variant: Name of the variant.
         device: Where it runs.
         warnings: Repeated in every summary.
+        batch_tokens: Tokens of a batch that were measured to be the fastest; None for the runtime's own number.
+        alternatives: What to run if this variant cannot be opened, best first.
     """
 
     bundle: BundleT
     variant: str
     device: Device
     warnings: tuple[str, ...] = ()
+    batch_tokens: int | None = None
+    alternatives: tuple[str, ...] = ()
 
     def open(self, threads: int | None = None) -> InferencePool:
         """Open its sessions.
 
         Args:
-            threads: As for `InferencePool`.
+            threads: How many batches run concurrently; by default one for each physical core, or two on CUDA.
 
         Raises:
-            DeviceError: the session would run on another device.
+            DeviceError: the session would run on another device, or the runtime lacks something.
             BundleInvalid: the variant's file is broken.
         """
-        return InferencePool(self.bundle.variant_file(self.variant), self.device, threads)
+        graph, path = self.bundle.manifest.variants[self.variant], self.bundle.variant_file(self.variant)
+        return InferencePool(compile_model(path, graph.runtime, graph.precision, self.device, threads=threads))
 
 
 class OnnxModel(ABC, Generic[BundleT]):
@@ -82,7 +82,7 @@ class OnnxModel(ABC, Generic[BundleT]):
 
         Args:
             bundle: The bundle.
-            variant: `fp32`, `int8` or `fp16`.
+            variant: Name of a variant: `fp32`, `int8`, `openvino-bf16`, …
             device: Where to run it.
             threads, budget: As for the class.
 
@@ -118,23 +118,42 @@ def open_variant(
     Args:
         select: Selects a variant for a device.
         requested: `auto`, `cpu`, `cuda` or `cuda:N`.
-        threads: As for `InferencePool`.
+        threads: As for `SelectedVariant.open`.
 
     Raises:
         DeviceError: the requested device cannot be used.
         UsageError: an invalid device.
     """
     device = choose_device(requested, available_providers(), cuda_devices())
+    if device.kind == "cpu":
+        return _open_first(select(device), threads)
     try:
         selected = select(device)
         return selected, selected.open(threads)
     except DeviceError as error:
-        if requested != "auto" or device.kind == "cpu":
+        if requested != "auto":
             raise
         # There is a GPU, but its libraries do not work.
         warning = f"CUDA does not run here: {error.message}. {error.remedy}"
-    on_cpu = select(Device("cpu"))
-    return replace(on_cpu, warnings=(warning, *on_cpu.warnings)), on_cpu.open(threads)
+    on_cpu, pool = _open_first(select(Device("cpu")), threads)
+    return replace(on_cpu, warnings=(warning, *on_cpu.warnings)), pool
+
+
+def _open_first(
+    selected: SelectedVariant[BundleT], threads: int | None
+) -> tuple[SelectedVariant[BundleT], InferencePool]:
+    """Open a variant, or the first of its alternatives that can be opened."""
+    while True:
+        try:
+            return selected, selected.open(threads)
+        except (DeviceError, BundleInvalid) as error:
+            if not selected.alternatives:
+                raise
+            variant, *others = selected.alternatives
+            warning = f"{selected.variant} cannot be opened ({error.message}): {variant} runs instead"
+            selected = SelectedVariant(
+                selected.bundle, variant, selected.device, (*selected.warnings, warning), alternatives=tuple(others)
+            )
 
 
 def gpu_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
@@ -147,65 +166,138 @@ def gpu_warnings(requested: str, report: StatusCallback) -> tuple[str, ...]:
 
 
 def select_encoder_variant(
-    model: str | Path, device: Device, precision: str, *, called: str | None = None, report: StatusCallback
+    model: str | Path,
+    device: Device,
+    precision: str = "auto",
+    runtime: str = "auto",
+    *,
+    called: str | None = None,
+    report: StatusCallback,
 ) -> SelectedVariant[EncoderBundle]:
-    """Find the variant of a sentence encoder for a device and precision, and export it if the model has no ONNX files.
+    """Find the variant of a sentence encoder to run on a device. A model without ONNX files is exported.
+
+    With precision and runtime `auto`, variants that may be the fastest are measured, once on a machine. One that fails
+    its parity check, is not in the bundle or cannot be exported is left out; `warnings` then says so.
 
     Args:
         model: Model folder, bundle, hub id, installed or registered name.
-        precision: `auto`, `fp32`, `int8` or `fp16`. With `auto`, fp32 is the fallback if the best precision for the
-            device fails its parity check, is not in the bundle or cannot be exported; `warnings` then says so.
+        precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
+        runtime: `auto`, `onnxruntime` or `openvino`.
         called: Name to show instead of the model's own.
         report: Called before slow steps.
 
     Raises:
         ModelError: the model was not found, is broken, has an unknown architecture or no such variant.
-        UsageError: the precision does not run on the device.
+        UsageError: there is no such variant for the device.
+        DeviceError: the requested runtime or precision cannot run here.
     """
-    first = precision_order(precision, device, has_int8_products())[0]
-    may_fall_back = precision == "auto"
+    order = variant_order(device, runtime, precision)
+    is_free = precision == runtime == "auto"
+    wanted = contenders(device) if is_free else order[:1]
+    bundle, refused = open_or_export(model, wanted, may_fall_back=is_free, called=called, report=report)
+    wanted = tuple(variant for variant in wanted if variant not in refused)
+    present = [variant for variant in order if variant in bundle.manifest.variants]
+    if not present:
+        raise _missing_variant(bundle, device, order[:1])
+    rivals = [variant for variant in wanted if variant in present]
+    selected = _select_fastest(bundle, rivals or present[:1], device, report)
+    warnings = tuple(
+        f"there is no {variant} variant ({reason}): {selected.variant} runs instead"
+        for variant, reason in refused.items()
+    )
+    if is_free:
+        others = tuple(variant for variant in present if variant != selected.variant)
+        selected = replace(selected, alternatives=others)
+        warnings += openvino_warnings(device)
+    if wanted and wanted[0] not in present:
+        warnings += (f"the bundle has no {wanted[0]} variant: {selected.variant} runs instead",)
+    return replace(selected, warnings=(*warnings, *selected.warnings))
+
+
+def open_or_export(
+    model: str | Path,
+    variants: Sequence[Variant],
+    *,
+    may_fall_back: bool,
+    called: str | None = None,
+    report: StatusCallback,
+) -> tuple[EncoderBundle, dict[Variant, str]]:
+    """The bundle of a model; a model without ONNX files is exported to the cache.
+
+    Args:
+        model: Model folder, bundle, hub id, installed or registered name.
+        variants: What an export must have; a bundle may lack them.
+        may_fall_back: Leave out variants that cannot be exported; if there is none at all, fp32 takes their place.
+        called: Name to show instead of the model's own.
+        report: Called before slow steps.
+
+    Returns:
+        The bundle, and why variants could not be exported.
+
+    Raises:
+        ModelError: the model was not found, is broken or has an unknown architecture.
+    """
     folder = _find_folder(model)
-    if not is_encoder_bundle(folder):
-        plain = read_sentence_model(folder, called or str(model))
-        selected = _select_exported_variant(plain, device, first, may_fall_back=may_fall_back, report=report)
-        # The cache goes by the fingerprint: its bundle may have been exported from a copy with another name.
-        return replace(selected, bundle=selected.bundle.renamed(plain.name))
-    bundle = open_encoder_bundle(folder)
-    if called is not None:
-        bundle = bundle.renamed(called)
-    found = _find_variant(bundle, device, first)
-    if found is not None:
-        return found
-    fallback = choose_variant(device, Precision.FP32, bundle.manifest.variants)
-    if may_fall_back and fallback is not None:
-        warning = f"the bundle has no {first} variant: {fallback} runs instead"
-        return SelectedVariant(bundle, fallback, device, (warning,))
-    raise _missing_variant(bundle, device, [first])
+    if is_encoder_bundle(folder):
+        bundle = open_encoder_bundle(folder)
+        return (bundle if called is None else bundle.renamed(called)), {}
+    plain = read_sentence_model(folder, called or str(model))
+    bundle, refused = _open_cached_bundle(plain, variants, may_fall_back=may_fall_back, report=report)
+    # The cache goes by the fingerprint: its bundle may have been exported from a copy with another name.
+    return bundle.renamed(plain.name), refused
 
 
-def select_reranker_variant(model: str | Path, device: Device, precision: str) -> SelectedVariant[RerankerBundle]:
+def _select_fastest(
+    bundle: EncoderBundle, variants: Sequence[Variant], device: Device, report: StatusCallback
+) -> SelectedVariant[EncoderBundle]:
+    """The fastest of some variants, in order of preference."""
+    chosen, batch_tokens = variants[0], None
+    if len(variants) > 1:
+        # Imported here: a single variant needs no measuring.
+        from es_sbert.encoder.tuning import fastest_variant
+
+        fastest = fastest_variant(bundle, variants, report)
+        if fastest is not None:
+            chosen, batch_tokens = Variant(fastest.variant), fastest.batch_tokens
+    warning, graph = f"variant {chosen} was ", bundle.manifest.variants[chosen]
+    if graph.forced:
+        warning += "exported below its parity threshold (--force): its vectors differ from the model's"
+    elif graph.parity is None:
+        warning += "never compared with the model: the exporting machine lacked the device"
+    else:
+        return SelectedVariant(bundle, chosen, device, batch_tokens=batch_tokens)
+    return SelectedVariant(bundle, chosen, device, (warning,), batch_tokens)
+
+
+def select_reranker_variant(
+    model: str | Path, device: Device, precision: str = "auto", runtime: str = "auto"
+) -> SelectedVariant[RerankerBundle]:
     """Find the variant of an exported cross-encoder for a device and precision. Nothing is exported.
 
     Args:
         model: Folder, hub id, installed or registered name of the reranker.
-        precision: As for `select_encoder_variant`. `auto` takes the best precision for the device that the bundle has.
+        precision, runtime: As for `select_encoder_variant`. `auto` takes what is usually the fastest on this kind of
+            processor, of the variants that the bundle has.
 
     Raises:
         ModelError: the model was not found, is broken, was not exported or has no such variant.
-        UsageError: the precision does not run on the device.
+        UsageError: there is no such variant for the device.
+        DeviceError: the requested runtime or precision cannot run here.
     """
-    return choose_reranker_variant(open_reranker_bundle(_find_folder(model)), device, precision)
+    return choose_reranker_variant(open_reranker_bundle(_find_folder(model)), device, precision, runtime)
 
 
-def choose_reranker_variant(bundle: RerankerBundle, device: Device, precision: str) -> SelectedVariant[RerankerBundle]:
+def choose_reranker_variant(
+    bundle: RerankerBundle, device: Device, precision: str = "auto", runtime: str = "auto"
+) -> SelectedVariant[RerankerBundle]:
     """The best variant of an opened reranker; see `select_reranker_variant`."""
-    precisions = precision_order(precision, device, has_int8_products())
-    for name in precisions:
-        if name in bundle.manifest.variants:
-            slower = device.kind == "cuda" and name != precisions[0]
-            warning = f"the reranker has no {precisions[0]} variant: {name} runs instead"
-            return SelectedVariant(bundle, name, device, (warning,) if slower else ())
-    raise _missing_variant(bundle, device, precisions)
+    order = variant_order(device, runtime, precision)
+    for variant in order:
+        if variant in bundle.manifest.variants:
+            slower = variant is not order[0] and device.kind == "cuda"
+            warning = f"the reranker has no {order[0]} variant: {variant} runs instead"
+            return SelectedVariant(bundle, variant, device, (warning,) if slower else ())
+    raise _missing_variant(bundle, device, order)
 
 
 def _find_folder(model: str | Path) -> Path:
@@ -213,63 +305,57 @@ def _find_folder(model: str | Path) -> Path:
     return model if isinstance(model, Path) else resolve_model(model)
 
 
-def _missing_variant(
-    bundle: EncoderBundle | RerankerBundle, device: Device, precisions: Sequence[Precision]
-) -> ModelError:
+def _missing_variant(bundle: EncoderBundle | RerankerBundle, device: Device, variants: Sequence[Variant]) -> ModelError:
     folder, present = bundle.folder, bundle.manifest.variants
     return ModelError(
-        f"{folder} has no {' or '.join(precisions)} variant for {device.kind}, only {', '.join(present) or 'none'}",
-        f"Add it: es-sbert export {folder} -o {folder} --precision {precisions[0]}",
+        f"{folder} has no {' or '.join(variants)} variant for {device.kind}, only {', '.join(present) or 'none'}",
+        f"Add it: es-sbert export {folder} -o {folder} --precision {variants[0]}",
     )
 
 
-def _select_exported_variant(
-    model: SentenceModel, device: Device, precision: Precision, *, may_fall_back: bool, report: StatusCallback
-) -> SelectedVariant[EncoderBundle]:
-    """The variant of a model in the cache, exported if it is not there."""
+def _open_cached_bundle(
+    model: SentenceModel, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
+) -> tuple[EncoderBundle, dict[Variant, str]]:
+    """A model's bundle in the cache, with variants that are exported if they are not there; see `open_or_export`."""
+    folder = cached_bundle_path(model.fingerprint)
+    present: Collection[str] = ()
+    if is_encoder_bundle(folder):
+        try:
+            present = open_encoder_bundle(folder).manifest.variants
+        except BundleInvalid as error:
+            raise BundleInvalid(error.message, f"It is a cache of es-sbert: remove {folder} and run again.") from error
+    missing = [variant for variant in variants if variant not in present]
+    refused = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report) if missing else {}
+    if len(refused) == len(variants) and Variant.FP32 not in present:
+        _export_to_cache(model, folder, [Variant.FP32], may_fall_back=False, report=report)
+    return open_encoder_bundle(folder), refused
+
+
+def _export_to_cache(
+    model: SentenceModel, folder: Path, variants: Sequence[Variant], *, may_fall_back: bool, report: StatusCallback
+) -> dict[Variant, str]:
+    """Export variants to the cache; returns why some cannot be, if the others may do without them."""
     # Imported here: the exporter imports onnx, which a bundle does not need.
     from es_sbert.exporters.export_bundle import export_bundle
 
-    folder = cached_bundle_path(model.fingerprint)
-    if is_encoder_bundle(folder):
-        try:
-            bundle = open_encoder_bundle(folder)
-        except BundleInvalid as error:
-            raise BundleInvalid(error.message, f"It is a cache of es-sbert: remove {folder} and run again.") from error
-        present = _find_variant(bundle, device, precision)
-        if present is not None:
-            return present
-    report(f"Exporting {model.name} to ONNX ({precision}), once: {folder}")
+    report(f"Exporting {model.name} to ONNX ({', '.join(variants)}), once: {folder}")
     try:
-        export_bundle(model, folder, [precision], reference="auto", on_progress=report)
+        export_bundle(model, folder, variants, reference="auto", on_progress=report)
     except OutputError as error:
         raise ModelError(
             error.message,
             "Exported models are cached there: free space, or set the environment variable ES_SBERT_CACHE to another "
             "folder.",
         ) from error
-    except (ParityFailed, UnsupportedArchitecture) as error:
-        # Not every graph has fp16. For an unknown architecture, the export of fp32 raises again.
-        if not may_fall_back or precision is Precision.FP32:
+    except (ParityFailed, UnsupportedArchitecture, BundleInvalid) as error:
+        # Not every graph has fp16, and OpenVINO does not take every graph. Of an unknown architecture or broken files,
+        # the export of fp32 raises again.
+        if not may_fall_back or list(variants) == [Variant.FP32]:
             raise
-        selected = _select_exported_variant(model, device, Precision.FP32, may_fall_back=False, report=report)
-        warning = f"there is no {precision} variant ({error.message}): fp32 runs instead"
-        return replace(selected, warnings=(*selected.warnings, warning))
-    exported = _find_variant(open_encoder_bundle(folder), device, precision)
-    assert exported is not None, "the export has written it"
-    return exported
-
-
-def _find_variant(bundle: EncoderBundle, device: Device, precision: Precision) -> SelectedVariant[EncoderBundle] | None:
-    """The best variant that a bundle has for this device and precision; None if it has none."""
-    variant = choose_variant(device, precision, bundle.manifest.variants)
-    if variant is None:
-        return None
-    warning, graph = f"variant {variant} was ", bundle.manifest.variants[variant]
-    if graph.forced:
-        warning += "exported below its parity threshold (--force): its vectors differ from the model's"
-    elif graph.parity is None:
-        warning += "never compared with the model: the exporting machine lacked the device"
-    else:
-        return SelectedVariant(bundle, variant, device)
-    return SelectedVariant(bundle, variant, device, (warning,))
+        if len(variants) == 1:
+            return {variants[0]: error.message}
+        refused: dict[Variant, str] = {}
+        for variant in variants:
+            refused |= _export_to_cache(model, folder, [variant], may_fall_back=True, report=report)
+        return refused
+    return {}

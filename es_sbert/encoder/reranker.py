@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
-from es_sbert.encoder.batching import BATCH_TOKENS, LENGTH_MULTIPLE, WINDOW, plan_batches
+from es_sbert.encoder.batching import plan_batches
+from es_sbert.encoder.compiled_model import Session
+from es_sbert.encoder.inference_pool import InferencePool
 from es_sbert.encoder.model_loading import OnnxModel, SelectedVariant, open_variant, select_reranker_variant
-from es_sbert.encoder.onnx_session import InferencePool
 from es_sbert.encoder.tokenizer import PairTokenizer, TokenizedPairs, check_pairs
 from es_sbert.errors import ModelError, UsageError
 
 Scores = NDArray[np.float32]
 
-# Padded tokens of one batch. On CUDA fewer than for the sentence encoder: a traced graph holds a mask for every two
-# tokens of a pair and, where its attention is not fused, a score for each head as well.
-_BATCH_TOKENS = {"cpu": BATCH_TOKENS["cpu"], "cuda": 32_768}
+# Most padded tokens of one batch, fewer than CUDA takes of a sentence encoder: a traced graph holds a mask for every
+# two tokens of a pair and, where its attention is not fused, a score for each head as well.
+_MAX_BATCH_TOKENS = 32_768
 
 
 class RankedText(TypedDict):
@@ -69,7 +69,7 @@ _ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
 
 
 class Reranker(OnnxModel[RerankerBundle]):
-    """A cross-encoder on onnxruntime (a `PairScorer` of `es_sbert.evaluation.evaluated_models`).
+    """A cross-encoder on onnxruntime or OpenVINO (a `PairScorer` of `es_sbert.evaluation.evaluated_models`).
 
     Thread-safe. Close it, or use it as a context manager, to end its threads.
 
@@ -82,8 +82,9 @@ class Reranker(OnnxModel[RerankerBundle]):
             `Path` is always a folder. Nothing is exported on first use, since that needs torch.
         device: `auto`, `cpu`, `cuda` or `cuda:N`. `cuda` fails if CUDA is not available. `auto` uses the CPU if CUDA
             does not work, and says so in `warnings`.
-        precision: `fp32`, `int8` (CPU only), `fp16` (CUDA only), or `auto`: the best for the device that the folder
-            has. A precision that the folder lacks is an error.
+        precision: `fp32`, `bf16` (OpenVINO), `int8` (CPU only), `fp16` (CUDA only), or `auto`: the best for the device
+            that the folder has. A precision that the folder lacks is an error.
+        runtime: `auto`, `onnxruntime` or `openvino`.
         threads: CPU threads, by default one for each physical core. On CUDA the number of concurrent batches, by
             default 2.
         budget: Padded tokens of one batch; the best for the device by default.
@@ -96,7 +97,7 @@ class Reranker(OnnxModel[RerankerBundle]):
     Raises:
         ModelError: the model was not found, is broken, was not exported, or lacks the precision.
         DeviceError: the requested device cannot be used.
-        UsageError: the precision does not run on the device.
+        UsageError: there is no such variant for the device.
     """
 
     def __init__(
@@ -105,19 +106,21 @@ class Reranker(OnnxModel[RerankerBundle]):
         *,
         device: str = "auto",
         precision: str = "auto",
+        runtime: str = "auto",
         threads: int | None = None,
         budget: int | None = None,
     ) -> None:
-        selected, pool = open_variant(partial(select_reranker_variant, model, precision=precision), device, threads)
+        select = partial(select_reranker_variant, model, precision=precision, runtime=runtime)
+        selected, pool = open_variant(select, device, threads)
         self._start(selected, pool, budget)
 
     def _start(self, selected: SelectedVariant[RerankerBundle], pool: InferencePool, budget: int | None) -> None:
-        bundle, device = selected.bundle, selected.device
+        bundle = selected.bundle
         self._pool = pool
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
-        self._budget = budget or _BATCH_TOKENS[device.kind]
-        self._multiple = LENGTH_MULTIPLE if device.kind == "cuda" else 1
-        self._window = WINDOW[device.kind]
+        self._budget = budget or min(pool.model.batch_tokens, _MAX_BATCH_TOKENS)
+        self._multiple = pool.model.length_multiple
+        self._window = pool.model.window
         self._activation = _ACTIVATIONS[bundle.model.activation]
         self.labels = bundle.model.labels
         self.name = f"{bundle.model.name} ({selected.variant})"
@@ -189,11 +192,10 @@ class Reranker(OnnxModel[RerankerBundle]):
             truncated[part] = tokenized.truncated
         return self._activation(scores), truncated
 
-    def _run_batch(
-        self, tokenized: TokenizedPairs, scores: Scores, session: onnxruntime.InferenceSession, batch: NDArray[np.int64]
-    ) -> None:
+    def _run_batch(self, tokenized: TokenizedPairs, scores: Scores, session: Session, batch: NDArray[np.int64]) -> None:
         """Run one batch and write its outputs to `scores`, *shape* ``(pairs, labels)``."""
-        (outputs,) = session.run(["score"], self._tokenizer.feed(tokenized, batch, multiple=self._multiple))
+        outputs = np.empty((len(batch), len(self.labels)), dtype=np.float32)
+        session.run(self._tokenizer.feed(tokenized, batch, multiple=self._multiple), outputs)
         if not np.isfinite(outputs).all():
             raise ModelError(
                 f"{self.name} gave a score that is infinite or undefined",

@@ -34,6 +34,7 @@ def evaluate(
     backend: Backend = "auto",
     device: str = "auto",
     precision: str = "auto",
+    runtime: str = "auto",
     threads: int | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> EvaluationReport:
@@ -51,8 +52,8 @@ def evaluate(
         index: For `retrieval`: search this index instead of memory. A missing index is created and loaded.
         engine: Address and credentials of the engine that holds `index`.
         vector_field: Field of the index that holds the vectors.
-        backend, device, precision, threads: How the model runs, see `open_model`. For an opened model they are only
-            recorded in the report's settings.
+        backend, device, precision, runtime, threads: How the model runs, see `open_model`. For an opened model they are
+            only recorded in the report's settings.
         report: Called with progress messages and warnings.
 
     Raises:
@@ -71,10 +72,16 @@ def evaluate(
     task = EvaluationTask(task)
     if data is None or isinstance(data, str | Path):
         data = read_task_data(task, data, files, limit=limit, columns=columns, report=report)
-    settings = {"backend": backend, "device": device, "precision": precision, "limit": limit}
+    settings = {"backend": backend, "device": device, "precision": precision, "runtime": runtime, "limit": limit}
     if isinstance(model, str | Path):
         opened = open_model(
-            str(model), backend=backend, device=device, precision=precision, threads=threads, report=report
+            str(model),
+            backend=backend,
+            device=device,
+            precision=precision,
+            runtime=runtime,
+            threads=threads,
+            report=report,
         )
     else:
         opened = model

@@ -92,6 +92,7 @@ def open_model(
     backend: Backend = "auto",
     device: str = "auto",
     precision: str = "auto",
+    runtime: str = "auto",
     threads: int | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> SentenceEmbedder | PairScorer:
@@ -103,7 +104,8 @@ def open_model(
             onnx, and uses torch for models without ONNX support: poly-encoders, cross-encoders that were not exported,
             and bare transformers (mean pooling).
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        precision: `auto`, `fp32`, `int8` or `fp16`; torch runs fp32 only.
+        precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`; torch runs fp32 only.
+        runtime: `auto`, `onnxruntime` or `openvino`, for `onnx`.
         threads: CPU threads; the physical cores by default.
         report: Called with progress messages and warnings.
 
@@ -123,8 +125,9 @@ def open_model(
         served = is_reranker_bundle(folder) if pair else (folder / "modules.json").exists()
         backend = "onnx" if served else "torch"
     if backend == "torch":
-        return _open_torch(folder, spec, device=device, precision=precision, pair=pair)
-    return _open_onnx(folder, spec, pair, report, device=device, precision=precision, threads=threads)
+        return _open_torch(folder, spec, device=device, precision=precision, runtime=runtime, pair=pair)
+    options = {"device": device, "precision": precision, "runtime": runtime, "threads": threads}
+    return _open_onnx(folder, spec, pair, report, **options)
 
 
 def close_model(model: SentenceEmbedder | PairScorer) -> None:
@@ -167,7 +170,11 @@ def _open_onnx(
     return model
 
 
-def _open_torch(folder: Path, spec: str, *, device: str, precision: str, pair: bool) -> SentenceEmbedder | PairScorer:
+def _open_torch(
+    folder: Path, spec: str, *, device: str, precision: str, runtime: str, pair: bool
+) -> SentenceEmbedder | PairScorer:
+    if runtime != "auto":
+        raise UsageError(f"torch measures {spec}, not {runtime}", "Use --backend onnx to choose a runtime.")
     if precision not in ("auto", "fp32"):
         raise UsageError(f"torch measures {spec} in fp32, not in {precision}", "Use --backend onnx for variants.")
     require_extra("train", "torch", "transformers")

@@ -166,7 +166,7 @@ class ModelSettings(FrozenSettings):
         models: Models that clients may name: folders, bundles, hub ids, installed or registered names. The first is
             the default.
         aliases: Further name for clients (`text-embedding-3-small`) → one of `models`.
-        device, precision, threads: For `Encoder`, for all models.
+        device, precision, runtime, threads: For `Encoder`, for all models.
         in_memory: Maximum loaded models; the least recently used is dropped.
         download: Whether a model that only a mapping names may be downloaded from the hub.
     """
@@ -175,6 +175,7 @@ class ModelSettings(FrozenSettings):
     aliases: Mapping[str, str] = Field(default_factory=dict)
     device: str = "auto"
     precision: str = "auto"
+    runtime: str = "auto"
     threads: int | None = Field(default=None, ge=1)
     in_memory: int = Field(default=2, ge=1)
     download: bool = False

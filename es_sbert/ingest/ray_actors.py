@@ -189,7 +189,7 @@ class WorkerJob:
 
     Attributes:
         engine: Connection settings, valid on every node.
-        model, device, precision, threads: For loading the encoder.
+        model, device, precision, runtime, threads: For loading the encoder.
         plan: The load, without its sources.
         targets: The vector fields to fill.
         index: The index when the load started.
@@ -203,6 +203,7 @@ class WorkerJob:
     model: str
     device: str
     precision: str
+    runtime: str
     threads: int
     plan: LoadPlan
     targets: EmbeddingTargets
@@ -297,7 +298,9 @@ class PartitionLoader:
     def _open(self) -> tuple[Engine, Encoder]:
         job = self._job
         if self._encoder is None:
-            encoder = Encoder(job.model, device=job.device, precision=job.precision, threads=job.threads)
+            encoder = Encoder(
+                job.model, device=job.device, precision=job.precision, runtime=job.runtime, threads=job.threads
+            )
             expected = next(target.meta for target in job.targets if target.filled)
             if encoder.info.fingerprint != expected.fingerprint:
                 encoder.close()

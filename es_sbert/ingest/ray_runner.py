@@ -100,7 +100,7 @@ class RayRunner:
         model_name: The model's folder, hub id or installed name, which every node must find.
         sentence_model: The model of that name.
         engine: Connection settings, valid on every node.
-        device, precision: For loading the encoder, see `Encoder`.
+        device, precision, runtime: For loading the encoder, see `Encoder`.
         workers: The actors.
         part_bytes: Bytes of a partition of a long file.
         loader: Class of the actors.
@@ -111,6 +111,7 @@ class RayRunner:
     engine: EngineSettings
     device: str
     precision: str
+    runtime: str
     workers: RayWorkerPool
     part_bytes: int = PARTITION_BYTES
     loader: type[PartitionLoader] = PartitionLoader
@@ -137,6 +138,7 @@ class RayRunner:
             self.model_name,
             self.device,
             self.precision,
+            self.runtime,
             self.workers.threads,
             plan,
             context.targets,
@@ -247,6 +249,7 @@ def open_ray_runner(
     *,
     device: str,
     precision: str,
+    runtime: str,
     threads: int | None,
     count: int | None,
     part_bytes: int,
@@ -274,5 +277,12 @@ def open_ray_runner(
         loaded = read_sentence_model(resolve_model(model), model)
         check_nodes(nodes, workers, model_name, loaded.fingerprint)
         yield RayRunner(
-            model_name, loaded, engine, device=device, precision=precision, workers=workers, part_bytes=part_bytes
+            model_name,
+            loaded,
+            engine,
+            device=device,
+            precision=precision,
+            runtime=runtime,
+            workers=workers,
+            part_bytes=part_bytes,
         )

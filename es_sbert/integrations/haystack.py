@@ -18,25 +18,33 @@ class _Embedder:
 
     Args:
         model: Model folder, bundle, hub id, installed or registered name; `all-MiniLM-L6-v2` by default.
-        device, precision, threads: See `Encoder`.
+        device, precision, runtime, threads: See `Encoder`.
 
     Raises:
         ModelError, DeviceError, UsageError: on `warm_up`, when the model cannot be loaded.
     """
 
     def __init__(
-        self, model: str | None = None, device: str = "auto", precision: str = "auto", threads: int | None = None
+        self,
+        model: str | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        runtime: str = "auto",
+        threads: int | None = None,
     ) -> None:
         self.model = model
         self.device = device
         self.precision = precision
+        self.runtime = runtime
         self.threads = threads
         self._encoder: Encoder | None = None
 
     def warm_up(self) -> None:
         """Load the model; `run` does so if needed."""
         if self._encoder is None:
-            self._encoder = Encoder(self.model, device=self.device, precision=self.precision, threads=self.threads)
+            self._encoder = Encoder(
+                self.model, device=self.device, precision=self.precision, runtime=self.runtime, threads=self.threads
+            )
 
     def close(self) -> None:
         """End the encoder's threads; the next `run` loads it again."""
@@ -62,7 +70,8 @@ class _Embedder:
         return made
 
     def _settings(self) -> dict[str, Any]:
-        return {"model": self.model, "device": self.device, "precision": self.precision, "threads": self.threads}
+        names = ("model", "device", "precision", "runtime", "threads")
+        return {name: getattr(self, name) for name in names}
 
     def _about(self) -> dict[str, Any]:
         info = self.encoder.info
@@ -78,7 +87,7 @@ class SbertTextEmbedder(_Embedder):
         pipeline.connect("embedder.embedding", "retriever.query_embedding")
 
     Args:
-        model, device, precision, threads: See `Encoder`.
+        model, device, precision, runtime, threads: See `Encoder`.
     """
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
@@ -108,7 +117,7 @@ class SbertDocumentEmbedder(_Embedder):
         pipeline.connect("embedder.documents", "writer.documents")
 
     Args:
-        model, device, precision, threads: See `Encoder`.
+        model, device, precision, runtime, threads: See `Encoder`.
         meta_fields_to_embed: Names in `Document.meta` whose values are embedded in front of the content.
         embedding_separator: Between those values and the content.
     """
@@ -118,12 +127,13 @@ class SbertDocumentEmbedder(_Embedder):
         model: str | None = None,
         device: str = "auto",
         precision: str = "auto",
+        runtime: str = "auto",
         threads: int | None = None,
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
     ) -> None:
         # By name: @component replaces the class, and super() would look for the original one.
-        _Embedder.__init__(self, model, device, precision, threads)
+        _Embedder.__init__(self, model, device, precision, runtime, threads)
         self.meta_fields_to_embed = meta_fields_to_embed or []
         self.embedding_separator = embedding_separator
 

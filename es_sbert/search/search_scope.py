@@ -203,13 +203,14 @@ class ModelOptions(TypedDict, total=False):
     Attributes:
         model: Model folder, bundle, hub id, installed or registered name.
         encoder: A loaded encoder in place of a model's name; it is not closed by `close`.
-        device, precision, threads, report: For loading the model, see `Encoder`.
+        device, precision, runtime, threads, report: For loading the model, see `Encoder`.
     """
 
     model: str | None
     encoder: Encoder | None
     device: str
     precision: str
+    runtime: str
     threads: int | None
     report: Callable[[str], None]
 
@@ -356,6 +357,7 @@ class AliasResolver:
             model=options.get("model"),
             device=options.get("device", "auto"),
             precision=options.get("precision", "auto"),
+            runtime=options.get("runtime", "auto"),
             threads=options.get("threads"),
             report=options.get("report", lambda message: None),
         )

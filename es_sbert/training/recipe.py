@@ -16,7 +16,7 @@ import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from es_sbert.bundle.modules import Activation, Pooling
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Variant
 from es_sbert.errors import RecipeInvalid, error_summary
 from es_sbert.training.objective_settings import ObjectiveSpec, RecipeSettings, RegressionSpec
 
@@ -197,11 +197,11 @@ class ExportSpec(RecipeSettings):
     """The ONNX export at the end of the run.
 
     Attributes:
-        precisions: Variants to write; empty: none.
+        precisions: Variants to write; empty: none; left out: those for CPUs that run on the machine.
         sts: File of gold pairs (sentence1, sentence2, score) on which variants are compared as well.
     """
 
-    precisions: tuple[Precision, ...] = (Precision.FP32, Precision.INT8)
+    precisions: tuple[Variant, ...] | None = None
     sts: str | None = None
 
 

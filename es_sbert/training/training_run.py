@@ -19,6 +19,7 @@ from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle, open_e
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.encoder.variant_choice import default_exports
 from es_sbert.errors import ModelNotFound
 from es_sbert.evaluation.evaluation_report import TRAINING_RECORD, FinalScores, TrainingRecord, model_card
 from es_sbert.exporters.export_bundle import export_bundle, export_reranker
@@ -258,16 +259,17 @@ def _export_model(run: RunSettings, data_folder: Path) -> str | None:
     """Export to ONNX, checked by the parity gate; returns the fingerprint, or None if nothing was exported."""
     recipe, staging = run.recipe, run.folder.staging_folder
     export, kind, trained = recipe.export, recipe.model.kind, run.folder.stage(recipe.stages[-1].name) / "model"
-    if not export.precisions or kind is ModelKind.POLY_ENCODER:
+    variants = default_exports() if export.precisions is None else export.precisions
+    if not variants or kind is ModelKind.POLY_ENCODER:
         shutil.copytree(trained, staging)
         return None
     if kind is ModelKind.CROSS_ENCODER:
         cross_encoder = read_cross_encoder(trained, recipe.name)
-        return export_reranker(cross_encoder, staging, export.precisions, on_progress=run.report).fingerprint
+        return export_reranker(cross_encoder, staging, variants, on_progress=run.report).fingerprint
     return export_bundle(
         read_sentence_model(trained, recipe.name),
         staging,
-        export.precisions,
+        variants,
         sts_file=data_folder / export.sts if export.sts else None,
         reference="auto",
         on_progress=run.report,

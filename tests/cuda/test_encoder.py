@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.exporters.export_bundle import export_bundle
 from tests.cuda.stand_in import Run, StandIns
 from tests.unit.checkpoints import write_checkpoint
@@ -34,7 +35,7 @@ with Encoder({folder!r}, device="cuda") as encoder:
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     model = read_sentence_model(write_checkpoint(folder / "model", hidden=128, heads=4, layers=LAYERS, max_tokens=256))
-    export_bundle(model, folder / "bundle", [Precision.FP16])
+    export_bundle(model, folder / "bundle", [Variant.FP16])
     return folder / "bundle"
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from es_sbert.bundle.modules import Pooling
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.batching import pack
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.sentence_graph import build_sentence_graph

@@ -10,7 +10,7 @@ import pytest
 
 from es_sbert.bundle.bundle import open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Variant
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.exporters.graph_builder import INT64
 from tests.cuda.stand_in import Run, StandIns
@@ -37,7 +37,7 @@ with Reranker(Path(sys.argv[1]), device=sys.argv[2]) as reranker:
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of every kind: plain, with relative positions, with padding on the left, with rotary positions."""
     folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "model", request.param, layers=LAYERS)
-    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Precision.FP16], force=True)
+    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Variant.FP16], force=True)
     return folder.with_name("exported")
 
 
@@ -107,7 +107,7 @@ def test_attention_uses_memory_efficient_kernel_without_cudnn(cuda_stand_ins: St
     """cuDNN would make a plan for every shape of a batch; other kernels store the scores of all pairs of tokens."""
     config = {"hidden_size": 64}  # heads of 16, where the models of other tests have 12
     folder = write_cross_encoder(tmp_path / "model", layers=LAYERS, config=config)
-    export_reranker(read_cross_encoder(folder), tmp_path / "exported", [Precision.FP16])
+    export_reranker(read_cross_encoder(folder), tmp_path / "exported", [Variant.FP16])
     done = cuda_stand_ins.run(["-c", RERANK, str(tmp_path / "exported"), "cuda"])
     assert done.returncode == 0, done.stderr
     trace = done.trace.marked("score")
@@ -124,7 +124,7 @@ def test_auto_selects_fp16_on_cuda(scored: Run) -> None:
 
 def test_missing_fp16_variant_warns_and_runs_fp32(cuda_stand_ins: StandIns, tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "model", layers=1)
-    export_reranker(read_cross_encoder(folder), tmp_path / "exported", [Precision.FP32])
+    export_reranker(read_cross_encoder(folder), tmp_path / "exported", [Variant.FP32])
     done = cuda_stand_ins.run(["-c", RERANK, str(tmp_path / "exported"), "auto"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["model (fp32) (3,)", "the reranker has no fp16 variant: fp32 runs instead"]

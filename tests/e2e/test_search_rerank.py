@@ -11,7 +11,7 @@ import pytest
 from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.engine import Json
 from es_sbert.errors import UsageError
@@ -36,7 +36,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reranker(plain: Path) -> Path:
-    export_reranker(read_cross_encoder(plain), plain.with_name("exported"), [Precision.FP32])
+    export_reranker(read_cross_encoder(plain), plain.with_name("exported"), [Variant.FP32])
     return plain.with_name("exported")
 
 

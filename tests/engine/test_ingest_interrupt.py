@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import pytest
 
-import es_sbert.encoder.encoder as encoder_module
 from es_sbert.encoder.batching import ModelInputs, Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.onnx_session import run_session
+from es_sbert.encoder.onnx_session import OnnxCpuSession
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import ProgressSnapshot
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, sentences, vector_of, write_jsonl
@@ -39,14 +37,15 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadControl, int], lis
 
     def interrupting(control: LoadControl, number: int) -> list[bool]:
         begun: list[bool] = []
+        run_session = OnnxCpuSession.run
 
-        def run(session: onnxruntime.InferenceSession, feed: ModelInputs, into: Vectors) -> None:
+        def run(session: OnnxCpuSession, feed: ModelInputs, into: Vectors) -> None:
             begun.append(control.interrupted)
             if len(begun) == number:
                 control.interrupt()
             run_session(session, feed, into)
 
-        monkeypatch.setattr(encoder_module, "run_session", run)
+        monkeypatch.setattr(OnnxCpuSession, "run", run)
         return begun
 
     return interrupting

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.gateway.settings import ModelSettings
 from tests.browser import chromium
@@ -28,7 +29,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundle of a tiny model with prompts."""
     folder = write_tiny_bert(tmp_path_factory.mktemp("checkpoints") / "tiny", prompts=PROMPTS)
     bundle = tmp_path_factory.mktemp("bundles") / "tiny"
-    export_bundle(read_sentence_model(folder, "tiny"), bundle, [Precision.FP32])
+    export_bundle(read_sentence_model(folder, "tiny"), bundle, [Variant.FP32])
     return bundle
 
 

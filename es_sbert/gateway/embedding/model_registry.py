@@ -223,6 +223,7 @@ class ModelRegistry:
                 model,
                 device=settings.device,
                 precision=settings.precision,
+                runtime=settings.runtime,
                 threads=settings.threads,
                 report=logger.info,
             )

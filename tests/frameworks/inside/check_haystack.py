@@ -18,7 +18,8 @@ from haystack_integrations.components.retrievers.opensearch import OpenSearchEmb
 from haystack_integrations.document_stores.elasticsearch import ElasticsearchDocumentStore
 from haystack_integrations.document_stores.opensearch import OpenSearchDocumentStore
 
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import ModelNotFound, UsageError
@@ -35,7 +36,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model with a prompt for each kind."""
     folder = tmp_path_factory.mktemp("model")
     model = read_sentence_model(write_tiny_bert(folder / "tiny", prompts={"query": "query: ", "document": "passage: "}))
-    export_bundle(model, folder / "bundle", [Precision.FP32, Precision.INT8], force=True)
+    export_bundle(model, folder / "bundle", [Variant.FP32, Variant.INT8], force=True)
     return str(folder / "bundle")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from es_sbert.bundle.bundle import EncoderManifest, is_encoder_bundle, open_encoder_bundle
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import BundleInvalid, ModelError
 from es_sbert.exporters.export_bundle import export_bundle
@@ -18,7 +19,7 @@ from tests.tiny import write_tiny_bert
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     model = read_sentence_model(write_tiny_bert(tmp_path / "model", prompts={"query": "query: "}), "acme/tiny")
-    export_bundle(model, tmp_path / "bundle", [Precision.FP32])
+    export_bundle(model, tmp_path / "bundle", [Variant.FP32])
     return tmp_path / "bundle"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.cuda_session import cuda_provider_options, non_shape_operators, warmup_inputs
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.onnx_session import open_session
@@ -13,7 +14,7 @@ from tests.tiny import write_tiny_bert
 
 
 def test_padded_graph_warmup_input_is_one_text(tmp_path: Path) -> None:
-    export_bundle(read_sentence_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle", [Precision.FP32])
+    export_bundle(read_sentence_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle", [Variant.FP32])
     session = open_session(tmp_path / "bundle/onnx/model_fp32.onnx", Device("cpu"))
     feed = warmup_inputs(session)
     assert {name: (array.dtype.name, array.tolist()) for name, array in feed.items()} == {

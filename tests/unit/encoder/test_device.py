@@ -2,13 +2,10 @@
 
 import pytest
 
-from es_sbert.bundle.sentence_model import Precision
 from es_sbert.encoder import model_loading
 from es_sbert.encoder.device import (
     Device,
     choose_device,
-    choose_variant,
-    precision_order,
 )
 from es_sbert.errors import DeviceError, UsageError
 
@@ -74,29 +71,3 @@ def test_unused_gpu_warning_and_no_gpu_notice(
     assert (bool(warnings[0]), len(notices)) == (unused, int(missing))  # the notice comes once per process
     assert warnings[0] == warnings[1]
     assert all("pip install 'es-sbert[cuda]'" in warning for warning in warnings[0])
-
-
-@pytest.mark.parametrize(
-    ("device", "vnni", "precisions"),
-    [
-        ("cuda", False, ("fp16", "fp32")),
-        ("cuda", True, ("fp16", "fp32")),
-        ("cpu", True, ("int8", "fp32")),
-        ("cpu", False, ("fp32", "int8")),
-    ],
-)
-def test_automatic_precision_order(device: str, vnni: bool, precisions: tuple[str, ...]) -> None:
-    assert precision_order("auto", Device(device), vnni) == precisions
-
-
-@pytest.mark.parametrize(("device", "precision"), [("cpu", "fp16"), ("cuda", "int8")])
-def test_unsupported_precision_is_rejected(device: str, precision: str) -> None:
-    with pytest.raises(UsageError, match="does not run on"):
-        precision_order(precision, Device(device), True)
-
-
-def test_older_bundles_use_their_packed_variant() -> None:
-    assert choose_variant(Device("cuda"), Precision.FP16, ["fp16", "fp16-packed"]) == "fp16"
-    assert choose_variant(Device("cuda"), Precision.FP16, ["fp16-fused", "fp16-packed"]) == "fp16-packed"
-    assert choose_variant(Device("cuda"), Precision.FP16, ["fp16-fused", "fp32"]) is None
-    assert choose_variant(Device("cpu"), Precision.INT8, ["fp32"]) is None

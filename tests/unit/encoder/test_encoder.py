@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import es_sbert.encoder.encoder as encoder_module
 from es_sbert.encoder import model_loading
 from es_sbert.encoder.batching import ModelInputs, Vectors
+from es_sbert.encoder.compiled_model import CompiledModel
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.onnx_session import InferencePool, run_session
+from es_sbert.encoder.onnx_session import OnnxCpuSession
+from es_sbert.encoder.runtimes import compile_model
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, ModelNotFound, UsageError
 from tests.tiny import HIDDEN, WORDS, write_tiny_bert
 
@@ -117,13 +117,15 @@ def test_path_object_is_always_a_folder(folder: Path, tmp_path: Path, monkeypatc
 
 
 def test_auto_falls_back_to_cpu_with_cause_and_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_pool(path: Path, device: Device, threads: int) -> InferencePool:
+    def compile_or_fail(
+        path: Path, runtime: str, precision: str, device: Device, *, threads: int | None = None
+    ) -> CompiledModel:
         if device.kind == "cuda":
             raise DeviceError("no cuBLAS", "Install it.")
-        return InferencePool(path, device, threads)
+        return compile_model(path, runtime, precision, device, threads=threads)
 
     monkeypatch.setattr(model_loading, "choose_device", lambda requested, providers, gpus: Device("cuda"))
-    monkeypatch.setattr(model_loading, "InferencePool", open_pool)
+    monkeypatch.setattr(model_loading, "compile_model", compile_or_fail)
     with Encoder(folder, precision="fp32") as encoder:
         assert encoder.info.device == "cpu"
         assert encoder.info.warnings == ("CUDA does not run here: no cuBLAS. Install it.",)
@@ -166,13 +168,15 @@ def test_stopped_embedding_ends_between_batches_and_is_reusable(folder: Path, mo
         tokenized = encoder.tokenize(TEXTS)
         expected = encoder.embed(tokenized)
 
-        def stopping(session: onnxruntime.InferenceSession, feed: ModelInputs, into: Vectors) -> None:
+        run = OnnxCpuSession.run
+
+        def stopping(session: OnnxCpuSession, feed: ModelInputs, into: Vectors) -> None:
             begun.append(len(into))
             if len(begun) == 3:
                 stop.set()
-            run_session(session, feed, into)
+            run(session, feed, into)
 
-        monkeypatch.setattr(encoder_module, "run_session", stopping)
+        monkeypatch.setattr(OnnxCpuSession, "run", stopping)
         vectors, made = encoder.embed_until(tokenized, stop)
         assert len(begun) == 3
         assert 0 < made.sum() < len(TEXTS)
@@ -189,11 +193,13 @@ def test_stopped_embedding_ends_between_batches_and_is_reusable(folder: Path, mo
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_non_finite_vector_raises_model_error(encoder: Encoder, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def overflowing(session: onnxruntime.InferenceSession, feed: ModelInputs, into: Vectors) -> None:
-        run_session(session, feed, into)
+    run = OnnxCpuSession.run
+
+    def overflowing(session: OnnxCpuSession, feed: ModelInputs, into: Vectors) -> None:
+        run(session, feed, into)
         into[-1, 3] = value
 
-    monkeypatch.setattr(encoder_module, "run_session", overflowing)
+    monkeypatch.setattr(OnnxCpuSession, "run", overflowing)
     with pytest.raises(ModelError, match="infinite or undefined numbers") as caught:
         encoder.encode(TEXTS)
     assert "--precision fp32" in caught.value.remedy

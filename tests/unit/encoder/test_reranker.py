@@ -18,13 +18,14 @@ from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.bundle import RerankerBundle, RerankerManifest, hash_file, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-from es_sbert.bundle.sentence_model import Precision
-from es_sbert.encoder import model_loading
-from es_sbert.encoder import reranker as reranker_module
+from es_sbert.bundle.variants import Variant
+from es_sbert.encoder import model_loading, openvino_session, variant_choice
+from es_sbert.encoder.compiled_model import CompiledModel
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.model_loading import choose_reranker_variant
-from es_sbert.encoder.onnx_session import InferencePool
+from es_sbert.encoder.onnx_session import OnnxCpuModel
 from es_sbert.encoder.reranker import Reranker
+from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.tokenizer import PairTokenizer
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, UsageError
 from es_sbert.evaluation.evaluated_models import PairScorer
@@ -49,7 +50,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def exported(folder: Path) -> Path:
     output = folder.with_name("exported")
     # Whether int8 passes its bar is another test's question; random weights of XLNet miss it.
-    export_reranker(read_cross_encoder(folder), output, [Precision.FP32, Precision.INT8], force=True)
+    export_reranker(read_cross_encoder(folder), output, [Variant.FP32, Variant.INT8], force=True)
     return output
 
 
@@ -57,7 +58,7 @@ def exported(folder: Path) -> Path:
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported BERT, fp32 only."""
     folder = write_cross_encoder(tmp_path_factory.mktemp("models") / "bert", layers=1)
-    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Precision.FP32])
+    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Variant.FP32])
     return folder.with_name("exported")
 
 
@@ -109,7 +110,7 @@ def test_exports_a_folder_saved_by_sentence_transformers(tmp_path: Path) -> None
     reference = CrossEncoder(str(tmp_path / "plain"), device="cpu", activation_fn=torch.nn.Identity())
     reference.save(str(tmp_path / "saved"))
     assert (tmp_path / "saved" / "modules.json").exists()
-    manifest = export_reranker(read_cross_encoder(tmp_path / "saved"), tmp_path / "out", [Precision.FP32])
+    manifest = export_reranker(read_cross_encoder(tmp_path / "saved"), tmp_path / "out", [Variant.FP32])
     assert manifest.activation == "identity"
     theirs = reference.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
     assert theirs.max() > 1 or theirs.min() < 0
@@ -133,7 +134,7 @@ def test_predict_and_rank(bert: Path) -> None:
 def test_several_labels_give_outputs_but_no_score(tmp_path: Path) -> None:
     labels = {0: "contradiction", 1: "entailment", 2: "neutral"}
     folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1, config={"id2label": labels})
-    export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
+    export_reranker(read_cross_encoder(folder), tmp_path / "out", [Variant.FP32])
     theirs = CrossEncoder(str(folder), device="cpu").predict(list(zip(FIRST, SECOND, strict=True)))
     with Reranker(tmp_path / "out", device="cpu") as reranker:
         assert reranker.labels == tuple(labels.values())
@@ -152,7 +153,7 @@ def test_scores_keep_pair_order(bert: Path, known: np.ndarray, pairs: list[tuple
 
 
 def test_windows_of_pairs_are_joined(bert: Path, known: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reranker_module, "WINDOW", {"cpu": 7})
+    monkeypatch.setattr(OnnxCpuModel, "window", 7)
     np.testing.assert_allclose(scores(bert, FIRST, SECOND), known, atol=2e-6)
 
 
@@ -237,7 +238,9 @@ def with_variants(folder: Path, names: list[str]) -> RerankerBundle:
 def test_auto_selects_the_best_variant(
     native: bool, present: list[str], kind: str, chosen: str, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_loading, "has_int8_products", lambda: native)
+    monkeypatch.setattr(variant_choice, "has_int8_products", lambda: native)
+    for module in (variant_choice, openvino_session):
+        monkeypatch.setattr(module, "has_openvino", lambda: False)
     selected = choose_reranker_variant(with_variants(bert, present), Device(kind), "auto")
     assert selected.variant == chosen
     slower = kind == "cuda" and chosen == "fp32"
@@ -259,12 +262,14 @@ def test_cuda_failure_falls_back_only_for_auto(bert: Path, monkeypatch: pytest.M
     """`auto` takes the CPU and says so, `cuda` fails."""
     monkeypatch.setattr(model_loading, "choose_device", lambda asked, providers, cards: Device("cuda"))
 
-    def open_pool(path: Path, device: Device, threads: int) -> InferencePool:
+    def compile_or_fail(
+        path: Path, runtime: str, precision: str, device: Device, *, threads: int | None = None
+    ) -> CompiledModel:
         if device.kind == "cuda":
             raise DeviceError("no cuDNN", "Install it.")
-        return InferencePool(path, device, threads)
+        return compile_model(path, runtime, precision, device, threads=threads)
 
-    monkeypatch.setattr(model_loading, "InferencePool", open_pool)
+    monkeypatch.setattr(model_loading, "compile_model", compile_or_fail)
     with Reranker(bert) as reranker:
         assert reranker.warnings == ("CUDA does not run here: no cuDNN. Install it.",)
         assert reranker.score(["a"], ["b"]).shape == (1,)

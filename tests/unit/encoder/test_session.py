@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.encoder import onnx_session as session_module
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import InferencePool, open_session, session_count
+from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.onnx_session import OnnxCpuModel, open_session, session_count
 from es_sbert.errors import BundleInvalid
 from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
@@ -19,7 +21,7 @@ from tests.tiny import write_tiny_bert
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("session")
-    export_bundle(read_sentence_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Precision.FP32])
+    export_bundle(read_sentence_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Variant.FP32])
     return folder / "bundle/onnx/model_fp32.onnx"
 
 
@@ -35,7 +37,7 @@ def test_each_thread_gets_a_session_if_memory_allows(
     graph: Path, threads: int, memory: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "_MAX_WEIGHT_BYTES", memory)
-    pool = InferencePool(graph, Device("cpu"), threads)
+    pool = InferencePool(OnnxCpuModel(graph, threads))
     together = threading.Barrier(threads, timeout=60)
     lent: list[int] = []
 
@@ -54,7 +56,7 @@ def test_each_thread_gets_a_session_if_memory_allows(
 
 
 def test_sequential_use_opens_one_session(graph: Path) -> None:
-    pool = InferencePool(graph, Device("cpu"), 8)
+    pool = InferencePool(OnnxCpuModel(graph, 8))
     with pool.session() as first:
         pass
     with pool.session() as second:

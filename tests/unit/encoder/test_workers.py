@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
-from es_sbert.encoder.device import Device
-from es_sbert.encoder.onnx_session import InferencePool
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
+from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.onnx_session import OnnxCpuModel
 from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
@@ -19,12 +20,12 @@ from tests.tiny import write_tiny_bert
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workers")
-    export_bundle(read_sentence_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Precision.FP32])
+    export_bundle(read_sentence_model(write_tiny_bert(folder / "tiny")), folder / "bundle", [Variant.FP32])
     return folder / "bundle/onnx/model_fp32.onnx"
 
 
 def test_batches_run_in_threads_and_a_single_one_in_the_caller(graph: Path) -> None:
-    workers = InferencePool(graph, Device("cpu"), 2)
+    workers = InferencePool(OnnxCpuModel(graph, 2))
     together = threading.Barrier(2, timeout=60)
     ran: list[threading.Thread] = []
 
@@ -46,7 +47,7 @@ def test_batches_run_in_threads_and_a_single_one_in_the_caller(graph: Path) -> N
 
 
 def test_no_batch_starts_after_stop(graph: Path) -> None:
-    workers = InferencePool(graph, Device("cpu"), 2)
+    workers = InferencePool(OnnxCpuModel(graph, 2))
     stop, ran = threading.Event(), []
     stop.set()
     for count in (1, 3):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import DeviceError, ModelError, ModelNotFound, UsageError
 from es_sbert.evaluation.evaluated_models import OnnxEmbedder, PairScorer, SentenceEmbedder, close_model, open_model
@@ -65,7 +65,7 @@ def test_open_cross_encoder(tmp_path: Path) -> None:
         open_model(str(folder), backend="onnx")
     assert f"es-sbert export {folder}" in caught.value.remedy
 
-    export_reranker(read_cross_encoder(folder), exported, [Precision.FP32])
+    export_reranker(read_cross_encoder(folder), exported, [Variant.FP32])
     onnx = open_model(str(exported), device="cpu", precision="fp32")
     assert isinstance(onnx, Reranker)
     assert isinstance(onnx, PairScorer)

@@ -12,7 +12,7 @@ import pytest
 from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, read_cross_encoder
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import BundleInvalid, EsSbertError, ModelError, UnsupportedSetting
 from es_sbert.exporters.export_bundle import export_reranker
@@ -47,7 +47,7 @@ def copied(folder: Path, tmp_path: Path) -> Path:
 def assert_same_scores(folder: Path, tmp_path: Path) -> CrossEncoderModel:
     """The exported model gives what `predict` gives."""
     model = read_cross_encoder(folder)
-    export_reranker(model, tmp_path / "out", [Precision.FP32])
+    export_reranker(model, tmp_path / "out", [Variant.FP32])
     theirs = CrossEncoder(str(folder), device="cpu").predict(
         list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False
     )
@@ -224,4 +224,4 @@ def test_what_the_library_refuses_is_an_error(saved: dict[int, Path], tmp_path: 
     folder = copied(saved[1], tmp_path)
     edit(folder / LIBRARY, requirements={"sentence-transformers": ">=99"})
     with pytest.raises(ModelError, match="sentence-transformers fails on it"):
-        export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
+        export_reranker(read_cross_encoder(folder), tmp_path / "out", [Variant.FP32])

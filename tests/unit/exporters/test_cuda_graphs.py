@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -13,7 +11,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from es_sbert.bundle.modules import Pooling
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.batching import PADDING_ID_PROPERTY, InputBuilder, PackedBatch, pack
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.numpy_reference import NumpyReference
@@ -59,26 +58,13 @@ def test_packed_graph_leaves_the_prompt_out_of_its_pooling(mode: Pooling, tmp_pa
     transformer = read_transformer_weights(model)
     graph = build_sentence_graph(model, transformer, Precision.FP32, packed=True)
     evaluator = ReferenceEvaluator(graph, new_ops=OPERATORS)
-    inputs = InputBuilder(cast(Any, _Session(graph)))
+    inputs = InputBuilder([value.name for value in graph.graph.input], {})
     assert inputs.packed
     (vectors,) = evaluator.run(None, inputs(SentenceTokenizer(model)(TEXTS, "query").ids))
     np.testing.assert_allclose(vectors, NumpyReference(model, transformer).encode(TEXTS, "query"), atol=1e-5)
     pooled = NumpyReference(model.model_copy(update={"include_prompt": True}), transformer).encode(TEXTS, "query")
     if mode is not Pooling.LASTTOKEN:
         assert np.abs(vectors - pooled).max() > 1e-3
-
-
-class _Session:
-    """What `InputBuilder` reads of a session."""
-
-    def __init__(self, graph: onnx.ModelProto) -> None:
-        self._graph = graph
-
-    def get_inputs(self) -> Any:
-        return self._graph.graph.input
-
-    def get_modelmeta(self) -> Any:
-        return SimpleNamespace(custom_metadata_map={})
 
 
 def run_graph(graph: onnx.ModelProto, rows: list[np.ndarray], padding_id: int | None) -> np.ndarray:

@@ -18,7 +18,8 @@ from sentence_transformers.sentence_transformer.modules import Dense
 
 from es_sbert.bundle.bundle import EncoderManifest, open_encoder_bundle
 from es_sbert.bundle.model_lookup import resolve_model
-from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.batching import PackedBatch
 from es_sbert.encoder.device import Device, cuda_devices
@@ -32,7 +33,7 @@ from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import write_checkpoint
 
 TEXTS = ["Two children repaired the telescope.", "", "Why?", "The night train is late. " * 30]
-BOTH = [Precision.FP32, Precision.INT8]
+BOTH = [Variant.FP32, Variant.INT8]
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +140,8 @@ def test_vector_is_independent_of_the_batch(bundle: tuple[Path, EncoderManifest]
 
 def test_precision_is_added_to_an_existing_bundle(model: SentenceModel, tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
-    first = export_bundle(model, folder, [Precision.INT8])
-    second = export_bundle(read_sentence_model(folder, model.name), folder, [Precision.FP32])
+    first = export_bundle(model, folder, [Variant.INT8])
+    second = export_bundle(read_sentence_model(folder, model.name), folder, [Variant.FP32])
     assert set(second.variants) == {"fp32", "int8"}
     assert second.variants["int8"] == first.variants["int8"]
     assert open_encoder_bundle(folder).variant_file("int8").is_file()
@@ -155,7 +156,7 @@ def test_non_bundle_folders_are_not_overwritten(model: SentenceModel, tmp_path: 
             export_bundle(model, tmp_path / name, BOTH)
     assert contents(tmp_path) == {"notes/mine.txt": b"mine", "file": b"mine"}
     (tmp_path / "empty").mkdir()
-    assert export_bundle(model, tmp_path / "empty", [Precision.FP32]).variants
+    assert export_bundle(model, tmp_path / "empty", [Variant.FP32]).variants
 
 
 def test_bundle_of_another_model_is_not_overwritten(bundle: tuple[Path, EncoderManifest], tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_failed_export_leaves_the_bundle_unchanged(
     before = contents(tmp_path)
     monkeypatch.setattr(quantization, "quantize_columns", coarse)
     with pytest.raises(ParityFailed):
-        export_bundle(model, folder, [Precision.INT8])
+        export_bundle(model, folder, [Variant.INT8])
     assert contents(tmp_path) == before
 
 
@@ -209,7 +210,7 @@ def test_gold_pairs_are_reported_in_parity(
     pairs = [("Two children repaired the telescope.", f"{'Two children ' * n}fixed it.", n) for n in range(1, 21)]
     sts = tmp_path / "sts.tsv"
     sts.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{n}\n" for a, b, n in pairs))
-    report = export_bundle(model, tmp_path / "bundle", [Precision.FP32], sts_file=sts).variants["fp32"].parity
+    report = export_bundle(model, tmp_path / "bundle", [Variant.FP32], sts_file=sts).variants["fp32"].parity
     assert report is not None
     assert report.sts_reference is not None
     assert report.sts_variant == pytest.approx(report.sts_reference, abs=0.01)
@@ -230,12 +231,12 @@ def test_large_weights_use_an_external_data_file(
 ) -> None:
     monkeypatch.setattr(graph_builder, "EXTERNAL_DATA_FROM", 1)
     folder = tmp_path / "bundle"
-    manifest = export_bundle(model, folder, [Precision.FP32])
+    manifest = export_bundle(model, folder, [Variant.FP32])
     assert manifest.variants["fp32"].data_sha256 is not None
     assert (folder / "onnx" / "model_fp32.onnx.data").stat().st_size > 100_000
     assert encode(folder, "fp32", TEXTS).shape == (len(TEXTS), model.dimensions)
     # It travels with its variant when another one is exported.
-    export_bundle(model, folder, [Precision.INT8])
+    export_bundle(model, folder, [Variant.INT8])
     assert encode(folder, "fp32", TEXTS).shape == (len(TEXTS), model.dimensions)
 
 
@@ -244,9 +245,9 @@ def test_concurrent_exports_keep_each_others_variants(tmp_path: Path) -> None:
 
     def meanwhile(line: str) -> None:
         if line.startswith("Comparing int8"):
-            export_bundle(model, output, [Precision.FP32])
+            export_bundle(model, output, [Variant.FP32])
 
-    export_bundle(model, output, [Precision.INT8], on_progress=meanwhile)
+    export_bundle(model, output, [Variant.INT8], on_progress=meanwhile)
     bundle = open_encoder_bundle(output)
     assert [bundle.variant_file(name).name for name in ("fp32", "int8")] == ["model_fp32.onnx", "model_int8.onnx"]
 
@@ -263,8 +264,8 @@ def test_failed_swap_restores_the_old_folder(tmp_path: Path) -> None:
 def test_symlink_output_is_kept(model: SentenceModel, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    export_bundle(model, tmp_path / "link", [Precision.FP32])
-    export_bundle(model, tmp_path / "link", [Precision.FP32])
+    export_bundle(model, tmp_path / "link", [Variant.FP32])
+    export_bundle(model, tmp_path / "link", [Variant.FP32])
     assert (tmp_path / "link").is_symlink()
     assert set(open_encoder_bundle(tmp_path / "elsewhere").manifest.variants) == {"fp32"}
 
@@ -285,7 +286,7 @@ def test_export_works_without_torch_and_does_not_import_it(model: SentenceModel,
         "from es_sbert.bundle.sentence_model import Precision\n"
         "from es_sbert.exporters.export_bundle import export_bundle\n"
         "model = read_sentence_model(Path(sys.argv[1]))\n"
-        "manifest = export_bundle(model, Path(sys.argv[2]), [Precision.FP32], reference='auto')\n"
+        "manifest = export_bundle(model, Path(sys.argv[2]), [Variant.FP32], reference='auto')\n"
         "print(manifest.variants['fp32'].parity.reference)\n"
     )
     command = [sys.executable, "-c", code, str(model.folder), str(tmp_path / "bundle")]
@@ -302,13 +303,13 @@ def test_parity_uses_numpy_if_sentence_transformers_fails(tmp_path: Path) -> Non
     settings = json.loads((folder / "2_Dense/config.json").read_text())
     (folder / "2_Dense/config.json").write_text(json.dumps({**settings, "activation_function": None}))
     model = read_sentence_model(folder)
-    parity = export_bundle(model, tmp_path / "auto", [Precision.FP32], reference="auto").variants["fp32"].parity
+    parity = export_bundle(model, tmp_path / "auto", [Variant.FP32], reference="auto").variants["fp32"].parity
     assert parity is not None
     assert parity.passed
     assert parity.reference.startswith("numpy ")
     assert "sentence-transformers fails on it: AttributeError" in parity.reference
     with pytest.raises(ModelError, match="cannot be compared with its reference"):
-        export_bundle(model, tmp_path / "asked", [Precision.FP32], reference="sentence-transformers")
+        export_bundle(model, tmp_path / "asked", [Variant.FP32], reference="sentence-transformers")
     assert not (tmp_path / "asked").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Precision
 from es_sbert.exporters.fp16 import fuse_attention
 from es_sbert.exporters.tracing import TracedCrossEncoder
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_cross_encoder

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from es_sbert.bundle.bundle import cached_bundle_path, open_encoder_bundle
-from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
-from es_sbert.encoder.device import Device
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.onnx_session import InferencePool, run_session
+from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.onnx_session import OnnxCpuModel
 from es_sbert.errors import ModelError, ParityFailed, UnsupportedSetting
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.graph_builder import save_graph
@@ -40,7 +41,7 @@ def _edit(path: Path, **settings: Any) -> None:
 
 def _failure(model: SentenceModel, output: Path) -> ParityFailed:
     with pytest.raises(ParityFailed) as raised:
-        export_bundle(model, output, [Precision.FP32], reference="auto")
+        export_bundle(model, output, [Variant.FP32], reference="auto")
     assert "--force" not in raised.value.remedy
     assert "sentence-transformers" in raised.value.remedy
     assert not output.exists()
@@ -75,12 +76,12 @@ def test_passage_prompt_is_the_prompt_of_documents(tmp_path: Path) -> None:
     _edit(folder / "config_sentence_transformers.json", prompts={"passage": "passage: "})
     model = read_sentence_model(folder)
     assert model.prompt("document") == "passage: "
-    manifest = export_bundle(model, tmp_path / "bundle", [Precision.FP32], reference="auto")
+    manifest = export_bundle(model, tmp_path / "bundle", [Variant.FP32], reference="auto")
     assert manifest.variants["fp32"].parity is not None
     assert manifest.variants["fp32"].parity.passed
 
 
-@pytest.mark.parametrize("precision", [Precision.FP32, Precision.INT8])
+@pytest.mark.parametrize("precision", [Variant.FP32, Variant.INT8])
 def test_misread_network_is_named(folder: Path, tmp_path: Path, precision: Precision) -> None:
     """Of int8 too, for which lost bits alone would be a reason."""
     model = read_sentence_model(folder)
@@ -139,10 +140,10 @@ def test_graph_that_does_not_run_is_a_model_error(folder: Path, tmp_path: Path) 
     graph = tmp_path / "graph.onnx"
     model = read_sentence_model(folder)
     save_graph(build_sentence_graph(model, read_transformer_weights(model), Precision.FP32), graph)
-    with closing(InferencePool(graph, Device("cpu"), 1)) as pool, pool.session() as session:
+    with closing(InferencePool(OnnxCpuModel(graph, 1))) as pool, pool.session() as session:
         feed = {name: np.full((1, 3), 10**6) for name in ("input_ids", "attention_mask")}
         with pytest.raises(ModelError, match="onnxruntime .* cannot run the model on these texts"):
-            run_session(session, feed, np.empty((1, model.dimensions), np.float32))
+            session.run(feed, np.empty((1, model.dimensions), np.float32))
 
 
 def test_first_use_prints_nothing_of_the_reference(folder: Path, tmp_path: Path) -> None:

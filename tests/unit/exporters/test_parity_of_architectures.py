@@ -13,7 +13,8 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Dense
 
 from es_sbert.bundle.modules import Pooling
-from es_sbert.bundle.sentence_model import Precision, SentenceModel, read_sentence_model
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.encoder.batching import pad, plan_batches
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.export_bundle import choose_graph_source, export_bundle
@@ -68,7 +69,7 @@ def test_every_architecture_equals_sentence_transformers(architecture: str, tmp_
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *ROTARY_ARCHITECTURES])
 def test_int8_of_every_architecture_passes_parity(architecture: str, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path / architecture, architecture))
-    report = export_bundle(model, tmp_path / "bundle", [Precision.INT8]).variants["int8"].parity
+    report = export_bundle(model, tmp_path / "bundle", [Variant.INT8]).variants["int8"].parity
     assert report is not None
     assert report.passed
     assert report.mean_cosine < 0.99999, "this graph is not quantized"

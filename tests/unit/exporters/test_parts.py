@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.special import erf as scipy_erf
 from scipy.stats import spearmanr
 
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.errors import SourceError
 from es_sbert.exporters.graph_builder import GraphBuilder
 from es_sbert.exporters.numpy_reference import _bucket, erf
@@ -186,9 +186,9 @@ def test_unreadable_gold_pairs_are_rejected(tmp_path: Path) -> None:
 
 def test_thresholds_are_stricter_for_wider_formats() -> None:
     loose, middle, strict = (
-        PARITY_THRESHOLDS[Precision.INT8],
-        PARITY_THRESHOLDS[Precision.FP16],
-        PARITY_THRESHOLDS[Precision.FP32],
+        PARITY_THRESHOLDS[Variant.INT8],
+        PARITY_THRESHOLDS[Variant.FP16],
+        PARITY_THRESHOLDS[Variant.FP32],
     )
     assert loose.min_cosine < middle.min_cosine < strict.min_cosine
     assert loose.sts_loss == 0.5

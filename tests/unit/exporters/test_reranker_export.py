@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from es_sbert import errors
 from es_sbert.bundle.bundle import RerankerManifest, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import is_cross_encoder, read_cross_encoder
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Precision, Variant
 from es_sbert.cli.main import main
 from es_sbert.errors import BundleInvalid, ParityFailed, UnsupportedArchitecture, UsageError
 from es_sbert.exporters import parity, quantization
@@ -27,7 +27,7 @@ from es_sbert.exporters.transformer_weights import Floats
 from tests.tiny import write_tiny_bert
 from tests.unit.checkpoints import ARCHITECTURES, UNFUSED_ARCHITECTURES, write_cross_encoder
 
-BOTH = [Precision.FP32, Precision.INT8]
+BOTH = [Variant.FP32, Variant.INT8]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def of_architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     """Of a cross-encoder of each architecture, exported in fp32 and fp16."""
     folder = tmp_path_factory.mktemp("architecture")
     model = read_cross_encoder(write_cross_encoder(folder / "model", request.param))
-    return export_reranker(model, folder / "out", [Precision.FP32, Precision.FP16])
+    return export_reranker(model, folder / "out", [Variant.FP32, Variant.FP16])
 
 
 @pytest.mark.slow
@@ -99,9 +99,9 @@ def test_every_architecture_passes_parity(of_architecture: RerankerManifest) -> 
 
 
 def test_precision_is_added_to_the_exported_folder(folder: Path, tmp_path: Path) -> None:
-    first = export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.INT8])
+    first = export_reranker(read_cross_encoder(folder), tmp_path / "out", [Variant.INT8])
     again = read_cross_encoder(tmp_path / "out", first.name)
-    second = export_reranker(again, tmp_path / "out", [Precision.FP32])
+    second = export_reranker(again, tmp_path / "out", [Variant.FP32])
     assert set(second.variants) == {"fp32", "int8"}
     assert second.variants["int8"] == first.variants["int8"]
     assert open_reranker_bundle(tmp_path / "out").variant_file("int8").is_file()
@@ -140,7 +140,7 @@ def test_fp16_is_emulated_without_cuda(folder: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(parity, "cuda_devices", lambda: 0)
     lines: list[str] = []
     model = read_cross_encoder(folder)
-    manifest = export_reranker(model, tmp_path / "out", [Precision.FP16, Precision.FP32], on_progress=lines.append)
+    manifest = export_reranker(model, tmp_path / "out", [Variant.FP16, Variant.FP32], on_progress=lines.append)
     half, single = manifest.variants["fp16"], manifest.variants["fp32"]
     assert (half.device, half.parity.emulated) == ("cuda", True)
     assert (single.device, single.parity.emulated) == ("cpu", False)

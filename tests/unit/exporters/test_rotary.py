@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from es_sbert.bundle.known_settings import ROTARY_CONFIGS
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture
 from es_sbert.exporters.export_bundle import export_bundle
 from es_sbert.exporters.numpy_reference import NumpyReference
@@ -138,7 +139,7 @@ def test_export_without_torch(architecture: str, tmp_path: Path, monkeypatch: py
     )
     folder = write_checkpoint(tmp_path / "model", architecture)
     model = read_sentence_model(folder)
-    manifest = export_bundle(model, tmp_path / "bundle", [Precision.FP32, Precision.INT8], reference="auto")
+    manifest = export_bundle(model, tmp_path / "bundle", [Variant.FP32, Variant.INT8], reference="auto")
     for variant in manifest.variants.values():
         assert variant.attention == "plain"
         assert variant.parity is not None
@@ -149,7 +150,7 @@ def test_export_without_torch(architecture: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("architecture", ROTARY_ARCHITECTURES)
 def test_fp16_passes_parity_emulated(architecture: str, tmp_path: Path) -> None:
     model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
-    variant = export_bundle(model, tmp_path / "bundle", [Precision.FP16]).variants["fp16"]
+    variant = export_bundle(model, tmp_path / "bundle", [Variant.FP16]).variants["fp16"]
     assert variant.attention == "fused"
     assert variant.parity is not None
     assert variant.parity.emulated
@@ -195,7 +196,7 @@ def test_unknown_setting_is_traced_or_accepted(tmp_path: Path) -> None:
     attentions = {}
     for ignored in ((), ("a_new_setting",)):
         model = read_sentence_model(folder, ignored=ignored)
-        manifest = export_bundle(model, tmp_path / f"bundle{len(ignored)}", [Precision.FP32], reference="auto")
+        manifest = export_bundle(model, tmp_path / f"bundle{len(ignored)}", [Variant.FP32], reference="auto")
         attentions[ignored] = manifest.variants["fp32"].attention
         assert read_sentence_model(tmp_path / f"bundle{len(ignored)}").fingerprint == model.fingerprint
     assert attentions == {(): "traced", ("a_new_setting",): "plain"}

@@ -20,7 +20,8 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, StaticEmbedding, Transformer
 
 from es_sbert.bundle import known_settings
-from es_sbert.bundle.sentence_model import Precision, PromptKind, read_sentence_model
+from es_sbert.bundle.sentence_model import PromptKind, read_sentence_model
+from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.batching import mark_route, mark_unpooled, row_length, row_route, token_ids
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.tokenizer import TokenizedTexts

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sentence_transformers import CrossEncoder
 
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
-from es_sbert.bundle.sentence_model import Precision
+from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
 from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import export_reranker
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reranker(folder: Path) -> Iterator[Reranker]:
-    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Precision.FP32])
+    export_reranker(read_cross_encoder(folder), folder.with_name("exported"), [Variant.FP32])
     with Reranker(folder.with_name("exported"), device="cpu", threads=1) as reranker:
         yield reranker
 
@@ -134,7 +134,7 @@ def test_index_without_a_text_template_is_rejected() -> None:
 
 def test_model_with_several_labels_is_rejected(tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "nli", labels=3, layers=1)
-    export_reranker(read_cross_encoder(folder), tmp_path / "out", [Precision.FP32])
+    export_reranker(read_cross_encoder(folder), tmp_path / "out", [Variant.FP32])
     with Reranker(tmp_path / "out", device="cpu") as reranker, pytest.raises(UsageError, match="has 3 outputs"):
         rerank(QUERY, documents(BODIES), reranker, TEXT_OF, k=10)
 

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from es_sbert.bundle.bundle import open_encoder_bundle
-from es_sbert.bundle.sentence_model import Precision, read_sentence_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
 from es_sbert.cli.main import cli
 from es_sbert.errors import ModelNotFound, OutOfMemory, RecipeInvalid, SourceError, TrainingDiverged, UsageError
 from es_sbert.evaluation.pair_metrics import Similarity, correlate, paired_similarity
@@ -57,7 +58,7 @@ def test_training_writes_a_bundle_with_better_dev_scores(folder: Path, model: Pa
     # There is nothing to resume; and another variant leaves the logs where they are.
     again = train_here(output.parent / "recipe.yaml", output, resume=True)
     assert (again.stages, again.fingerprint) == ((), trained.fingerprint)
-    export_bundle(read_sentence_model(output, "tiny"), output, [Precision.INT8], force=True)
+    export_bundle(read_sentence_model(output, "tiny"), output, [Variant.INT8], force=True)
     assert set(open_encoder_bundle(output).manifest.variants) == {"fp32", "int8"}
     assert (output / "training/pairs-log.csv").read_text().splitlines() == log
 

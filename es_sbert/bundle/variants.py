@@ -1,0 +1,51 @@
+"""The forms in which a model runs: `Variant`, its `Runtime` and its `Precision`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Precision(StrEnum):
+    """Number format of a variant's matrix products; sentence vectors are float32 in all of them."""
+
+    FP32 = "fp32"
+    INT8 = "int8"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`: where variants of this precision are meant to run."""
+        return "cuda" if self is Precision.FP16 else "cpu"
+
+
+class Runtime(StrEnum):
+    """The library that runs a variant."""
+
+    ONNXRUNTIME = "onnxruntime"
+    OPENVINO = "openvino"
+
+
+class Variant(StrEnum):
+    """A form of a model, by its name in the manifest and on the command line."""
+
+    FP32 = "fp32"
+    INT8 = "int8"
+    FP16 = "fp16"
+    OPENVINO_FP32 = "openvino-fp32"
+    OPENVINO_BF16 = "openvino-bf16"
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs it."""
+        return Runtime.OPENVINO if self.startswith(Runtime.OPENVINO) else Runtime.ONNXRUNTIME
+
+    @property
+    def precision(self) -> Precision:
+        """Number format of its products."""
+        return Precision(self.removeprefix(f"{Runtime.OPENVINO}-"))
+
+    @property
+    def graph(self) -> Precision:
+        """Number format of its ONNX file: OpenVINO rounds the weights of an fp32 file to bf16 when it opens it."""
+        return Precision.FP32 if self.runtime is Runtime.OPENVINO else self.precision

@@ -1,0 +1,79 @@
+"""`CompiledModel`: a graph that one runtime has opened on one device, and its sessions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_sbert.encoder.batching import BatchLimits
+
+
+class Session(ABC):
+    """Runs the batches of a compiled model, one at a time.
+
+    Attributes:
+        input_names: Of the graph.
+        properties: The graph's metadata.
+        provider: What executes the graph, as the runtime reports it.
+    """
+
+    input_names: tuple[str, ...]
+    properties: Mapping[str, str]
+    provider: str
+
+    @abstractmethod
+    def run(self, inputs: Mapping[str, NDArray[Any]], output: NDArray[np.float32]) -> None:
+        """Run one batch.
+
+        Args:
+            inputs: The graph's inputs, as `InputBuilder` makes them.
+            output: Where the graph's output is written: *shape* ``(batch, width)``, contiguous.
+
+        Raises:
+            ModelError: the graph does not run on this batch, on a CPU.
+            DeviceError: the batch failed on a GPU.
+        """
+
+
+class CompiledModel(ABC):
+    """A graph that a runtime has opened on a device.
+
+    Attributes:
+        threads: How many batches run concurrently.
+        session_threads: By session, how many of these threads share it.
+        has_short_sessions: Whether batches of short texts have separate sessions.
+        batch_tokens: Tokens of a batch with which it is fastest.
+        window: How many texts to sort by length and run together.
+        length_multiple: What padded lengths are multiples of.
+    """
+
+    threads: int
+    session_threads: tuple[int, ...]
+    has_short_sessions: bool = False
+    batch_tokens: int
+    window: int
+    length_multiple: int = 1
+
+    @abstractmethod
+    def open_session(self, *, short: bool = False) -> Session:
+        """Open a session.
+
+        Args:
+            short: For texts of at most `SHORT_TEXT_TOKENS` tokens, if there are separate sessions for them.
+
+        Raises:
+            DeviceError: it would run on another device, in whole or in part, or does not run on this one.
+            BundleInvalid: the runtime does not accept the file.
+        """
+
+    def batch_limits(self, tokens: int | None = None) -> BatchLimits:
+        """The limits of a batch.
+
+        Args:
+            tokens: In place of `batch_tokens`.
+        """
+        return BatchLimits(tokens or self.batch_tokens)

@@ -1,0 +1,35 @@
+"""Compile a graph with the runtime of its variant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from es_sbert.bundle.variants import Precision, Runtime
+from es_sbert.encoder.compiled_model import CompiledModel
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.onnx_session import OnnxCpuModel, OnnxCudaModel
+
+
+def compile_model(
+    path: Path, runtime: str, precision: str, device: Device, *, threads: int | None = None
+) -> CompiledModel:
+    """Compile an ONNX file.
+
+    Args:
+        path: The file.
+        runtime, precision: Of the variant.
+        device: Where to run it.
+        threads: How many batches run concurrently; by default one for each physical core, or two on CUDA.
+
+    Raises:
+        DeviceError: the device cannot be used, or the runtime lacks something.
+        BundleInvalid: the runtime does not accept the file.
+    """
+    if device.kind == "cuda":
+        return OnnxCudaModel(path, device, threads)
+    if runtime == Runtime.OPENVINO:
+        # Imported here: it need not be installed.
+        from es_sbert.encoder.openvino_session import OpenVinoModel
+
+        return OpenVinoModel(path, Precision(precision), threads)
+    return OnnxCpuModel(path, threads)

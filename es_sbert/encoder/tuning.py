@@ -1,0 +1,237 @@
+"""Find the fastest variant of a model on this machine by measuring, and remember it in the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pydantic
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from es_sbert import __version__
+from es_sbert.bundle.bundle import EncoderBundle, cache_folder
+from es_sbert.bundle.variants import Variant
+from es_sbert.encoder.batching import InputBuilder, plan_batches
+from es_sbert.encoder.compiled_model import Session
+from es_sbert.encoder.device import Device, available_cores, processor_name
+from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.runtimes import compile_model
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.errors import EsSbertError, UsageError
+from es_sbert.filesystem import file_lock, open_output
+
+# `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
+TUNING_VARIABLE = "ES_SBERT_TUNING"
+
+_SECONDS = 2.0  # of measuring, for all settings of all variants together
+_ROUND_SECONDS = 0.1  # of one setting in one round
+_MIN_ROUNDS = 3
+_BUDGETS = (0.5, 1, 2)  # times the runtime's own tokens a batch
+# How much faster than one before it a variant has to be. Within it, the order of preference decides.
+_MARGIN = 1.05
+_LOCK_SECONDS = 30.0  # another process measures for a few seconds
+
+_WORDS = (
+    "the a of and to in is for on with as by at from that this it be are was search index document query field value "
+    "text vector model server cluster shard error message time user file update delete configuration security network "
+    "storage replication kubernetes authentication certificate synchronization"
+)
+
+
+class Measurement(BaseModel, frozen=True):
+    """The speed of a variant with one size of batches.
+
+    Attributes:
+        variant: Its name.
+        batch_tokens: Tokens of a batch, with padding.
+        texts_per_second: Median of the rounds, on texts of 8 to 64 tokens.
+    """
+
+    variant: str
+    batch_tokens: int
+    texts_per_second: float
+
+
+class Tuning(BaseModel, frozen=True):
+    """What is known of a model on a machine.
+
+    Attributes:
+        machine: The processor, the threads and the releases that the figures belong to.
+        measured: Each variant with each size of batches, the fastest first.
+    """
+
+    machine: dict[str, str]
+    measured: tuple[Measurement, ...] = ()
+
+    def fastest(self, variants: Sequence[Variant]) -> Measurement | None:
+        """The setting to run; None unless all of some variants were measured.
+
+        Args:
+            variants: In order of preference.
+        """
+        best = [self._best(variant) for variant in variants]
+        if not best or None in best:
+            return None
+        fastest = best[0]
+        for measurement in best[1:]:
+            if fastest is not None and measurement is not None:
+                is_faster = measurement.texts_per_second > _MARGIN * fastest.texts_per_second
+                fastest = measurement if is_faster else fastest
+        return fastest
+
+    def _best(self, variant: str) -> Measurement | None:
+        found = [measurement for measurement in self.measured if measurement.variant == variant]
+        return max(found, key=lambda measurement: measurement.texts_per_second, default=None)
+
+
+def describe_machine() -> dict[str, str]:
+    """What figures depend on: the processor, the cores that this process may use, and releases."""
+    versions = {"es-sbert": __version__}
+    for package in ("onnxruntime", "onnxruntime-gpu", "openvino"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return {"processor": processor_name(), "cores": str(available_cores()), **versions}
+
+
+def tuning_path(fingerprint: str) -> Path:
+    """Where the cache keeps what is known of a model."""
+    return cache_folder() / "tuning" / f"{fingerprint}.json"
+
+
+def read_tuning(fingerprint: str) -> Tuning:
+    """What is known of a model on this machine; nothing if another processor or release was measured."""
+    here = describe_machine()
+    try:
+        tuning = Tuning.model_validate_json(tuning_path(fingerprint).read_bytes())
+    except (OSError, pydantic.ValidationError, UsageError):
+        return Tuning(machine=here)
+    return tuning if tuning.machine == here else Tuning(machine=here)
+
+
+def fastest_variant(
+    bundle: EncoderBundle, variants: Sequence[Variant], report: Callable[[str], None]
+) -> Measurement | None:
+    """The fastest of some variants on this CPU, measured if that is not known yet.
+
+    A process that finds another one measuring the same model waits for its result.
+
+    Args:
+        bundle: The model.
+        variants: Of the bundle, in order of preference.
+        report: Called before measuring, and if the result cannot be kept.
+
+    Returns:
+        What to run; None if it is not known and cannot be measured: the first variant is usually the fastest.
+    """
+    if os.environ.get(TUNING_VARIABLE) == "off" or bundle.model.routes:
+        return None
+    known = read_tuning(bundle.manifest.fingerprint).fastest(variants)
+    if known is not None:
+        return known
+    try:
+        return tune(bundle, variants, report).fastest(variants)
+    except TimeoutError:
+        report(f"Another process is measuring the same model: {variants[0]} runs, which is usually the fastest")
+    except (OSError, UsageError) as error:
+        report(f"What is fastest cannot be measured and kept ({error}): {variants[0]} runs, which usually is")
+    return None
+
+
+def tune(
+    bundle: EncoderBundle, variants: Sequence[Variant], report: Callable[[str], None], *, again: bool = False
+) -> Tuning:
+    """Measure variants on this CPU and keep the result.
+
+    Args:
+        again: Measure even if another process has just done so.
+
+    Raises:
+        TimeoutError: another process has been measuring the same model for long.
+        OSError: the cache cannot be written.
+        UsageError: there is no place for a cache.
+    """
+    fingerprint = bundle.manifest.fingerprint
+    path = tuning_path(fingerprint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(path.with_suffix(".lock"), lambda: None, timeout=_LOCK_SECONDS):
+        known = read_tuning(fingerprint)
+        if not again and known.fastest(variants) is not None:
+            return known
+        report(f"Measuring {', '.join(variants)} on this machine, once (about {_SECONDS:.0f} s)")
+        tuning = Tuning(machine=describe_machine(), measured=tuple(measure_variants(bundle, variants)))
+        with open_output(path) as file:
+            file.write(orjson.dumps(tuning.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
+        return tuning
+
+
+def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list[Measurement]:
+    """The speed of each variant with several sizes of batches, in turn, the fastest first.
+
+    Variants that do not run here are left out.
+    """
+    rows = SentenceTokenizer(bundle.model)(_sample_texts()).ids
+    settings: list[tuple[Variant, int, Callable[[int], float]]] = []  # variant, tokens of a batch, count → texts/s
+    with contextlib.ExitStack() as stack:
+        for variant in variants:
+            graph = bundle.manifest.variants[variant]
+            try:
+                model = compile_model(bundle.variant_file(variant), graph.runtime, graph.precision, Device("cpu"))
+                pool = stack.enter_context(contextlib.closing(InferencePool(model)))
+                for factor in _BUDGETS:
+                    tokens = int(factor * model.batch_tokens)
+                    settings.append(
+                        (variant, tokens, partial(_texts_per_second, pool, rows, bundle.model.dimensions, tokens))
+                    )
+            except EsSbertError:
+                continue
+        counts = [_round_size(measure) for _, _, measure in settings]
+        speeds: list[list[float]] = [[] for _ in settings]
+        begun = time.perf_counter()
+        while len(speeds[-1]) < _MIN_ROUNDS or time.perf_counter() - begun < _SECONDS:
+            for found, count, (_, _, measure) in zip(speeds, counts, settings, strict=True):
+                found.append(measure(count))
+    measured = [
+        Measurement(variant=variant, batch_tokens=tokens, texts_per_second=round(float(np.median(found)), 1))
+        for (variant, tokens, _), found in zip(settings, speeds, strict=True)
+    ]
+    return sorted(measured, key=lambda measurement: -measurement.texts_per_second)
+
+
+def _round_size(measure: Callable[[int], float]) -> int:
+    """How many texts take about `_ROUND_SECONDS`; warms up on the way."""
+    count = 32
+    measure(count)
+    return max(count, int(_ROUND_SECONDS * measure(count)))
+
+
+def _texts_per_second(
+    pool: InferencePool, rows: Sequence[NDArray[np.int64]], width: int, tokens: int, count: int
+) -> float:
+    """The speed on the first texts, repeated if there are fewer."""
+    texts = [rows[number % len(rows)] for number in range(count)]
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=count)
+    with pool.session() as session:
+        inputs = InputBuilder(session.input_names, session.properties)
+
+    def run(session: Session, batch: NDArray[np.int64]) -> None:
+        feed = inputs([texts[number] for number in batch])
+        session.run(feed, np.empty((len(batch), width), dtype=np.float32))
+
+    begun = time.perf_counter()
+    pool.run(plan_batches(lengths, pool.model.batch_limits(tokens)), run)
+    return count / (time.perf_counter() - begun)
+
+
+def _sample_texts() -> list[str]:
+    """256 texts of 6 to 60 words, the same on each machine."""
+    choose, words = random.Random(0), _WORDS.split()
+    return [" ".join(choose.choices(words, k=choose.randint(6, 60))) for _ in range(256)]

@@ -1,0 +1,103 @@
+"""Which variants of a model to try on a device, best first."""
+
+from __future__ import annotations
+
+from es_sbert.bundle.variants import Precision, Runtime, Variant
+from es_sbert.encoder.device import Device, has_bf16_products, has_int8_products
+from es_sbert.encoder.openvino_session import INSTALL_OPENVINO_COMMAND, has_openvino, openvino_problem
+from es_sbert.errors import UsageError
+
+# What was fastest on each kind of processor (docs/results.md, Encoding), best first.
+_ORDERS = {
+    "bf16": (Variant.OPENVINO_BF16, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
+    "int8": (Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
+    "other": (Variant.OPENVINO_FP32, Variant.FP32, Variant.INT8),
+}
+# How many of them are worth measuring; the others are far behind.
+_CONTENDERS = {"bf16": 2, "int8": 1, "other": 3}
+_CUDA_ORDER = (Variant.FP16, Variant.FP32)
+
+
+def variant_order(device: Device, runtime: str = "auto", precision: str = "auto") -> tuple[Variant, ...]:
+    """The variants to try on a device, best first.
+
+    With a precision and no runtime, onnxruntime comes first, if it has that precision.
+
+    Args:
+        device: Where to run.
+        runtime: `auto`, `onnxruntime` or `openvino`.
+        precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
+
+    Raises:
+        UsageError: an unknown name, or there is no such variant for the device.
+        DeviceError: the requested runtime or precision cannot run here.
+    """
+    _check_name("runtime", runtime, tuple(Runtime))
+    _check_name("precision", precision, tuple(Precision))
+    wanted = [
+        variant
+        for variant in (_CUDA_ORDER if device.kind == "cuda" else _cpu_order(runtime, precision))
+        if runtime in ("auto", variant.runtime) and precision in ("auto", variant.precision)
+    ]
+    if not wanted:
+        what = " ".join(f"--{name} {value}" for name, value in _named(runtime, precision) if value != "auto")
+        raise UsageError(
+            f"{what} does not run on {device.kind}",
+            "Use fp32, bf16 (OpenVINO) or int8 (onnxruntime) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
+            "--precision and --runtime at auto.",
+        )
+    runnable = [variant for variant in wanted if _problem(variant) is None]
+    if not runnable:
+        raise next(problem for variant in wanted if (problem := _problem(variant)) is not None)
+    return tuple(runnable)
+
+
+def contenders(device: Device) -> tuple[Variant, ...]:
+    """The variants that may be the fastest on a device; which one is shows only when they are measured there."""
+    order = variant_order(device)
+    return order[:1] if device.kind == "cuda" else order[: _CONTENDERS[_processor_kind()]]
+
+
+def openvino_warnings(device: Device) -> tuple[str, ...]:
+    """Why OpenVINO does not run, if it is broken, or missing on a processor with bf16 products."""
+    if device.kind == "cuda" or not (has_openvino() or has_bf16_products()):
+        return ()
+    problem = openvino_problem(Precision.FP32)
+    if problem is None:
+        return ()
+    gain = "" if has_openvino() else f", which is more than twice as fast on this processor: {INSTALL_OPENVINO_COMMAND}"
+    return (f"{problem.message}{gain}",)
+
+
+def default_exports() -> tuple[Variant, ...]:
+    """The variants that an export writes by default: fp32 and int8, and those that OpenVINO runs on this machine."""
+    openvino = (variant for variant in (Variant.OPENVINO_FP32, Variant.OPENVINO_BF16) if _problem(variant) is None)
+    return (Variant.FP32, Variant.INT8, *openvino)
+
+
+def _cpu_order(runtime: str, precision: str) -> tuple[Variant, ...]:
+    if runtime == precision == "auto":
+        return _ORDERS[_processor_kind()]
+    order = [variant for variant in Variant if variant.precision.device == "cpu"]
+    ranks = [*_ORDERS[_processor_kind()], *order]
+    # Of a requested precision, onnxruntime's variant comes first; of a requested runtime, the processor's best.
+    return tuple(order) if precision != "auto" else tuple(sorted(order, key=ranks.index))
+
+
+def _processor_kind() -> str:
+    if has_bf16_products() and has_openvino():
+        return "bf16"
+    return "int8" if has_int8_products() else "other"
+
+
+def _problem(variant: Variant) -> Exception | None:
+    return openvino_problem(variant.precision) if variant.runtime is Runtime.OPENVINO else None
+
+
+def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in ("auto", *known):
+        raise UsageError(f"--{what} {name!r} is not one of auto, {', '.join(known)}", "Use one of these.")
+
+
+def _named(runtime: str, precision: str) -> tuple[tuple[str, str], ...]:
+    return ("runtime", runtime), ("precision", precision)

@@ -1,0 +1,153 @@
+"""OpenVINO runs the same graphs as onnxruntime, and is done without where it is missing or broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
+from es_sbert.encoder import openvino_session, variant_choice
+from es_sbert.encoder.device import Device, has_bf16_products
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.model_loading import select_encoder_variant
+from es_sbert.encoder.variant_choice import variant_order
+from es_sbert.errors import BundleInvalid, DeviceError, ModelError
+from es_sbert.exporters.export_bundle import export_bundle
+from tests.tiny import WORDS, write_tiny_bert
+
+CPU = Device("cpu")
+TEXTS = [" ".join(WORDS[start : start + size]) for start in range(6) for size in (1, 3, 6, 11)]
+needs_openvino = pytest.mark.skipif(not openvino_session.has_openvino(), reason="openvino is not installed")
+needs_bf16 = pytest.mark.skipif(not has_bf16_products(), reason="this processor has no bf16 products")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> EncoderBundle:
+    folder = tmp_path_factory.mktemp("openvino")
+    variants = [Variant.FP32, Variant.INT8]
+    if openvino_session.has_openvino():
+        variants += [Variant.OPENVINO_FP32, *([Variant.OPENVINO_BF16] if has_bf16_products() else [])]
+    export_bundle(read_sentence_model(write_tiny_bert(folder / "tiny")), folder / "bundle", variants)
+    return open_encoder_bundle(folder / "bundle")
+
+
+@pytest.fixture
+def fresh_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """OpenVINO is loaded anew, before and after the test."""
+    openvino_session._load_core.cache_clear()
+    yield
+    openvino_session._load_core.cache_clear()
+
+
+def encode(bundle: EncoderBundle, variant: str, **options: int) -> np.ndarray:
+    with Encoder.from_bundle(bundle, variant, CPU, **options) as encoder:
+        return encoder.encode(TEXTS)
+
+
+@needs_openvino
+def test_openvino_fp32_gives_the_vectors_of_onnxruntime(bundle: EncoderBundle) -> None:
+    expected = encode(bundle, "fp32", threads=1)
+    for options in ({"threads": 1}, {"threads": 2, "budget": 16}, {"threads": 2, "budget": 4096}):
+        np.testing.assert_allclose(encode(bundle, "openvino-fp32", **options), expected, atol=1e-5)
+
+
+@needs_openvino
+@needs_bf16
+def test_openvino_bf16_stays_near_and_is_not_fp32(bundle: EncoderBundle) -> None:
+    expected, rounded = encode(bundle, "fp32", threads=1), encode(bundle, "openvino-bf16", threads=2)
+    assert np.einsum("td,td->t", expected, rounded).min() > 0.999
+    assert np.abs(expected - rounded).max() > 1e-5
+
+
+@needs_openvino
+def test_variants_of_openvino_share_the_file_of_fp32(bundle: EncoderBundle) -> None:
+    variants = bundle.manifest.variants
+    assert variants["openvino-fp32"].file == variants["fp32"].file == "onnx/model_fp32.onnx"
+    assert (variants["openvino-fp32"].runtime, variants["fp32"].runtime) == ("openvino", "onnxruntime")
+
+
+@needs_openvino
+def test_info_names_runtime_and_release(bundle: EncoderBundle) -> None:
+    with Encoder(bundle.folder, device="cpu", runtime="openvino", precision="fp32", threads=1) as encoder:
+        info = encoder.info
+    assert (info.variant, info.runtime, info.precision) == ("openvino-fp32", "openvino", "fp32")
+    assert info.provider.startswith("OpenVINO 20")
+
+
+@needs_openvino
+def test_broken_graph_names_openvino(bundle: EncoderBundle, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(BundleInvalid, match=r"OpenVINO .* does not take"):
+        openvino_session.OpenVinoModel(tmp_path / "model.onnx", Variant.OPENVINO_FP32.precision, 1)
+
+
+@needs_openvino
+def test_batch_that_fails_is_a_model_error(bundle: EncoderBundle) -> None:
+    model = openvino_session.OpenVinoModel(bundle.variant_file("openvino-fp32"), Variant.OPENVINO_FP32.precision, 1)
+    ids = np.zeros((1, 3), np.int64)
+    with pytest.raises(ModelError, match="OpenVINO cannot run the model on these texts"):
+        model.open_session().run({"input_ids": ids, "attention_mask": ids[:, :2]}, np.empty((1, 1), np.float32))
+
+
+@needs_openvino
+def test_process_ends_cleanly_with_an_open_model(bundle: EncoderBundle) -> None:
+    """OpenVINO aborts a process that ends while one of its queues is alive."""
+    code = (
+        "from pathlib import Path; from es_sbert import Encoder\n"
+        f"encoder = Encoder(Path({str(bundle.folder)!r}), device='cpu', runtime='openvino', precision='fp32')\n"
+        "print(encoder.encode(['the cat', 'a mat sleeps']).shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip()[:3]) == (0, "(2,"), done.stderr
+
+
+@needs_openvino
+@pytest.mark.usefixtures("fresh_core")
+def test_broken_openvino_is_left_out_with_one_line(
+    bundle: EncoderBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "openvino.py").write_text("raise ImportError('libtbb.so.12: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "openvino"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert not any(variant.startswith("openvino") for variant in variant_order(CPU))
+    selected = select_encoder_variant(bundle.folder, CPU, report=lambda message: None)
+    assert not selected.variant.startswith("openvino")
+    assert [warning for warning in selected.warnings if warning.startswith("OpenVINO does not load: libtbb")]
+    with pytest.raises(DeviceError, match="OpenVINO does not load") as raised:
+        variant_order(CPU, "openvino")
+    assert "--force-reinstall openvino" in raised.value.remedy
+
+
+@pytest.mark.usefixtures("fresh_core")
+@pytest.mark.parametrize("bf16", [True, False])
+def test_missing_openvino_is_recommended_on_processors_that_gain(
+    bf16: bool, bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (variant_choice, openvino_session):
+        monkeypatch.setattr(module, "has_openvino", lambda: False)
+        monkeypatch.setattr(module, "has_bf16_products", lambda: bf16)
+    selected = select_encoder_variant(bundle.folder, CPU, report=lambda message: None)
+    assert any("pip install openvino" in warning for warning in selected.warnings) == bf16
+    with pytest.raises(DeviceError, match="OpenVINO is not installed"):
+        variant_order(CPU, "openvino")
+
+
+def test_variant_whose_file_is_gone_is_replaced_by_the_next_with_one_line(tmp_path: Path) -> None:
+    export_bundle(
+        read_sentence_model(write_tiny_bert(tmp_path / "tiny")), tmp_path / "bundle", [Variant.FP32, Variant.INT8]
+    )
+    (tmp_path / "bundle/onnx/model_int8.onnx").unlink()
+    with Encoder(tmp_path / "bundle", device="cpu") as encoder:
+        assert encoder.info.variant == "fp32"
+        if encoder.info.warnings:  # on processors on which fp32 comes first, nothing is missed
+            assert any("is missing" in warning for warning in encoder.info.warnings)
+    with pytest.raises(BundleInvalid, match="is missing"):
+        Encoder(tmp_path / "bundle", device="cpu", precision="int8")

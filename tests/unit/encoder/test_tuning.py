@@ -1,0 +1,177 @@
+"""The fastest variant is measured once on a machine, and remembered."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Variant
+from es_sbert.cli.main import cli
+from es_sbert.encoder import model_loading, tuning
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.tuning import Measurement, Tuning, fastest_variant, measure_variants, read_tuning, tuning_path
+from es_sbert.exporters.export_bundle import export_bundle
+from tests.tiny import write_tiny_bert
+
+BOTH = (Variant.INT8, Variant.FP32)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> EncoderBundle:
+    folder = tmp_path_factory.mktemp("tuning")
+    export_bundle(read_sentence_model(write_tiny_bert(folder / "tiny")), folder / "bundle", BOTH)
+    return open_encoder_bundle(folder / "bundle")
+
+
+@pytest.fixture(autouse=True)
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning is on, quick, and has a cache of its own."""
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(tuning.TUNING_VARIABLE, raising=False)
+    monkeypatch.setattr(tuning, "_SECONDS", 0.0)
+    monkeypatch.setattr(tuning, "_ROUND_SECONDS", 0.001)
+
+
+def speeds(monkeypatch: pytest.MonkeyPatch, **texts_per_second: float) -> list[int]:
+    """Make measurements give these speeds; the list grows with each measuring."""
+    measured: list[int] = []
+
+    def measure(bundle: EncoderBundle, variants: object) -> list[Measurement]:
+        measured.append(1)
+        return [
+            Measurement(variant=name, batch_tokens=tokens, texts_per_second=speed / (1 + (tokens != 768)))
+            for name, speed in texts_per_second.items()
+            for tokens in (256, 768)
+        ]
+
+    monkeypatch.setattr(tuning, "measure_variants", measure)
+    return measured
+
+
+def test_every_variant_is_measured_with_several_batch_sizes(bundle: EncoderBundle) -> None:
+    measured = measure_variants(bundle, BOTH)
+    assert {(one.variant, one.batch_tokens) for one in measured} == {
+        (variant.value, tokens) for variant in BOTH for tokens in (256, 512, 1024)
+    }
+    assert all(one.texts_per_second > 0 for one in measured)
+    assert measured == sorted(measured, key=lambda one: -one.texts_per_second)
+
+
+@pytest.mark.parametrize(("int8", "fp32", "fastest"), [(200, 100, "int8"), (100, 200, "fp32"), (100, 103, "int8")])
+def test_fastest_is_chosen_and_preference_decides_near_ties(
+    bundle: EncoderBundle, int8: float, fp32: float, fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds(monkeypatch, int8=int8, fp32=fp32)
+    found = fastest_variant(bundle, BOTH, lambda message: None)
+    assert found is not None
+    assert (found.variant, found.batch_tokens) == (fastest, 768)
+
+
+def test_result_is_kept_until_the_machine_changes(bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, messages = speeds(monkeypatch, int8=1, fp32=2), []
+    for _ in range(3):
+        fastest_variant(bundle, BOTH, messages.append)
+    assert len(measured) == len(messages) == 1
+    kept = json.loads(tuning_path(bundle.manifest.fingerprint).read_text())
+    assert kept["machine"] == tuning.describe_machine()
+    monkeypatch.setattr(tuning, "processor_name", lambda: "another processor")
+    assert read_tuning(bundle.manifest.fingerprint).measured == ()
+    fastest_variant(bundle, BOTH, messages.append)
+    assert len(measured) == 2
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"machine": 3}', "null"])
+def test_broken_file_is_measured_again(bundle: EncoderBundle, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = speeds(monkeypatch, int8=1, fp32=2)
+    path = tuning_path(bundle.manifest.fingerprint)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert fastest_variant(bundle, BOTH, lambda message: None) is not None
+    assert len(measured) == 1
+
+
+def test_processes_that_tune_at_once_measure_once(bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, found = speeds(monkeypatch, int8=1, fp32=2), []
+    slow, measure = threading.Event(), tuning.measure_variants
+
+    def slowly(bundle: EncoderBundle, variants: object) -> list[Measurement]:
+        slow.wait(10)
+        return measure(bundle, variants)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tuning, "measure_variants", slowly)
+    threads = [
+        threading.Thread(target=lambda: found.append(fastest_variant(bundle, BOTH, lambda message: None)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    slow.set()
+    for thread in threads:
+        thread.join()
+    assert len(measured) == 1
+    assert len({one.variant for one in found if one is not None}) == 1
+
+
+def test_cache_that_cannot_be_written_is_one_line(bundle: EncoderBundle, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in its place")
+    messages: list[str] = []
+    assert fastest_variant(bundle, BOTH, messages.append) is None
+    assert len(messages) == 1
+    assert "int8 runs" in messages[0]
+
+
+def test_another_process_that_measures_for_long_is_not_waited_for(
+    bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from es_sbert.filesystem import file_lock
+
+    monkeypatch.setattr(tuning, "_LOCK_SECONDS", 0.01)
+    path, messages = tuning_path(bundle.manifest.fingerprint).with_suffix(".lock"), []
+    path.parent.mkdir(parents=True)
+    with file_lock(path, lambda: None):
+        assert fastest_variant(bundle, BOTH, messages.append) is None
+    assert len(messages) == 1
+    assert "Another process" in messages[0]
+
+
+def test_encoder_runs_the_fastest_with_its_batches(bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds(monkeypatch, int8=1, fp32=2)
+    monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
+    with Encoder(bundle.folder, device="cpu") as encoder:
+        assert (encoder.info.variant, encoder.batch_tokens) == ("fp32", 768)
+    with Encoder(bundle.folder, device="cpu", precision="int8") as encoder:
+        assert (encoder.info.variant, encoder.batch_tokens) == ("int8", 512)
+    with Encoder(bundle.folder, device="cpu", budget=64) as encoder:
+        assert encoder.batch_tokens == 64
+
+
+def test_tuning_can_be_switched_off(bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = speeds(monkeypatch, int8=1, fp32=2)
+    monkeypatch.setenv(tuning.TUNING_VARIABLE, "off")
+    assert fastest_variant(bundle, BOTH, lambda message: None) is None
+    assert not measured
+
+
+def test_nothing_is_known_unless_all_variants_were_measured() -> None:
+    one = Measurement(variant="int8", batch_tokens=512, texts_per_second=10)
+    known = Tuning(machine={}, measured=(one,))
+    assert known.fastest([Variant.INT8]) == one
+    assert known.fastest(BOTH) is None
+    assert known.fastest([]) is None
+
+
+def test_model_tune_prints_figures_and_marks_what_runs(bundle: EncoderBundle) -> None:
+    done = CliRunner().invoke(cli, ["model", "tune", str(bundle.folder)])
+    assert done.exit_code == 0, done.output
+    assert "tokens a batch" in done.stdout
+    assert done.stdout.count(" runs") == 1
+    done = CliRunner().invoke(cli, ["model", "tune", str(bundle.folder), "--json"])
+    figures = json.loads(done.stdout)
+    assert {"machine", "measured"} <= figures.keys()
+    assert {one["variant"] for one in figures["measured"]} >= {"int8", "fp32"}

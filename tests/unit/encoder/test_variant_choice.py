@@ -1,0 +1,105 @@
+"""Which variants are tried on which processor and device."""
+
+import pytest
+
+from es_sbert.encoder import openvino_session, variant_choice
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.variant_choice import contenders, default_exports, variant_order
+from es_sbert.errors import DeviceError, UsageError
+
+CPU, CUDA = Device("cpu"), Device("cuda")
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A processor with some of `bf16` and `int8` products, and `openvino` if that is installed."""
+    features = request.param.split()
+    for module in (variant_choice, openvino_session):
+        monkeypatch.setattr(module, "has_bf16_products", lambda: "bf16" in features)
+        monkeypatch.setattr(module, "has_openvino", lambda: "openvino" in features)
+    openvino_session._load_core.cache_clear()
+    if "openvino" in features:
+        monkeypatch.setattr(openvino_session, "_load_core", lambda: (None, "2026.4.1"))
+    monkeypatch.setattr(variant_choice, "has_int8_products", lambda: "int8" in features)
+
+
+@pytest.mark.parametrize(
+    ("processor", "order"),
+    [
+        ("bf16 int8 openvino", ["openvino-bf16", "int8", "openvino-fp32", "fp32"]),
+        ("bf16 int8", ["int8", "fp32"]),
+        ("int8 openvino", ["int8", "openvino-fp32", "fp32"]),
+        ("openvino", ["openvino-fp32", "fp32", "int8"]),
+        ("", ["fp32", "int8"]),
+    ],
+    indirect=["processor"],
+)
+def test_automatic_order_by_processor(processor: None, order: list[str]) -> None:
+    assert list(variant_order(CPU)) == order
+    assert list(contenders(CPU)) == order[: len(contenders(CPU))]
+    assert list(variant_order(CUDA)) == ["fp16", "fp32"]
+    assert list(contenders(CUDA)) == ["fp16"]
+
+
+@pytest.mark.parametrize("processor", ["bf16 int8 openvino"], indirect=True)
+@pytest.mark.parametrize(
+    ("runtime", "precision", "order"),
+    [
+        ("onnxruntime", "auto", ["int8", "fp32"]),
+        ("openvino", "auto", ["openvino-bf16", "openvino-fp32"]),
+        ("openvino", "fp32", ["openvino-fp32"]),
+        ("auto", "bf16", ["openvino-bf16"]),
+        ("auto", "fp32", ["fp32", "openvino-fp32"]),
+        ("auto", "int8", ["int8"]),
+    ],
+)
+def test_requested_runtime_or_precision(processor: None, runtime: str, precision: str, order: list[str]) -> None:
+    assert list(variant_order(CPU, runtime, precision)) == order
+
+
+@pytest.mark.parametrize("processor", ["bf16 int8 openvino"], indirect=True)
+@pytest.mark.parametrize(
+    ("device", "runtime", "precision", "message"),
+    [
+        (CPU, "auto", "fp16", "--precision fp16 does not run on cpu"),
+        (CUDA, "auto", "int8", "--precision int8 does not run on cuda"),
+        (CUDA, "openvino", "auto", "--runtime openvino does not run on cuda"),
+        (CPU, "onnxruntime", "bf16", "--runtime onnxruntime --precision bf16 does not run on cpu"),
+        (CPU, "auto", "bf8", "--precision 'bf8' is not one of auto, fp32"),
+        (CPU, "tensorrt", "auto", "--runtime 'tensorrt' is not one of auto, onnxruntime"),
+    ],
+)
+def test_variant_that_does_not_exist_is_rejected(
+    processor: None, device: Device, runtime: str, precision: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        variant_order(device, runtime, precision)
+
+
+@pytest.mark.parametrize(
+    ("processor", "runtime", "precision", "message"),
+    [
+        ("bf16 int8", "openvino", "auto", "OpenVINO is not installed"),
+        ("int8 openvino", "auto", "bf16", "no bf16 products"),
+        ("int8 openvino", "openvino", "bf16", "no bf16 products"),
+    ],
+    indirect=["processor"],
+)
+def test_requested_variant_that_cannot_run_here_is_a_device_error(
+    processor: None, runtime: str, precision: str, message: str
+) -> None:
+    with pytest.raises(DeviceError, match=message):
+        variant_order(CPU, runtime, precision)
+
+
+@pytest.mark.parametrize(
+    ("processor", "variants"),
+    [
+        ("bf16 int8 openvino", ["fp32", "int8", "openvino-fp32", "openvino-bf16"]),
+        ("int8 openvino", ["fp32", "int8", "openvino-fp32"]),
+        ("int8", ["fp32", "int8"]),
+    ],
+    indirect=["processor"],
+)
+def test_default_exports_are_those_this_machine_can_check(processor: None, variants: list[str]) -> None:
+    assert list(default_exports()) == variants
