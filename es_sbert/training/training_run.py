@@ -15,6 +15,7 @@ from typing import Any
 import accelerate
 from transformers.utils import logging as transformers_logging
 
+from es_sbert import __version__
 from es_sbert.bundle.bundle import is_encoder_bundle, is_reranker_bundle, open_encoder_bundle, open_reranker_bundle
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.model_lookup import resolve_model
@@ -231,7 +232,7 @@ def _measure_test_set(
 
 def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalScores | None) -> dict[str, Any]:
     """Content of `training.json`: recipe, hashes of the data, stage results, versions."""
-    packages = ("es-sbert", "torch", "transformers", "accelerate")
+    packages = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     results = [run.folder.result(stage.name) for stage in run.recipe.stages]
     return {
         "recipe": run.recipe.model_dump(mode="json", exclude_defaults=True),
@@ -239,7 +240,7 @@ def _training_record(run: RunSettings, data_hashes: dict[str, str], test: FinalS
         "data": data_hashes,
         "stages": [json.loads(result.read_text(encoding="utf-8")) for result in results],
         "test": None if test is None else asdict(test),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "versions": {"python": platform.python_version(), "es-sbert": __version__, **packages},
     }
 
 

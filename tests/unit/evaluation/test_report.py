@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import es_sbert
 from es_sbert.errors import BundleInvalid, OutputError
 from es_sbert.evaluation.evaluation_report import (
     EvaluationReport,
@@ -108,6 +109,11 @@ def test_versions_of_installed_packages() -> None:
     found = versions()
     assert {"python", "es-sbert", "numpy", "scipy"} <= set(found)
     assert all(found.values())
+
+
+@pytest.mark.usefixtures("without_metadata")
+def test_versions_in_a_checkout_include_its_own() -> None:
+    assert versions()["es-sbert"] == es_sbert.__version__
 
 
 def test_model_card_has_metadata_and_training(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 from torch import Tensor
 
+import es_sbert
 from es_sbert.bundle.bundle import open_encoder_bundle
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.bundle.variants import Variant
@@ -74,6 +75,13 @@ def test_training_writes_a_bundle_with_better_dev_scores(folder: Path, model: Pa
     assert trained.test.start == pytest.approx(rho(model, few), abs=1e-3)
     assert trained.test.trained == pytest.approx(rho(output, few), abs=1e-3)
     assert notes["test"]["trained"] == trained.test.trained
+
+
+@pytest.mark.usefixtures("no_pictures", "without_metadata")
+def test_training_runs_in_a_checkout(folder: Path, model: Path) -> None:
+    output = folder / "out"
+    train_here(write_recipe(folder, recipe(model, epochs=1)), output)
+    assert read_json(output / "training.json")["versions"]["es-sbert"] == es_sbert.__version__
 
 
 @pytest.mark.usefixtures("no_pictures")
