@@ -36,8 +36,8 @@ def attention(context: Context) -> JSON:
                 continue
             try:
                 context.check_time(10)
-            except OutOfTime:
-                cases[name] = {"error": "out of time"}
+            except OutOfTime as error:
+                cases[name] = {"error": str(error)}
                 continue
             say(f"attention: {name}")
             cases[name] = _measure(graph, hidden, length, min(TRUE_TOKENS, context.texts or TRUE_TOKENS), context.runs)

@@ -18,7 +18,7 @@ DEFAULT_LIMIT = 540.0  # seconds of a step: it ends within ten minutes
 
 
 class OutOfTime(Exception):
-    """A step's time is up; what it has measured is kept."""
+    """A step's time is up; what it has measured is kept. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,14 @@ class Context:
         """Seconds until the step has to end."""
         return self.limit - (time.monotonic() - self.started)
 
-    def check_time(self, needed: float = 0.0) -> None:
-        """Raise `OutOfTime` where fewer seconds are left than the next part needs."""
-        if self.time_left() < needed:
-            raise OutOfTime
+    def check_time(self, needed: float) -> None:
+        """Raise `OutOfTime` if fewer seconds are left than the next case needs."""
+        left = max(0.0, self.time_left())
+        if left < needed:
+            raise OutOfTime(
+                f"out of time: {int(left)} of the {self.limit:g} s of --limit are left, and a case needs {needed:g}; "
+                "raise --limit, or run fewer cases with --case"
+            )
 
     def at_most(self, texts: int) -> int:
         """How many texts to measure on."""

@@ -29,8 +29,8 @@ def parity(context: Context) -> JSON:
             continue
         try:
             context.check_time(20)
-        except OutOfTime:
-            cases[name] = {"error": "out of time"}
+        except OutOfTime as error:
+            cases[name] = {"error": str(error)}
             continue
         say(f"parity: {name}")
         try:

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.gpu_check.arithmetic import Shape
 from benchmarks.gpu_check.card import load_libraries, loaded_libraries
 from benchmarks.gpu_check.context import Context, say
 from benchmarks.gpu_check.random_models import write_model
-from benchmarks.gpu_check.results import JSON, goal
+from benchmarks.gpu_check.results import JSON, NOT_RUN, goal
 
 _CHECKOUT = Path(__file__).parents[2]
 _SMALL = Shape(hidden=64, heads=2, layers=1, intermediate=128)
 _LIBRARY = re.compile(r"(lib\w+\.so\.\d+)")
 _SHOWN = 2_000  # characters of stderr
 
+# Prints the libraries that load: by the system's loader, and then also as es-sbert finds them in NVIDIA's packages.
+_PROBE = """
+import ctypes, json, sys
+
+def loaded():
+    found = []
+    for name in sys.argv[1:]:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        found.append(name)
+    return found
+
+system = loaded()
+from es_sbert.encoder.cuda_session import load_libraries
+load_libraries()
+print(json.dumps([system, [name for name in loaded() if name not in system]]))
+"""
+
 
 def refusals(context: Context) -> JSON:
-    """`encode --device cuda` in processes that lack libraries: an error, an exit code, and nothing on stdout."""
+    """`encode --device cuda` in processes that lack libraries: an error, an exit code, and nothing on stdout.
+
+    A case is not run if a library that it hides is found all the same: es-sbert would rightly use it.
+    """
     load_libraries()
     needless = context.bundle(write_model(context.scratch / "small", _SMALL, vocabulary=1_000)).folder
     folder = write_model(context.scratch / "small-max", _SMALL, vocabulary=1_000, pooling="max")
@@ -72,6 +96,25 @@ class _Environment:
 
     def run(self, keep: Callable[[str], bool], arguments: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
         """Run es-sbert with the libraries that are kept."""
+        return self._python_with(keep, ["-m", "es_sbert", *arguments], stdin)
+
+    def not_hidden(self, keep: Callable[[str], bool]) -> str | None:
+        """Which libraries are found although they are not kept, and how; None if there are none.
+
+        Raises:
+            RuntimeError: the process that looks for them failed.
+        """
+        hidden = [library for library in self._libraries if not keep(library)]
+        if not hidden:
+            return None
+        done = self._python_with(keep, ["-c", _PROBE, *hidden], "")
+        if done.returncode != 0:
+            raise RuntimeError(f"libraries cannot be looked for: {done.stderr[-_SHOWN:]}")
+        return describe_found(*json.loads(done.stdout))
+
+    def _python_with(
+        self, keep: Callable[[str], bool], arguments: list[str], stdin: str
+    ) -> subprocess.CompletedProcess[str]:
         left = Path(tempfile.mkdtemp(dir=self._folder))
         for library, path in self._libraries.items():
             if keep(library):
@@ -79,15 +122,31 @@ class _Environment:
         environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
         paths = [str(_CHECKOUT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
         environment |= {"LD_LIBRARY_PATH": str(left), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
-        command = [str(self._python), "-m", "es_sbert", *arguments]
+        command = [str(self._python), *arguments]
         return subprocess.run(
             command, input=stdin, env=environment, capture_output=True, text=True, timeout=240, check=False
         )
 
 
+def describe_found(by_loader: Sequence[str], in_packages: Sequence[str]) -> str | None:
+    """Why a case is not run: libraries that are found although it hides them; None if there are none.
+
+    Args:
+        by_loader: Names that the system's loader finds.
+        in_packages: Names that are found in NVIDIA's pip packages only.
+    """
+    places = ((by_loader, "by the system's loader"), (in_packages, "in a pip package of NVIDIA"))
+    parts = [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} found {place}" for names, place in places if names
+    ]
+    return "; ".join(parts) or None
+
+
 def _case(hidden: _Environment, keep: Callable[[str], bool], bundle: Path, *, refused: bool) -> JSON:
     arguments = ["encode", "--model", str(bundle), "--device", "cuda"]
     say(f"refusals: {'refused' if refused else 'runs'}: {bundle.name}")
+    if reason := hidden.not_hidden(keep):
+        return {NOT_RUN: reason}
     done = hidden.run(keep, arguments, "baba bebe\n")
     was_refused = done.returncode != 0 and not done.stdout and "Traceback" not in done.stderr
     ran = done.returncode == 0 and done.stdout.count("\n") == 1

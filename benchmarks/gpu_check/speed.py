@@ -54,8 +54,8 @@ def speed(context: Context) -> JSON:
                     context.check_time(60)
                     cases[name] = _side_by_side(context, encoder, network, folder, words, tokens, (peak, measured))
                     cases[name]["memory_mib"] = grown
-                except OutOfTime:
-                    cases[name] = {"error": "out of time: run --step speed --case " + name}
+                except OutOfTime as error:
+                    cases[name] = {"error": str(error)}
                 except Exception as error:  # sentence-transformers may run out of memory, and the rest counts
                     cases[name] = {"error": f"{type(error).__name__}: {error}"}
     return {"fp16_peak_tflops": peak, "fp16_measured_tflops": measured, "cases": cases}
@@ -191,8 +191,8 @@ def sweep(context: Context) -> JSON:
                 continue
             try:
                 context.check_time(20)
-            except OutOfTime:
-                cases |= {name: {"error": "out of time"} for name in wanted}
+            except OutOfTime as error:
+                cases |= {name: {"error": str(error)} for name in wanted}
                 continue
             with _encoder(context, folder, threads=workers, budget=budget) as encoder:
                 for name, window in wanted.items():

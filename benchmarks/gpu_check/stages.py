@@ -36,8 +36,8 @@ def stages(context: Context) -> JSON:
             try:
                 context.check_time(30)
                 cases[name] = _measure(context, folder, tokens, context.at_most(count))
-            except OutOfTime:
-                cases[name] = {"error": "out of time"}
+            except OutOfTime as error:
+                cases[name] = {"error": str(error)}
     return {"cases": cases}
 
 

@@ -48,8 +48,8 @@ def training(context: Context) -> JSON:
         try:
             context.check_time(60)
             cases[name] = _train(context, folder, data, batch, precision, compiled)
-        except OutOfTime:
-            cases[name] = {"error": f"out of time: run --step training --case '{name}'"}
+        except OutOfTime as error:
+            cases[name] = {"error": str(error)}
         except (subprocess.SubprocessError, OSError, ValueError) as error:
             cases[name] = {"error": _of_process(error)}
     return {"model": model, "real_data": context.data is not None, "steps": _STEPS, "cases": cases}

@@ -31,6 +31,14 @@ def create_environment(folder: Path) -> Path:
         for item in source.iterdir() if source.is_dir() else ():
             link = target / item.name
             # The first folder on the path wins, as it does for `import`.
-            if not _LEFT_OUT.match(item.name) and not link.exists():
+            if not _LEFT_OUT.match(item.name) and not _adds_folders(item) and not link.exists():
                 link.symlink_to(item)
     return folder / "bin/python"
+
+
+def _adds_folders(item: Path) -> bool:
+    """Whether it is a `.pth` file that adds folders to `sys.path`, with the packages that are left out here."""
+    if item.suffix != ".pth":
+        return False
+    lines = item.read_text(encoding="utf-8").splitlines()
+    return any(line.strip() and not line.startswith(("#", "import ", "import\t")) for line in lines)

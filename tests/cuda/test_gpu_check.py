@@ -14,11 +14,19 @@ from tests.cuda.stand_in import Run, StandIns
 
 TINY = Shape(hidden=64, heads=2, layers=1, intermediate=128)
 
+# A library that the step takes for one of CUDA's, and that every system has.
+SYSTEM_LIBRARY = """
+from benchmarks.gpu_check import refusals
+loaded_libraries = refusals.loaded_libraries
+refusals.loaded_libraries = lambda: [*loaded_libraries(), "/nowhere/libc.so.6"]
+"""
+
 # Kernels compute nothing, so vectors are what lay in memory, and may well be no numbers.
 PROGRAM = """
 import runpy, sys, types
 from es_sbert.encoder import encoder
 encoder.math = types.SimpleNamespace(isfinite=lambda value: True)
+{setup}
 sys.argv[1:] = {arguments!r}
 runpy.run_module("benchmarks.gpu_check", run_name="__main__", alter_sys=True)
 """
@@ -35,12 +43,19 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_step(
-    stand_ins: StandIns, name: str, folder: Path, model: Path, scratch: Path, *more: str, **settings: Any
+    stand_ins: StandIns,
+    name: str,
+    folder: Path,
+    model: Path,
+    scratch: Path,
+    *more: str,
+    setup: str = "",
+    **settings: Any,
 ) -> tuple[Run, dict[str, Any]]:
     output = folder / "gpu.json"
     arguments = ["--step", name, "--output", str(output), "--scratch", str(scratch), "--model", str(model), *more]
     settings = {"timeout": 600.0, **settings}
-    done = stand_ins.run(PROGRAM.format(arguments=arguments), **settings)
+    done = stand_ins.run(PROGRAM.format(arguments=arguments, setup=setup), **settings)
     section = json.loads(output.read_text())["steps"][name] if output.exists() else {}
     assert "error" not in section, section
     return done, section
@@ -122,6 +137,28 @@ def test_refusals_step_runs_processes_without_libraries(
         assert [goal["met"] for goal in cases[name]["goals"]] == [True], cases[name]
     assert "libcublas.so.13" in cases["no libraries"]["stderr"]
     assert "needs cuDNN" in cases["no cuDNN, a model that needs it"]["stderr"]
+
+
+def test_refusals_step_does_not_judge_cases_whose_libraries_are_found_all_the_same(
+    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+) -> None:
+    done, section = run_step(cuda_stand_ins, "refusals", tmp_path, model, scratch, setup=SYSTEM_LIBRARY)
+    reason = "libc.so.6 is found by the system's loader"
+    assert section["cases"]["no libraries"] == {"not_run": reason}
+    for name in ("no cuDNN, a model that does without", "no cuDNN, a model that needs it", "all libraries"):
+        assert [goal["met"] for goal in section["cases"][name]["goals"]] == [True], section["cases"][name]
+    assert f"refusals: not run: no libraries: {reason}" in done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_case_without_enough_time_names_the_limit(
+    cuda_stand_ins: StandIns, tmp_path: Path, model: Path, scratch: Path
+) -> None:
+    more = ("--case", "/15", "--limit", "60")
+    done, section = run_step(cuda_stand_ins, "speed", tmp_path, model, scratch, *more)
+    assert "of the 60 s of --limit are left, and a case needs 60" in section["cases"]["tiny/15"]["error"]
+    assert "raise --limit" in done.stderr
+    assert done.returncode == 1
 
 
 def test_steps_run_in_separate_processes_and_share_one_file(

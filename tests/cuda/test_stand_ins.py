@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cuda.build import LIBRARIES, find_tools
 from tests.cuda.events import Kernel, Load, parse_log
+from tests.cuda.isolation import create_environment
 from tests.cuda.stand_in import GraphRun, StandIns
 
 ROWS, INNER, COLUMNS = 5, 4, 3
@@ -41,6 +43,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two_runs(cuda_stand_ins: StandIns, model: Path) -> GraphRun:
     return cuda_stand_ins.run_graph(model, FEEDS, runs=2, provider_options={"use_tf32": "0"})
+
+
+def test_environment_gets_no_folders_from_pth_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may hold the very packages that the environment is made without."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "nvidia").mkdir()
+    (packages / "folders.pth").write_text("# others\n/usr/share/packages\n")
+    (packages / "hook.pth").write_text("import sys\n")
+    (packages / "kept.py").touch()
+    monkeypatch.setattr(sys, "path", [str(packages)])
+    python = create_environment(tmp_path / "environment")
+    (made,) = python.parents[1].glob("lib/python*/site-packages")
+    assert sorted(item.name for item in made.iterdir()) == ["hook.pth", "kept.py"]
 
 
 def test_provider_opens_and_takes_every_node(two_runs: GraphRun) -> None:

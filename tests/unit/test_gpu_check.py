@@ -14,7 +14,9 @@ from tokenizers import Tokenizer
 from benchmarks.gpu_check import requirements, results
 from benchmarks.gpu_check.arithmetic import Shape, attention_flops, flops, peak_tflops
 from benchmarks.gpu_check.attention import HIDDEN, LENGTHS, crossover
+from benchmarks.gpu_check.context import Context, OutOfTime
 from benchmarks.gpu_check.random_models import make_texts, whole_words, write_cross_encoder, write_model
+from benchmarks.gpu_check.refusals import describe_found
 from benchmarks.gpu_check.steps import STEPS
 from benchmarks.gpu_check.training import training_case
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
@@ -91,6 +93,42 @@ def test_summary_lists_goals_and_errors() -> None:
         "speed: MISSED: sentences a second: 100 (wanted >= 150)",
         "pairs: met: seconds: 0.25 (wanted <= 0.5)",
     ]
+
+
+def test_summary_names_what_was_not_run_without_a_verdict() -> None:
+    cases = {"no libraries": {results.NOT_RUN: "libcublas.so.13 is found by the system's loader"}}
+    document = {"steps": {"refusals": {"cases": cases}, "reranker": {results.NOT_RUN: "no time was left"}}}
+    assert results.summary(document, ["refusals", "reranker"]) == [
+        "refusals: not run: no libraries: libcublas.so.13 is found by the system's loader",
+        "reranker: not run: no time was left",
+    ]
+    section = document["steps"]["refusals"]
+    assert (results.errors_of(section), list(results.goals_of(section))) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("by_loader", "in_packages", "reason"),
+    [
+        ([], [], None),
+        (["liba.so.1"], [], "liba.so.1 is found by the system's loader"),
+        (
+            ["liba.so.1", "libb.so.2"],
+            ["libc.so.3"],
+            "liba.so.1, libb.so.2 are found by the system's loader; libc.so.3 is found in a pip package of NVIDIA",
+        ),
+    ],
+)
+def test_reason_names_libraries_that_cannot_be_hidden(
+    by_loader: list[str], in_packages: list[str], reason: str | None
+) -> None:
+    assert describe_found(by_loader, in_packages) == reason
+
+
+def test_time_that_is_too_short_for_a_case_names_the_limit(tmp_path: Path) -> None:
+    context = Context((), None, tmp_path, limit=60.0)
+    context.check_time(30)
+    with pytest.raises(OutOfTime, match=r"of the 60 s of --limit are left, and a case needs 60; raise --limit"):
+        context.check_time(60)
 
 
 def test_flops_equal_the_sum_of_matrix_products() -> None:
