@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,16 @@ import pytest
 from benchmarks import cluster_faults, migration
 from benchmarks.common import replaced
 from benchmarks.compat import kept as compat
+from benchmarks.gpu_check import results as gpu_check
+from benchmarks.gpu_check.steps import STEPS
 from benchmarks.reliability import kept as reliability
 from benchmarks.reliability.kept import FaultRun
 from benchmarks.tables import document
 from benchmarks.tables.__main__ import TABLES, section
 from benchmarks.tables.lab import Lab
 from benchmarks.tables.profiles import PROFILES
+
+_GPU = Path(__file__).parents[3] / "benchmarks/results/gpu"
 
 # Page, markers and benchmark → the section as the benchmark writes it.
 _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
@@ -41,6 +46,15 @@ def test_results_page_matches_kept_tables(name: str, tmp_path: Path) -> None:
     page = document.RESULTS.read_text(encoding="utf-8")
     lab = Lab(tmp_path / "data", tmp_path / "work", PROFILES["cpu"], run=False)
     assert document.replaced(page, f"cpu {name}", section(name, TABLES[name], lab)) == page
+
+
+@pytest.mark.parametrize("path", sorted(_GPU.glob("*.json")), ids=lambda path: path.stem)
+def test_gpu_results_say_where_each_step_ran(path: Path) -> None:
+    """And name no folder of that machine: of a library, its file name is enough."""
+    steps = gpu_check.read(path)["steps"]
+    assert set(steps) <= {step.name for step in STEPS}
+    assert all("ran_on" in step or gpu_check.NOT_RUN in step for step in steps.values())
+    assert not re.search(r'"(?:[^"]* )?/\w', path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("loss", [{"differences": 1}, {"not_found": 1}])
