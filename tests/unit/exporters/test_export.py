@@ -167,8 +167,8 @@ def test_bundle_of_another_model_is_not_overwritten(bundle: tuple[Path, EncoderM
     assert contents(bundle[0]) == before
 
 
-def test_empty_precisions_are_rejected(model: SentenceModel, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no precision"):
+def test_empty_list_of_variants_is_rejected(model: SentenceModel, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no variant"):
         export_bundle(model, tmp_path / "bundle", [])
 
 
@@ -283,7 +283,7 @@ def test_export_works_without_torch_and_does_not_import_it(model: SentenceModel,
         "for name in ('torch', 'transformers', 'sentence_transformers'): sys.modules[name] = None\n"
         "from pathlib import Path\n"
         "from es_sbert.bundle.sentence_model import read_sentence_model\n"
-        "from es_sbert.bundle.sentence_model import Precision\n"
+        "from es_sbert.bundle.variants import Variant\n"
         "from es_sbert.exporters.export_bundle import export_bundle\n"
         "model = read_sentence_model(Path(sys.argv[1]))\n"
         "manifest = export_bundle(model, Path(sys.argv[2]), [Variant.FP32], reference='auto')\n"

@@ -161,8 +161,8 @@ def test_manifests_from_before_fp16_are_read(exported: tuple[Path, RerankerManif
     assert not open_reranker_bundle(old).manifest.variants["fp32"].parity.emulated
 
 
-def test_empty_precisions_are_rejected(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no precision"):
+def test_empty_list_of_variants_is_rejected(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no variant"):
         export_reranker(read_cross_encoder(folder), tmp_path / "out", [])
     assert list(tmp_path.iterdir()) == []
 
