@@ -12,6 +12,8 @@ import pytest
 from benchmarks import cluster_faults, migration
 from benchmarks.common import replaced
 from benchmarks.compat import kept as compat
+from benchmarks.encode_peers import results as encode
+from benchmarks.encode_peers.plot import bar_plot
 from benchmarks.gpu_check import results as gpu_check
 from benchmarks.gpu_check.steps import STEPS
 from benchmarks.reliability import kept as reliability
@@ -28,6 +30,7 @@ _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (migration.PAGE, migration.NAME, migration.MAKER): migration.section,
     (cluster_faults.PAGE, cluster_faults.NAME, cluster_faults.MAKER): cluster_faults.section,
     (reliability.PAGE, reliability.NAME, reliability.MAKER): reliability.section,
+    (encode.PAGE, encode.NAME, encode.MAKER): lambda: encode.section(encode.kept()),
     (compat.PAGE, compat.NAME, compat.MAKER): lambda: compat.section(compat.kept()),
 }
 
@@ -38,6 +41,12 @@ def test_pages_match_kept_results(place: tuple[Path, str, str]) -> None:
     path, name, maker = place
     page = path.read_text(encoding="utf-8")
     assert replaced(page, name, _SECTIONS[place](), maker=maker) == page
+
+
+def test_plots_match_kept_results() -> None:
+    """After an edit by hand: python -m benchmarks.encode_peers --kept --write."""
+    for run in (run for runs in encode.kept().values() for run in runs):
+        assert (encode.IMAGES / encode.image_name(run)).read_text(encoding="utf-8") == bar_plot(run)
 
 
 @pytest.mark.parametrize("name", list(TABLES))

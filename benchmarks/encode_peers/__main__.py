@@ -1,0 +1,190 @@
+"""Compare es-sbert with every library that a user could choose instead.
+
+    python -m benchmarks.encode_peers --data DATA [--model FOLDER] [--rounds 5] [--write]
+    python -m benchmarks.encode_peers --kept --write
+
+DATA holds `sts/stsb-en-test.tsv.gz`, `ingest/short-docs.jsonl.gz` and, if it is there, `retrieval/`. Each peer runs in
+an environment of its own, which is installed on first use (about 8 GB together, most of it PyTorch), and as a process
+of its own. In each round every contender starts, embeds a warm-up, is timed on each set of texts and ends; nothing
+else of the benchmark runs at that time. All get the same texts in the same order and as many threads as there are
+physical cores. The texts of a set are distinct, and each round has another order and another punctuation mark at the
+end of every text, so that no cache and no repeated text is measured. ρ is measured once, on the unchanged sentences.
+
+--write keeps the run in `benchmarks/results/encode/KIND.json`, where it replaces that of the same model on the same
+kind of processor, and writes docs/images/encode-KIND.svg and the section of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from benchmarks.common import machine, replaced
+from benchmarks.encode_peers import results
+from benchmarks.encode_peers.contenders import Contender, own_contenders, peer_contenders
+from benchmarks.encode_peers.environments import Environments
+from benchmarks.encode_peers.measure import Comparison
+from benchmarks.encode_peers.plot import bar_plot
+from benchmarks.encode_peers.processor import onnx_instructions, this_processor
+from benchmarks.encode_peers.results import Run
+from benchmarks.encode_peers.texts import calibration_texts, short_documents, sts_rows, text_sets
+from es_sbert.bundle.bundle import cache_folder
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.config import DEFAULT_MODEL
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--model", default=DEFAULT_MODEL, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--texts", "own_texts", type=_FILE, help="Also embed the lines of this file.")
+@click.option("--budgets", default="", help="Also try these numbers of tokens in a batch, such as 256,512,1024.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many texts of each set, for a trial.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only contenders with this in their name, for a trial.")
+@click.option(
+    "--environments",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the peers' environments. Default: benchmark-peers in ES_SBERT_CACHE.",
+)
+@click.option("--json", "json_file", type=_FILE, help="Write the run here.")
+@click.option("--svg", "svg_file", type=_FILE, help="Write the plot here.")
+@click.option("--write", is_flag=True, help="Keep the run, and write plot and table into docs/.")
+@click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
+@click.option("--check", is_flag=True, help="End with 1 if a goal is missed or was not measured.")
+def main(
+    data: Path | None,
+    model: str,
+    rounds: int,
+    own_texts: Path | None,
+    budgets: str,
+    limit: int | None,
+    only: tuple[str, ...],
+    environments: Path | None,
+    json_file: Path | None,
+    svg_file: Path | None,
+    write: bool,
+    kept: bool,
+    check: bool,
+) -> None:
+    """Run all contenders in turn and print the table."""
+    if kept:
+        if write:
+            _write_page()
+        click.echo(results.section(results.kept()))
+        return
+    if data is None:
+        raise click.UsageError("--data is needed.")
+    if write and (limit or only or own_texts or budgets):
+        raise click.UsageError("--write is for whole runs, without --limit, --only, --texts and --budgets.")
+    folder = (environments or cache_folder() / "benchmark-peers").absolute()
+    tokens = [int(budget) for budget in budgets.split(",") if budget]
+    run = _run(data, model, rounds, own_texts, tokens, limit, only, folder)
+    if json_file:
+        json_file.write_text(json.dumps(results.as_json(run), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if svg_file:
+        svg_file.write_text(bar_plot(run), encoding="utf-8")
+    if write:
+        results.keep(run)
+        _write_page()
+    click.echo(results.run_text(run))
+    if check and not all(goal.met for goal in results.goals(run)):
+        sys.exit(1)
+
+
+def _run(
+    data: Path,
+    model: str,
+    rounds: int,
+    own_texts: Path | None,
+    budgets: Sequence[int],
+    limit: int | None,
+    only: Sequence[str],
+    folder: Path,
+) -> Run:
+    def report(line: str) -> None:
+        click.echo(line, err=True)
+
+    processor = this_processor()
+    load = os.getloadavg()[0]
+    source = resolve_model(model)
+    name = source.resolve().name if Path(model).expanduser().is_dir() else model  # no path of this machine
+    described = read_sentence_model(source, name)
+    tokenizer = SentenceTokenizer(described)
+    report("Reading texts …")
+    short = short_documents(data)
+    sets = text_sets(data, short, lambda texts: tokenizer(texts).tokens.tolist(), limit=limit, own=own_texts)
+    calibration = _write_calibration(folder, calibration_texts(short))
+    contenders: list[Contender] = [
+        contender
+        for contender in [*own_contenders(budgets=budgets), *peer_contenders(onnx_instructions(processor), calibration)]
+        if not only or any(part in contender.label for part in only)
+    ]
+    prepared = folder / "models" / f"{name}-{described.fingerprint[:8]}"
+    prepared.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as work:
+        comparison = Comparison(
+            model=model,
+            folder=source,
+            prepared=prepared,
+            environments=Environments(folder, report),
+            threads=processor.cores,
+            sets=sets,
+            sts=sts_rows(data),
+            work=Path(work),
+            report=report,
+        )
+        found = comparison.run(contenders, rounds)
+    return Run(
+        model=name,
+        date=datetime.now(UTC).date().isoformat(),
+        commit=machine()["commit"],
+        rounds=rounds,
+        threads=processor.cores,
+        processor={
+            "kind": processor.kind,
+            "name": processor.name,
+            "features": list(processor.features),
+            "cores": processor.cores,
+        },
+        python=platform.python_version(),
+        load=load,
+        sets={texts.name: {"texts": len(texts.texts), "tokens": texts.tokens} for texts in sets},
+        contenders=found,
+    )
+
+
+def _write_calibration(folder: Path, texts: Sequence[str]) -> str:
+    """A folder that `datasets` reads, with a name that changes with the texts."""
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    place = folder / f"calibration-{hashlib.sha256(lines.encode()).hexdigest()[:8]}"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "train.jsonl").write_text(lines, encoding="utf-8")
+    return str(place)
+
+
+def _write_page() -> None:
+    """Plots and the section of docs/results.md, of all runs that are kept."""
+    runs_by_kind = results.kept()
+    for runs in runs_by_kind.values():
+        for run in runs:
+            (results.IMAGES / results.image_name(run)).write_text(bar_plot(run), encoding="utf-8")
+    page = results.PAGE.read_text(encoding="utf-8")
+    text = replaced(page, results.NAME, results.section(runs_by_kind), maker=results.MAKER)
+    results.PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
