@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import io
 import logging
@@ -27,6 +28,15 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the program
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def collect_garbage_less_often() -> None:
+    """Look for reference cycles after every 50,000 new objects instead of 700.
+
+    Python would do it hundreds of times during the imports, and after every few dozen documents of a load, which takes
+    a tenth of the load's own time. Objects without cycles are freed at once in any case.
+    """
+    gc.set_threshold(50_000, *gc.get_threshold()[1:])
 
 
 def discard_stdout() -> None:
@@ -115,6 +125,7 @@ def cli(ctx: click.Context, profile: str | None) -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line; expected errors end as two lines on stderr and exit code 2."""
+    collect_garbage_less_often()
     prepare_streams()
     configure_logging()
     try:
