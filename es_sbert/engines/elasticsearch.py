@@ -7,9 +7,10 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from elastic_transport import ConnectionError as TransportConnectionError
-from elastic_transport import ConnectionTimeout
+from elastic_transport import ConnectionTimeout, JsonSerializer
 from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, SerializationError, UnsupportedProductError
 
 from es_sbert.engines.address import Address
@@ -22,11 +23,18 @@ from es_sbert.engines.node_watch import (
     WatchedTransportNode,
     send_with_failover,
 )
-from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
+from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, point_in_time_params, quote_index_name
 from es_sbert.errors import EngineUnreachable
 from es_sbert.messages import log_event
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
+
+
+class _ElasticsearchJson(JsonSerializer):
+    mimetype: ClassVar[str] = "application/vnd.elasticsearch+json"
+
+    def json_loads(self, data: bytes) -> Any:
+        return parse_json(data)
 
 
 class ElasticsearchEngine(Engine):
@@ -45,12 +53,16 @@ class ElasticsearchEngine(Engine):
     def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> ElasticsearchEngine:
         """Open a client for one node or several."""
         timeout = addresses[0].timeout
+        serializers = {_ElasticsearchJson.mimetype: _ElasticsearchJson()}
         if len(addresses) == 1:
-            client = Elasticsearch([addresses[0].node_config()], max_retries=0, retry_on_timeout=False)
+            client = Elasticsearch(
+                [addresses[0].node_config()], serializers=serializers, max_retries=0, retry_on_timeout=False
+            )
             return cls(info, client, timeout)
         watch = NodeWatch()
         client = Elasticsearch(
             [replace(each.node_config(), _extras={"_es_sbert_watch": watch}) for each in addresses],
+            serializers=serializers,
             node_class=WatchedTransportNode,
             dead_node_backoff_factor=FIRST_BACKOFF_SECONDS,
             max_dead_node_backoff=MAX_BACKOFF_SECONDS,

@@ -166,7 +166,8 @@ class ShardState:
     node: str = ""
 
 
-@dataclass(frozen=True)
+# Not frozen: one is made per document, and a frozen dataclass takes three times as long to make.
+@dataclass(slots=True)
 class BulkItemResult:
     """What became of one action of a bulk request.
 
@@ -345,10 +346,13 @@ class Engine(ABC):
         answer = self._request("POST", f"/{quote_index_name(name)}/_count", body={"query": query or {"match_all": {}}})
         return int(answer["count"])
 
-    def bulk(self, name: str, body: bytes, *, timeout: float | None = None) -> list[BulkItemResult]:
+    def bulk(
+        self, name: str, body: bytes, *, actions: int | None = None, timeout: float | None = None
+    ) -> list[BulkItemResult]:
         """Send newline-delimited actions, already encoded; results are in the order of the actions.
 
         Args:
+            actions: Number of actions in the body; None counts them.
             timeout: Seconds that the engine itself waits for a shard that is not active, at most what the client waits
                 for the answer; None for the engine's own minute.
 
@@ -364,7 +368,7 @@ class Engine(ABC):
             # Whether the server took the actions is unknown; ids make sending them again harmless.
             raise RequestFailed(error.message, error.remedy, 0) from error
         items = answer.get("items", [])
-        sent = _count_actions(body)
+        sent = _count_actions(body) if actions is None else actions
         if len(items) != sent:
             raise self._item_count_error(f"POST /{quote_index_name(name)}/_bulk", len(items), sent)
         return [_parse_bulk_item(item) for item in items]
@@ -847,16 +851,9 @@ def _count_actions(body: bytes) -> int:
 
 def _parse_bulk_item(item: Json) -> BulkItemResult:
     [result] = item.values()
-    reason = ""
+    read, reason = result.get, ""
     if "error" in result:
         kind, text = root_cause({"error": result["error"]})
         reason = f"{kind}: {text}" if kind else text
-    version = None if "_seq_no" not in result else (result["_seq_no"], result["_primary_term"])
-    return BulkItemResult(
-        status=result["status"],
-        id=result.get("_id") or "",
-        reason=reason,
-        index=result.get("_index", ""),
-        result=result.get("result", ""),
-        version=version,
-    )
+    version = (result["_seq_no"], result["_primary_term"]) if "_seq_no" in result else None
+    return BulkItemResult(result["status"], read("_id") or "", reason, read("_index", ""), read("result", ""), version)

@@ -10,12 +10,13 @@ from elastic_transport import NodeConfig
 from opensearchpy import OpenSearch, Urllib3HttpConnection
 from opensearchpy.exceptions import ConnectionError as ClientConnectionError
 from opensearchpy.exceptions import SerializationError, TransportError
+from opensearchpy.serializer import JSONSerializer
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
 from es_sbert.engines.engine import Engine, EngineClient, EngineInfo, Json
 from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch, send_with_failover
-from es_sbert.engines.rest import EngineResponse, QueryParams, point_in_time_params, quote_index_name
+from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, point_in_time_params, quote_index_name
 
 # Lucene's files of vectors, quantized vectors and graphs, with their headers.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})
@@ -25,6 +26,14 @@ def _count_vector_fields(mappings: Json) -> int:
     """Vector fields of a mapping, also inside objects."""
     fields = mappings.get("properties", {}).values()
     return sum((field.get("type") == "knn_vector") + _count_vector_fields(field) for field in fields)
+
+
+class _OpenSearchJson(JSONSerializer):
+    def loads(self, s: str) -> Any:
+        try:
+            return parse_json(s.encode("utf-8", "surrogatepass"))
+        except ValueError as error:
+            raise SerializationError(s, error) from error
 
 
 class _WatchedConnection(Urllib3HttpConnection):
@@ -82,6 +91,7 @@ class OpenSearchEngine(Engine):
             ssl_context=next((each.ssl_context for each in addresses if each.ssl_context is not None), None),
             ssl_assert_fingerprint=first.fingerprint,
             headers=first.headers,
+            serializer=_OpenSearchJson(),
             timeout=first.timeout,
             pool_maxsize=MAX_CONNECTIONS,
             max_retries=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,27 @@ class EngineResponse:
     status: int
     headers: Mapping[str, str]
     body: Any
+
+
+# Digits as zeros: a number of more than 64 bits has a run of at least 19 digits.
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 19
+
+
+def parse_json(data: bytes) -> Any:
+    """JSON of an engine, by orjson where it reads the same as the standard library: four times as fast.
+
+    Documents may hold integers of any size, which orjson rounds, and lone surrogates, which it refuses.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    if _LONG_NUMBER not in data.translate(_DIGITS_AS_ZEROS):
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            pass
+    return json.loads(data)
 
 
 def quote_index_names(names: str | Sequence[str]) -> str:

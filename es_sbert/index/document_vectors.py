@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from es_sbert.encoder.batching import Vectors, slice_by_size
 from es_sbert.engines.engine import EngineInfo, Json
@@ -23,7 +25,8 @@ from es_sbert.io.text_formats import dump_object
 UNKNOWN_FINGERPRINT = "unknown"
 
 
-class DocumentMeta(BaseModel):
+# Named tuples: several of these are made per document, and a frozen dataclass takes three times as long to make.
+class DocumentMeta(NamedTuple):
     """The metadata object next to each vector.
 
     Attributes:
@@ -38,8 +41,6 @@ class DocumentMeta(BaseModel):
         passages: How many passages the text was cut into; None where it has one vector.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     fingerprint: str
     text_hash: str
     document_hash: str | None
@@ -50,7 +51,17 @@ class DocumentMeta(BaseModel):
 
     def as_json(self) -> dict[str, Any]:
         """As it is stored next to the vector."""
-        return self.model_dump(exclude={"passages"} if self.passages is None else None)
+        members: dict[str, Any] = {
+            "fingerprint": self.fingerprint,
+            "text_hash": self.text_hash,
+            "document_hash": self.document_hash,
+            "tokens": self.tokens,
+            "truncated": self.truncated,
+            "embedded_at": self.embedded_at,
+        }
+        if self.passages is not None:
+            members["passages"] = self.passages
+        return members
 
 
 def text_hash(text: str) -> str:
@@ -93,6 +104,14 @@ def vector_value(info: EngineInfo, vector: Vectors) -> str | list[float]:
         Base64 where the engine takes it, which spares it the parsing of numbers; else a list.
     """
     return _encode_base64(vector) if info.supports_base64_vectors else to_float_list(vector)
+
+
+def to_wire_order(info: EngineInfo, vectors: Vectors) -> Vectors:
+    """Vectors in the byte order in which the engine takes them.
+
+    `bulk_vector_value` takes them in any order. Many at once are converted faster than one by one.
+    """
+    return vectors.astype(_BIG_ENDIAN_FLOAT32) if info.supports_base64_vectors else vectors
 
 
 def bulk_vector_value(info: EngineInfo, vector: Vectors) -> str | Vectors:
@@ -146,7 +165,8 @@ def to_float_list(vector: QueryVector) -> list[float]:
 
 
 def _encode_base64(vector: Vectors) -> str:
-    return base64.b64encode(vector.astype(_BIG_ENDIAN_FLOAT32).tobytes()).decode("ascii")
+    wire = np.ascontiguousarray(vector, dtype=_BIG_ENDIAN_FLOAT32)
+    return binascii.b2a_base64(wire.data, newline=False).decode("ascii")
 
 
 def read_stored_vectors(value: Any, length: int) -> list[tuple[int, int, Vectors]]:
@@ -240,13 +260,18 @@ def raw_document_meta(source: dict[str, Any], meta_field: str) -> dict[str, Any]
     return value if isinstance(value, dict) else None
 
 
+@cache
+def _meta_adapter() -> TypeAdapter[DocumentMeta]:
+    return TypeAdapter(DocumentMeta)
+
+
 def read_document_meta(source: dict[str, Any], meta_field: str) -> DocumentMeta | None:
     """The object next to a stored vector; None where there is none, or not one of ours."""
     value = raw_document_meta(source, meta_field)
     if value is None:
         return None
     try:
-        return DocumentMeta.model_validate(value)
+        return _meta_adapter().validate_python({name: value[name] for name in DocumentMeta._fields if name in value})
     except ValidationError:
         # Another program wrote it: the document counts as one without a vector.
         return None
@@ -303,7 +328,7 @@ def target_texts(fields: Mapping[str, Any], targets: EmbeddingTargets) -> tuple[
     Raises:
         TextFieldError: a field of a text that the load fills is neither a string nor null.
     """
-    return tuple(_target_text(fields, target) for target in targets)
+    return tuple([_target_text(fields, target) for target in targets])
 
 
 def stored_text(source: Mapping[str, Any], target: EmbeddingTarget) -> str | None:
@@ -329,16 +354,14 @@ def absent_fields(fields: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 def _target_text(fields: Mapping[str, Any], target: EmbeddingTarget) -> str:
     try:
-        text = target.template.text_of(fields)
+        return target.template.text_of(fields) or ""
     except TextFieldError:
         if target.filled:
             raise
         return ""  # its vector, if it has one, was made from something else
-    return "" if not text or text.isspace() else text
 
 
-@dataclass(frozen=True, slots=True)
-class VectorFieldValue:
+class VectorFieldValue(NamedTuple):
     """A vector field of a document and its metadata.
 
     Attributes:
@@ -352,8 +375,7 @@ class VectorFieldValue:
     meta: DocumentMeta
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkedText:
+class ChunkedText(NamedTuple):
     """A text of a document, as embedded.
 
     Attributes:
@@ -372,13 +394,17 @@ class ChunkedText:
         return cls(target, text, tuple(passages) or ((0, len(text)),))
 
     @property
+    def vector_count(self) -> int:
+        """Number of its vectors."""
+        return 1 if self.spans is None else len(self.spans)
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """What the model reads, one text a vector."""
         return (self.text,) if self.spans is None else tuple(self.text[start:end] for start, end in self.spans)
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingProvenance:
+class EmbeddingProvenance(NamedTuple):
     """Metadata of vectors that does not come from the text.
 
     Attributes:
@@ -411,7 +437,7 @@ def build_field_value(
         text_hash=text_hash(chunked.text),
         document_hash=provenance.document_hash,
         tokens=sum(tokens),
-        truncated=any(count > max_tokens for count in tokens),
+        truncated=max(tokens) > max_tokens,
         embedded_at=provenance.embedded_at,
         passages=None if chunked.spans is None else len(chunked.spans),
     )
@@ -430,4 +456,6 @@ def vector_members(fields: Sequence[VectorFieldValue], cleared: Sequence[str] = 
     for filled in fields:
         added[filled.field] = filled.value
         added[document_meta_field(filled.field)] = filled.meta.as_json()
-    return added | {name: None for field in cleared for name in (field, document_meta_field(field))}
+    for field in cleared:
+        added |= {field: None, document_meta_field(field): None}
+    return added

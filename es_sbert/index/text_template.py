@@ -91,8 +91,9 @@ def find_field(fields: Mapping[str, Any], name: str) -> Any:
     Returns:
         The value, or `MISSING`. null is a value.
     """
-    if name in fields:
-        return fields[name]
+    value = fields.get(name, MISSING)
+    if value is not MISSING or "." not in name:
+        return value
     head, dot, rest = name.partition(".")
     while dot:
         inner = fields.get(head)

@@ -211,7 +211,7 @@ class IndexReader:
                     elif self._was_written_by(conflicts[key], hit):
                         # A request whose answer was lost; the conflict has counted it as not embedded.
                         self._outcomes.ledger.add_embedded(1)
-                        self._outcomes.ledger.add_indexed(conflicts[key].lost_tokens, conflicts[key].passages)
+                        self._outcomes.ledger.add_indexed([(conflicts[key].lost_tokens, conflicts[key].passages)])
                     else:
                         yield from self._stale(hit)
         except EngineError as error:

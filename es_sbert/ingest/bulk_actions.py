@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -13,8 +13,7 @@ from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.read_documents import Document
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentAction:
+class DocumentAction(NamedTuple):
     """One action of a bulk request.
 
     Attributes:

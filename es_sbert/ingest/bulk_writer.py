@@ -13,7 +13,7 @@ from es_sbert.errors import AccessDenied, EngineError, RequestFailed
 from es_sbert.ingest.bulk_actions import DocumentAction, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.load_context import LoadContext
-from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck
+from es_sbert.ingest.read_back import PIPELINE_SETTINGS, ReadBackCheck, WrittenAction
 from es_sbert.ingest.read_documents import Document
 from es_sbert.messages import log_event
 
@@ -48,12 +48,13 @@ def misrouted_reason(document: Document, result: BulkItemResult, index: str) -> 
     """
     if document.version is not None:  # ingest pipelines do not see partial updates
         return None
+    is_there = result.id == document.id and result.index == index
+    if is_there and result.result != "noop":
+        return None
     settings = f"see the settings {' and '.join(PIPELINE_SETTINGS)} of {index}"
     if result.result == "noop":
         return f"an ingest pipeline drops it: {settings}"
-    if (result.index, result.id) != (index, document.id):
-        return f"an ingest pipeline writes it to {result.index} as {result.id!r}: {settings}"
-    return None
+    return f"an ingest pipeline writes it to {result.index} as {result.id!r}: {settings}"
 
 
 @dataclass
@@ -188,17 +189,22 @@ class BulkWriter:
         try:
             self._context.check_index_uuid()
             with self._context.observer.bulk_request(len(body)):
-                results = self._context.engine.bulk(self._index, body, timeout=seconds)
+                results = self._context.engine.bulk(self._index, body, actions=len(group), timeout=seconds)
         except EngineError as error:
             return self._failed_request(group, len(body), error)
-        acknowledged = [
-            (action, result.version)
-            for action, result in zip(group, results, strict=True)
-            if result.ok and misrouted_reason(action.document, result, self._index) is None
-        ]
-        self._outcomes.record_acknowledged([action.document.id for action, _ in acknowledged])
-        attempt = _Attempt(answered=True, server_errors=True)
+        acknowledged: list[DocumentAction] = []
+        written: list[WrittenAction] = []
+        others: list[tuple[DocumentAction, BulkItemResult]] = []
         for action, result in zip(group, results, strict=True):
+            if result.ok and misrouted_reason(action.document, result, self._index) is None:
+                acknowledged.append(action)
+                if result.version is not None:
+                    written.append((action, result.version))
+            else:
+                others.append((action, result))
+        self._record_acknowledged(acknowledged)
+        attempt = _Attempt(answered=True, server_errors=True)
+        for action, result in others:
             if _is_retryable_item(result):
                 attempt.retryable.append(action)
                 attempt.reason = result.reason
@@ -206,7 +212,6 @@ class BulkWriter:
                 attempt.server_errors &= result.status == _INTERNAL_SERVER_ERROR
             else:
                 self._record(action, result)
-        written = [(action, version) for action, version in acknowledged if version is not None]
         self.read_back.check_first_request(written)
         return attempt
 
@@ -229,16 +234,22 @@ class BulkWriter:
             self._outcomes.add(DocumentOutcome.LEFT, len(group))
         return _Attempt()
 
+    def _record_acknowledged(self, actions: Sequence[DocumentAction]) -> None:
+        """Record documents that the index holds as they were sent."""
+        self._outcomes.record_acknowledged([action.document.id for action in actions])
+        indexed = [action for action in actions if action.outcome is DocumentOutcome.INDEXED]
+        self._outcomes.ledger.add_indexed([(action.lost_tokens, action.passages) for action in indexed])
+        if len(indexed) < len(actions):
+            for action in actions:
+                if action.outcome is not DocumentOutcome.INDEXED:
+                    self._outcomes.add(action.outcome)
+
     def _record(self, action: DocumentAction, result: BulkItemResult) -> None:
-        """Record the outcome of a document."""
+        """Record the outcome of a document that the index does not hold as it was sent."""
         document, reason = action.document, result.reason
         misrouted = misrouted_reason(document, result, self._index) if result.ok else None
         if misrouted is not None:
             self._record_failure(action, misrouted)
-        elif result.ok and action.outcome is DocumentOutcome.INDEXED:
-            self._outcomes.ledger.add_indexed(action.lost_tokens, action.passages)
-        elif result.ok:
-            self._outcomes.add(action.outcome)
         elif reason.startswith((_DENIED_REASON, _CLOSED_REASON, _DELETED_REASON)):
             if reason.startswith(_DENIED_REASON):
                 self._control.mark_unreachable(f"{reason} ({privilege_remedy(reason).rstrip('.')})")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from es_sbert.engines.engine import DocumentKey, Json
 from es_sbert.engines.multi_get import batched, multi_get
@@ -26,8 +25,8 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.read_documents import Document, document_windows
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingTask:
+# Named tuples: one of each is made per document, and a frozen dataclass takes three times as long to make.
+class EmbeddingTask(NamedTuple):
     """A document that gets vectors.
 
     Attributes:
@@ -73,8 +72,7 @@ class Decision(Enum):
 META_MEMBERS = ("fingerprint", "text_hash", "document_hash", "embedded_at")
 
 
-@dataclass(frozen=True)
-class ChangeDecision:
+class ChangeDecision(NamedTuple):
     """A document compared with what the index holds of it.
 
     Attributes:
@@ -99,38 +97,44 @@ def detect_changes(document: Document, stored: Sequence[StoredVector], targets: 
     Args:
         stored: One per target.
     """
-    changes = [vector_change(*each) for each in zip(targets, document.texts, stored, strict=True)]
-    if _is_unchanged(document, stored, targets, changes):
+    to_embed: list[int] = []
+    reused: list[int] = []
+    discarded: list[int] = []
+    has_text = has_meta = loses_vector = text_changed = superseded = False
+    same_document = True
+    # One pass without closures: this runs for every document of a load.
+    for number, (target, text, one) in enumerate(zip(targets, document.texts, stored, strict=True)):
+        change = vector_change(target, text, one)
+        text_changed |= one.text_changed
+        if change is VectorChange.EMBED:
+            to_embed.append(number)
+        elif change is VectorChange.KEEP:
+            reused.append(number)
+        elif change is VectorChange.REMOVE and not target.filled:
+            discarded.append(number)
+        elif change is VectorChange.REMOVE:
+            loses_vector = True
+        if one.meta is not None:
+            superseded = superseded or is_superseded(document, one.meta)
+        if target.filled:
+            has_text = has_text or text != ""
+            if one.meta is not None:
+                has_meta = True
+                same_document &= one.meta.get("document_hash") == document.document_hash
+    if has_meta and same_document and not (text_changed or to_embed or loses_vector):
         return _UNCHANGED
-    if any(is_superseded(document, one.meta) for one in stored):
+    if superseded:
         return ChangeDecision(Decision.SUPERSEDED)
-    numbers = range(len(targets))
-    to_embed = tuple(number for number in numbers if changes[number] is VectorChange.EMBED)
-    reused = tuple(number for number in numbers if changes[number] is VectorChange.KEEP)
-    removed = [number for number in numbers if changes[number] is VectorChange.REMOVE]
-    discarded = tuple(number for number in removed if not targets[number].filled)
-    if any(document.texts[number] for number in numbers if targets[number].filled):
-        return ChangeDecision(Decision.WRITE, to_embed, reused, discarded)
-    if len(removed) > len(discarded):
-        return ChangeDecision(Decision.CLEAR, (), reused, discarded)
-    return ChangeDecision(Decision.EMPTY)
+    if has_text:
+        return ChangeDecision(Decision.WRITE, tuple(to_embed), tuple(reused), tuple(discarded))
+    if loses_vector:
+        return ChangeDecision(Decision.CLEAR, (), tuple(reused), tuple(discarded))
+    return _EMPTY
 
 
 # Most documents of most loads are unchanged.
 _UNCHANGED = ChangeDecision(Decision.UNCHANGED)
-
-
-def _is_unchanged(
-    document: Document, stored: Sequence[StoredVector], targets: EmbeddingTargets, changes: Sequence[VectorChange]
-) -> bool:
-    """Whether the index holds the document with current vectors, and no outdated ones that the load fills."""
-    if any(one.text_changed for one in stored):
-        return False
-    filled = [(one.meta, change) for one, target, change in zip(stored, targets, changes, strict=True) if target.filled]
-    if any(change in (VectorChange.EMBED, VectorChange.REMOVE) for _, change in filled):
-        return False
-    metas = [meta for meta, _ in filled if meta is not None]
-    return bool(metas) and all(meta.get("document_hash") == document.document_hash for meta in metas)
+_EMPTY = ChangeDecision(Decision.EMPTY)
 
 
 def is_superseded(document: Document, meta: Mapping[str, Any] | None) -> bool:
@@ -196,7 +200,8 @@ class ChangeDetection:
         vectors = self._look_up_vectors(writes)
         for document, decision in writes:
             self._add_write(document, decision, vectors.get(document.id, {}), plan)
-            self._outcomes.dropped.update(self._targets[number].field for number in decision.discarded)
+            for number in decision.discarded:
+                self._outcomes.dropped[self._targets[number].field] += 1
         self._record_unwritten(documents, decisions)
         return plan
 
@@ -257,7 +262,7 @@ class ChangeDetection:
             meta = read_document_meta(source, target.meta_field)
             change = vector_change(target, document.texts[number], StoredVector.of(source, target))
             if meta is not None and change is VectorChange.KEEP:
-                renewed = meta.model_copy(update={"document_hash": document.document_hash})
+                renewed = meta._replace(document_hash=document.document_hash)
                 value = to_bulk_value(self._engine.info, source[target.field])
                 reused.append(VectorFieldValue(target.field, value, renewed))
             elif target.filled:
@@ -273,6 +278,6 @@ class ChangeDetection:
     def _record_unwritten(self, documents: list[Document], decisions: list[ChangeDecision]) -> None:
         pairs = zip(documents, decisions, strict=True)
         self._outcomes.record_acknowledged([doc.id for doc, made in pairs if made.decision is Decision.UNCHANGED])
-        counts = Counter(decision.decision for decision in decisions)
+        kinds = [made.decision for made in decisions]
         for decision in (Decision.UNCHANGED, Decision.SUPERSEDED, Decision.EMPTY):
-            self._outcomes.add(DocumentOutcome[decision.name], counts[decision])
+            self._outcomes.add(DocumentOutcome[decision.name], kinds.count(decision))

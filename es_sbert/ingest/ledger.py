@@ -188,20 +188,21 @@ class Ledger:
         with self._lock:
             self._counts[outcome] += count
 
-    def add_indexed(self, lost_tokens: int, passages: int = 0) -> None:
-        """A document with new vectors was acknowledged.
+    def add_indexed(self, documents: Sequence[tuple[int, int]]) -> None:
+        """Documents with new vectors were acknowledged.
 
         Args:
-            lost_tokens: Tokens of its text that were cut off.
-            passages: Passages of its text, each with a vector; 0 if the text has one vector.
+            documents: Of each, the tokens of its text that were cut off, and its passages, each with a vector; 0 if the
+                text has one vector.
         """
         with self._lock:
-            self.embedded -= 1
-            self._counts[DocumentOutcome.INDEXED] += 1
-            self.passages += passages
-            if lost_tokens:
-                self.truncated += 1
-                self.lost_tokens += lost_tokens
+            self.embedded -= len(documents)
+            self._counts[DocumentOutcome.INDEXED] += len(documents)
+            for lost_tokens, passages in documents:
+                self.passages += passages
+                if lost_tokens:
+                    self.truncated += 1
+                    self.lost_tokens += lost_tokens
 
     def add_missing_fields(self, fields: Iterable[str]) -> None:
         """A document lacks these fields of its text."""

@@ -24,6 +24,7 @@ from es_sbert.index.document_vectors import (
     VectorFieldValue,
     build_field_value,
     bulk_bodies,
+    to_wire_order,
 )
 from es_sbert.index.mapping import NESTED_LIMIT, nested_limit
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines
@@ -210,26 +211,33 @@ class LoadPipeline:
         self, window: _TokenizedWindow, all_vectors: Vectors, embedded: NDArray[np.bool_]
     ) -> Iterator[DocumentAction]:
         """The bulk actions of a window, with its vectors."""
-        embedded_at = self._context.clock.now()
         yield from window.plan.actions
+        info, targets, embedded_at = self._context.engine.info, self._context.targets, self._context.clock.now()
+        all_tokens, limit = window.texts.tokens.tolist(), window.texts.max_tokens  # (texts,)
+        all_vectors = to_wire_order(info, all_vectors)
+        failed = set(np.flatnonzero(~embedded).tolist())
         next_row = 0
         for task, chunks in zip(window.plan.embed, window.chunks, strict=True):
-            row, next_row = next_row, next_row + sum(len(chunk.texts) for chunk in chunks)
-            if not embedded[row:next_row].all():
+            row = next_row
+            for chunk in chunks:
+                next_row += chunk.vector_count
+            if failed and not failed.isdisjoint(range(row, next_row)):
                 self._outcomes.add(DocumentOutcome.LEFT)
                 continue
-            provenance = EmbeddingProvenance(task.document.document_hash, embedded_at)
-            fields, lost_tokens = list(task.reused_fields), 0
+            document = task.document
+            provenance = EmbeddingProvenance(document.document_hash, embedded_at)
+            fields, lost_tokens, passages = list(task.reused_fields), 0, 0
             for chunk in chunks:
-                rows = slice(row, row + len(chunk.texts))
+                rows = slice(row, row + chunk.vector_count)
                 row = rows.stop
-                tokens, limit = window.texts.tokens[rows].tolist(), window.texts.max_tokens  # (texts of the chunk,)
-                vectors = all_vectors[rows]  # (texts of the chunk, dimensions)
-                fields.append(build_field_value(self._context.engine.info, chunk, vectors, tokens, limit, provenance))
-                lost_tokens += sum(max(0, count - limit) for count in tokens)
-            body = bulk_lines(task.document, fields, cleared_fields(task.document, self._context.targets))
-            passages = sum(len(chunk.spans) for chunk in chunks if chunk.spans is not None)
-            yield DocumentAction(task.document, body, DocumentOutcome.INDEXED, tuple(fields), lost_tokens, passages)
+                tokens, vectors = all_tokens[rows], all_vectors[rows]  # (texts of the chunk[, dimensions])
+                fields.append(build_field_value(info, chunk, vectors, tokens, limit, provenance))
+                if max(tokens) > limit:
+                    lost_tokens += sum(max(0, count - limit) for count in tokens)
+                if chunk.spans is not None:
+                    passages += len(chunk.spans)
+            body = bulk_lines(document, fields, cleared_fields(document, targets))
+            yield DocumentAction(document, body, DocumentOutcome.INDEXED, tuple(fields), lost_tokens, passages)
 
 
 class DocumentChunker:
@@ -249,17 +257,17 @@ class DocumentChunker:
 
     def chunk(self, tasks: Sequence[EmbeddingTask]) -> list[list[ChunkedText]]:
         """The chunks of each document: one `ChunkedText` per target that gets a vector."""
-        chunked: dict[tuple[int, int], ChunkedText] = {}
-        for number, chunker in enumerate(self._chunkers):
-            rows = [row for row, task in enumerate(tasks) if number in task.to_embed]
-            target, texts = self._targets[number], [tasks[row].document.texts[number] for row in rows]
-            chunks = [ChunkedText(target, text) for text in texts]
-            if chunker is not None and rows:
+        chunked: list[Iterator[ChunkedText]] = []  # of each target
+        for number, (target, chunker) in enumerate(zip(self._targets, self._chunkers, strict=True)):
+            texts = [task.document.texts[number] for task in tasks if number in task.to_embed]
+            if chunker is None or not texts:
+                chunks = [ChunkedText(target, text) for text in texts]
+            else:
                 # All at once: the library spreads them over the CPU cores.
                 cuts = zip(texts, chunker(texts), strict=True)
                 chunks = [ChunkedText.cut(target, text, spans) for text, spans in cuts]
-            chunked |= {(row, number): chunk for row, chunk in zip(rows, chunks, strict=True)}
-        return [[chunked[row, number] for number in task.to_embed] for row, task in enumerate(tasks)]
+            chunked.append(iter(chunks))
+        return [[next(chunked[number]) for number in task.to_embed] for task in tasks]
 
 
 def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFieldValue], limit: int) -> str | None:
@@ -270,8 +278,12 @@ def chunk_limit_problem(chunks: Sequence[ChunkedText], reused: Sequence[VectorFi
         reused: Vector fields that the document keeps.
         limit: Nested objects that the index takes per document, those of its other fields included.
     """
-    passages = sum(len(chunk.spans) for chunk in chunks if chunk.spans is not None)
-    passages += sum(field.meta.passages or 0 for field in reused)
+    passages = 0
+    for chunk in chunks:
+        if chunk.spans is not None:
+            passages += len(chunk.spans)
+    for field in reused:
+        passages += field.meta.passages or 0
     if passages <= limit:
         return None
     return (

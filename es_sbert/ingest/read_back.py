@@ -7,6 +7,7 @@ that differs from its source. A load therefore fails as soon as a document diffe
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,6 +102,8 @@ class ReadBackCheck:
         self._lock = threading.Lock()
         self._sample: list[SentDocument] = []
         self._seen = 0
+        self._next_sampled = 0
+        self._threshold = 1.0
         self._chance = random.Random()
 
     @contextmanager
@@ -160,15 +163,27 @@ class ReadBackCheck:
 
     def _add_to_sample(self, taken: Sequence[WrittenAction]) -> None:
         """Reservoir sampling: each document of the load has the same chance."""
-        for action, version in taken:
-            if len(action.body) > _MOST_BYTES:
-                continue
-            with self._lock:
-                self._seen += 1
-                full = len(self._sample) == SAMPLE_DOCUMENTS
-                place = self._chance.randrange(self._seen) if full else len(self._sample)
-                if place < SAMPLE_DOCUMENTS:
-                    self._sample[place : place + 1] = [SentDocument.of(action, version, self._context.targets)]
+        fit = [pair for pair in taken if len(pair[0].body) <= _MOST_BYTES]
+        with self._lock:
+            first, self._seen = self._seen, self._seen + len(fit)
+            while self._next_sampled < self._seen:
+                sent = SentDocument.of(*fit[self._next_sampled - first], self._context.targets)
+                if len(self._sample) < SAMPLE_DOCUMENTS:
+                    self._sample.append(sent)
+                else:
+                    self._sample[self._chance.randrange(SAMPLE_DOCUMENTS)] = sent
+                self._next_sampled += 1 + self._draw_skipped()
+
+    def _draw_skipped(self) -> int:
+        """How many documents are skipped before the next one of the sample.
+
+        Algorithm L (Li 1994): the number of random draws grows with the logarithm of the documents, not with them.
+        """
+        if len(self._sample) < SAMPLE_DOCUMENTS:
+            return 0
+        # The largest key of the sample, if each document had a random key and the sample were those of the smallest.
+        self._threshold *= (1.0 - self._chance.random()) ** (1 / SAMPLE_DOCUMENTS)
+        return int(math.log(1.0 - self._chance.random()) / math.log1p(-self._threshold))
 
     def _check(self, sent: Sequence[SentDocument]) -> None:
         try:

@@ -193,7 +193,9 @@ def _valid_documents(
         if isinstance(document, RejectedRecord):
             outcomes.record_rejected(document)
         else:
-            outcomes.ledger.add_missing_fields(absent_fields(record.fields, rules.text_fields))
+            absent = absent_fields(record.fields, rules.text_fields)
+            if absent:
+                outcomes.ledger.add_missing_fields(absent)
             yield document
 
 

@@ -94,7 +94,7 @@ def document_id(fields: Mapping[str, Any], id_field: str) -> str:
     value = find_field(fields, id_field)
     if value is MISSING:
         raise InvalidId(f"the id field {id_field} is missing")
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise InvalidId(f"the id field {id_field} is a JSON {json_type_name(value)}, not a string or an integer")
     text = str(value)
     if not text:

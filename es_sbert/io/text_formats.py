@@ -50,9 +50,12 @@ def split_lines(chunks: Iterable[bytes], max_bytes: int, first: int = 1) -> Iter
     for chunk in chunks:
         *ends, rest = chunk.split(b"\n")
         for end in ends:
-            yield _make_line(number, [*pieces, end] if pieces else [end], size + len(end), max_bytes)
+            if pieces or len(end) > max_bytes:
+                yield _make_line(number, [*pieces, end], size + len(end), max_bytes)
+                pieces, size = [], 0
+            else:
+                yield Line(number, end, len(end))
             number += 1
-            pieces, size = [], 0
         if rest:
             size += len(rest)
             pieces.append(rest)

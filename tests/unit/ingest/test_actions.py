@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,25 +41,21 @@ FILLED = VectorFieldValue("embedding", VECTOR, META)
     ("name", "body"),
     [
         ("index-list.ndjson", bulk_lines(DOCUMENT, [FILLED])),
-        ("index-base64.ndjson", bulk_lines(DOCUMENT, [replace(FILLED, value=vector_value(ES9, VECTOR))])),
+        ("index-base64.ndjson", bulk_lines(DOCUMENT, [FILLED._replace(value=vector_value(ES9, VECTOR))])),
         ("index-plain.ndjson", bulk_lines(DOCUMENT, [])),
         (
             "index-passages.ndjson",
             bulk_lines(
                 DOCUMENT,
                 [
-                    VectorFieldValue(
-                        "body", chunk_values(ES9, [(0, 7), (5, 12)], VECTORS), META.model_copy(update={"passages": 2})
-                    ),
+                    VectorFieldValue("body", chunk_values(ES9, [(0, 7), (5, 12)], VECTORS), META._replace(passages=2)),
                     FILLED,
                 ],
             ),
         ),
         (
             "update-list.ndjson",
-            bulk_lines(
-                STORED, [VectorFieldValue("body_vector", VECTOR, META.model_copy(update={"document_hash": None}))], []
-            ),
+            bulk_lines(STORED, [VectorFieldValue("body_vector", VECTOR, META._replace(document_hash=None))], []),
         ),
         ("update-cleared.ndjson", bulk_lines(STORED, [FILLED], ["title_vector", "body_vector"])),
     ],

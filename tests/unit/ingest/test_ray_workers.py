@@ -94,7 +94,7 @@ def test_slices_cover_each_sequence_number_once(max_seq_no: int, count: int) -> 
 def test_pickled_ledgers_are_merged() -> None:
     ledger, total = Ledger(), Ledger()
     ledger.add_read(3)
-    ledger.add_indexed(lost_tokens=5)
+    ledger.add_indexed([(5, 0)])
     ledger.add_outcome(DocumentOutcome.DEAD, 2)
     ledger.add_retries(7)
     for _ in range(2):

@@ -120,7 +120,7 @@ def test_foreign_meta_is_ignored(value: Any) -> None:
 
 
 def test_document_meta_round_trip() -> None:
-    assert read_document_meta({"embedding_meta": META}, "embedding_meta") == DocumentMeta.model_validate(META)
+    assert read_document_meta({"embedding_meta": META}, "embedding_meta") == DocumentMeta(**META)
 
 
 @pytest.mark.parametrize(
