@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -124,6 +125,27 @@ def select_options(options: Mapping[str, Any], names: Container[str]) -> dict[st
     return {name: value for name, value in options.items() if name in names}
 
 
+# elastic_transport imports each of these if it is installed. A command line uses none of its nodes for them.
+_UNUSED_HTTP_LIBRARIES = ("aiohttp", "httpx", "requests")
+
+
+def import_engine_transport() -> None:
+    """Import `elastic_transport` without the HTTP libraries that it would import for nodes of its own.
+
+    They take more time than all other imports of a search. Only for a process that opens no asynchronous client of
+    elasticsearch-py: such a client would then believe that aiohttp and httpx are missing.
+    """
+    if "elastic_transport" in sys.modules:
+        return
+    hidden = [name for name in _UNUSED_HTTP_LIBRARIES if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
+    try:
+        import elastic_transport  # noqa: F401
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
     """The connection options of a command as settings; secrets come from the environment, files or the keyring.
 
@@ -133,6 +155,7 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
     Raises:
         UsageError: contradictory credentials, a secret that cannot be read, or an address without a scheme.
     """
+    import_engine_transport()
     given = select_options(options, EngineSettings.model_fields)
     return EngineSettings(**{name: value for name, value in given.items() if value is not None})
 

@@ -113,7 +113,7 @@ def search(
       es-sbert search --index docs "storm damage" --rerank my-reranker --rerank-window 100
       es-sbert search --index docs "storm damage" --show-body
     """
-    from es_sbert.encoder.reranker import Reranker
+    shared.import_engine_transport()
     from es_sbert.index.text_template import TextTemplate
     from es_sbert.io.text_formats import dump_object
     from es_sbert.search.reranking import search_depth
@@ -141,6 +141,8 @@ def search(
     with ExitStack() as opened:
         reranker = None
         if reranker_name is not None:
+            from es_sbert.encoder.reranker import Reranker
+
             reranker = opened.enter_context(Reranker(**encoder | {"model": reranker_name}))
         vector_field = options["vector_field"]
         searched = SemanticIndex(index, settings, vector_field=vector_field, report=_print_message, **encoder)

@@ -321,11 +321,14 @@ def _open_cached_bundle(
     present: Collection[str] = ()
     if is_encoder_bundle(folder):
         try:
-            present = open_encoder_bundle(folder).manifest.variants
+            bundle = open_encoder_bundle(folder)
         except BundleInvalid as error:
             raise BundleInvalid(error.message, f"It is a cache of es-sbert: remove {folder} and run again.") from error
+        present = bundle.manifest.variants
+        if all(variant in present for variant in variants):
+            return bundle, {}
     missing = [variant for variant in variants if variant not in present]
-    refused = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report) if missing else {}
+    refused = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report)
     if len(refused) == len(variants) and Variant.FP32 not in present:
         _export_to_cache(model, folder, [Variant.FP32], may_fall_back=False, report=report)
     return open_encoder_bundle(folder), refused

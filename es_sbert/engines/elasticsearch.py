@@ -1,18 +1,31 @@
-"""The `Engine` for Elasticsearch 8.19 and 9.x, over the official client of either major version."""
+"""The `Engine` for Elasticsearch 8.19 and 9.x, over the transport of the official client or a client of the caller.
+
+The client's package takes a quarter second to import, for an API of 500 methods that is not needed here.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
+from urllib.parse import quote, urlencode
 
+from elastic_transport import (
+    ApiError,
+    ConnectionTimeout,
+    JsonSerializer,
+    SerializationError,
+    TextSerializer,
+    Transport,
+    TransportApiResponse,
+    TransportWarning,
+)
 from elastic_transport import ConnectionError as TransportConnectionError
-from elastic_transport import ConnectionTimeout, JsonSerializer
-from elasticsearch import ApiError, Elasticsearch, ElasticsearchWarning, SerializationError, UnsupportedProductError
 
+from es_sbert import __version__
 from es_sbert.engines.address import Address
 from es_sbert.engines.engine import Engine, EngineClient, EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
@@ -24,17 +37,50 @@ from es_sbert.engines.node_watch import (
     send_with_failover,
 )
 from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, point_in_time_params, quote_index_name
-from es_sbert.errors import EngineUnreachable
 from es_sbert.messages import log_event
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 
-class _ElasticsearchJson(JsonSerializer):
-    mimetype: ClassVar[str] = "application/vnd.elasticsearch+json"
+class _EngineJson(JsonSerializer):
+    """Reads JSON; what is sent is encoded already."""
 
     def json_loads(self, data: bytes) -> Any:
         return parse_json(data)
+
+
+_SERIALIZERS = {
+    "application/json": _EngineJson(),
+    "application/vnd.elasticsearch+json": _EngineJson(),
+    "application/vnd.elasticsearch+x-ndjson": _EngineJson(),
+    "text/*": TextSerializer(),
+}
+
+
+class _TransportClient:
+    """A transport as the client of an engine."""
+
+    def __init__(self, addresses: Sequence[Address], watch: NodeWatch | None) -> None:
+        configs = [each.node_config() for each in addresses]
+        configs = [replace(each, headers={"user-agent": f"es-sbert/{__version__}", **each.headers}) for each in configs]
+        options: dict[str, Any] = {}
+        if watch is not None:
+            configs = [replace(each, _extras={"_es_sbert_watch": watch}) for each in configs]
+            options = {
+                "node_class": WatchedTransportNode,
+                "dead_node_backoff_factor": FIRST_BACKOFF_SECONDS,
+                "max_dead_node_backoff": MAX_BACKOFF_SECONDS,
+            }
+        self._transport = Transport(configs, serializers=_SERIALIZERS, max_retries=0, retry_on_timeout=False, **options)
+
+    def perform_request(
+        self, method: str, path: str, /, *, params: Any, headers: Mapping[str, str], body: bytes | None
+    ) -> TransportApiResponse:
+        target = f"{path}?{urlencode(params, quote_via=quote)}" if params else path
+        return self._transport.perform_request(method, target, headers=headers, body=body)
+
+    def close(self) -> None:
+        self._transport.close()
 
 
 class ElasticsearchEngine(Engine):
@@ -46,30 +92,14 @@ class ElasticsearchEngine(Engine):
         super().__init__(info, client, timeout)
         self._watch = watch
         self._warned: set[str] = set()
-        # Logged below; as Python warnings they would show a line of this file.
-        warnings.filterwarnings("ignore", category=ElasticsearchWarning, module=re.escape(__name__))
+        # A caller's client warns. Logged below; as Python warnings they would show a line of this file.
+        warnings.filterwarnings("ignore", category=TransportWarning, module=re.escape(__name__))
 
     @classmethod
     def at(cls, info: EngineInfo, addresses: Sequence[Address]) -> ElasticsearchEngine:
         """Open a client for one node or several."""
-        timeout = addresses[0].timeout
-        serializers = {_ElasticsearchJson.mimetype: _ElasticsearchJson()}
-        if len(addresses) == 1:
-            client = Elasticsearch(
-                [addresses[0].node_config()], serializers=serializers, max_retries=0, retry_on_timeout=False
-            )
-            return cls(info, client, timeout)
-        watch = NodeWatch()
-        client = Elasticsearch(
-            [replace(each.node_config(), _extras={"_es_sbert_watch": watch}) for each in addresses],
-            serializers=serializers,
-            node_class=WatchedTransportNode,
-            dead_node_backoff_factor=FIRST_BACKOFF_SECONDS,
-            max_dead_node_backoff=MAX_BACKOFF_SECONDS,
-            max_retries=0,
-            retry_on_timeout=False,
-        )
-        return cls(info, client, timeout, watch)
+        watch = NodeWatch() if len(addresses) > 1 else None
+        return cls(info, _TransportClient(addresses, watch), addresses[0].timeout, watch)
 
     def close(self) -> None:
         super().close()
@@ -96,15 +126,9 @@ class ElasticsearchEngine(Engine):
         try:
             response = self._client.perform_request(method, path, params=params or {}, headers=headers, body=body)
         except ApiError as error:
-            self._log_warnings(error.meta.headers.get("warning") or "")
-            return EngineResponse(error.meta.status, error.meta.headers, error.body)
+            response = error  # of a caller's client; it has the same attributes
         except (TransportConnectionError, ConnectionTimeout) as error:
             raise connection_error(self._asked_url, error, self._timeout) from error
-        except UnsupportedProductError as error:
-            # A proxy's own page, or a response that was cut off among its headers: both may be temporary.
-            raise EngineUnreachable(
-                f"{self._asked_url} is not Elasticsearch", "Check the address and any proxy."
-            ) from error
         except SerializationError as error:
             raise not_json(self._asked_url) from error
         self._log_warnings(response.meta.headers.get("warning") or "")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.reranker import Reranker
 from es_sbert.engines.connect import is_address, open_engine
 from es_sbert.engines.engine import Engine, Json
 from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
     from opensearchpy import OpenSearch
 
+    from es_sbert.encoder.reranker import Reranker
     from es_sbert.ingest.load_report import LoadReport
     from es_sbert.ingest.load_threads import LoadControl
 

@@ -34,5 +34,5 @@ def test_not_a_number() -> None:
 
 @pytest.mark.parametrize("data", [b"<html>", b'{"took": 3', b'{"id": "\xff"}', b""])
 def test_other_data(data: bytes) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises((json.JSONDecodeError, UnicodeDecodeError)):
         parse_json(data)
