@@ -50,24 +50,14 @@ if not _os.path.isdir(_os.path.join(_folder, "mappings")):
     if _found is None or not str(_found.origin).startswith(_os.path.join(_os.path.dirname(_folder), "")):
         __path__.append(_os.path.dirname(_folder))
 
-_MODULES = {
-    "AsyncSemanticIndex": "es_sbert.search",
-    "Encoder": "es_sbert.encoder.encoder",
-    "Reranker": "es_sbert.encoder.reranker",
-    "SemanticIndex": "es_sbert.search",
+from es_sbert.lazy_names import lazy_names as _lazy_names  # noqa: E402 - after the environment was set
+
+_NAMES = {
+    "es_sbert.encoder.encoder": ("Encoder",),
+    "es_sbert.encoder.reranker": ("Reranker",),
+    "es_sbert.search.async_semantic_index": ("AsyncSemanticIndex",),
+    "es_sbert.search.semantic_index": ("SemanticIndex",),
 }
 __all__ = ["AsyncSemanticIndex", "Encoder", "Reranker", "SemanticIndex"]
 
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazy_names(__name__, _NAMES)

@@ -1,34 +1,64 @@
 """Analysis of a text collection by its embeddings: similar pairs, near-duplicates, clusters and translation pairs.
 
-Embeddings come from files, from an index that already stores them, or from arrays.
+Embeddings come from files, from an index that already stores them, or from arrays. Names are imported when they are
+first used: each command needs only some of the modules.
 """
 
-from es_sbert.analysis.clusters import (
-    Clustering,
-    ClusterMethod,
-    TextCluster,
-    cluster_names,
-    cluster_texts,
-    display_names,
-)
-from es_sbert.analysis.duplicate_search import search_duplicates
-from es_sbert.analysis.duplicates import (
-    DuplicateGroup,
-    DuplicateRecall,
-    DuplicateSearchResult,
-    DuplicateSearchSettings,
-    duplicate_groups,
-)
-from es_sbert.analysis.similarity import (
-    AlignedPair,
-    SimilarPair,
-    margin_pairs,
-    most_similar_between,
-    most_similar_pairs,
-    pairs_above,
-)
-from es_sbert.analysis.text_collection import SkippedDocuments, TextCollection, read_files, read_index
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from es_sbert.lazy_names import lazy_names as _lazy_names
+
+if _TYPE_CHECKING:
+    from es_sbert.analysis.clusters import Clustering as Clustering
+    from es_sbert.analysis.clusters import ClusterMethod as ClusterMethod
+    from es_sbert.analysis.clusters import TextCluster as TextCluster
+    from es_sbert.analysis.clusters import cluster_names as cluster_names
+    from es_sbert.analysis.clusters import cluster_texts as cluster_texts
+    from es_sbert.analysis.clusters import display_names as display_names
+    from es_sbert.analysis.duplicate_search import search_duplicates as search_duplicates
+    from es_sbert.analysis.duplicates import DuplicateGroup as DuplicateGroup
+    from es_sbert.analysis.duplicates import DuplicateRecall as DuplicateRecall
+    from es_sbert.analysis.duplicates import DuplicateSearchResult as DuplicateSearchResult
+    from es_sbert.analysis.duplicates import DuplicateSearchSettings as DuplicateSearchSettings
+    from es_sbert.analysis.duplicates import duplicate_groups as duplicate_groups
+    from es_sbert.analysis.similarity import AlignedPair as AlignedPair
+    from es_sbert.analysis.similarity import SimilarPair as SimilarPair
+    from es_sbert.analysis.similarity import margin_pairs as margin_pairs
+    from es_sbert.analysis.similarity import most_similar_between as most_similar_between
+    from es_sbert.analysis.similarity import most_similar_pairs as most_similar_pairs
+    from es_sbert.analysis.similarity import pairs_above as pairs_above
+    from es_sbert.analysis.text_collection import SkippedDocuments as SkippedDocuments
+    from es_sbert.analysis.text_collection import TextCollection as TextCollection
+    from es_sbert.analysis.text_collection import read_files as read_files
+    from es_sbert.analysis.text_collection import read_index as read_index
+
+_NAMES = {
+    "es_sbert.analysis.clusters": (
+        "Clustering",
+        "ClusterMethod",
+        "TextCluster",
+        "cluster_names",
+        "cluster_texts",
+        "display_names",
+    ),
+    "es_sbert.analysis.duplicate_search": ("search_duplicates",),
+    "es_sbert.analysis.duplicates": (
+        "DuplicateGroup",
+        "DuplicateRecall",
+        "DuplicateSearchResult",
+        "DuplicateSearchSettings",
+        "duplicate_groups",
+    ),
+    "es_sbert.analysis.similarity": (
+        "AlignedPair",
+        "SimilarPair",
+        "margin_pairs",
+        "most_similar_between",
+        "most_similar_pairs",
+        "pairs_above",
+    ),
+    "es_sbert.analysis.text_collection": ("SkippedDocuments", "TextCollection", "read_files", "read_index"),
+}
 __all__ = [
     "AlignedPair",
     "ClusterMethod",
@@ -53,3 +83,5 @@ __all__ = [
     "read_index",
     "search_duplicates",
 ]
+
+__getattr__, __dir__ = _lazy_names(__name__, _NAMES)

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
 import click
-from pythonjsonlogger.json import JsonFormatter
 
 from es_sbert.errors import EsSbertError
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines, log_event, logger
 
 _TRACEBACK_FORMATTER = logging.Formatter()
 _WITH_TRACEBACKS = frozenset({logger.name, "asyncio", "uvicorn"})
-
-
-class _JsonLinesFormatter(JsonFormatter):
-    """`{"time": …, "level": …, "event": …, "message": …, …}`; other libraries' records have the event `log`."""
-
-    def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
-        log_data["time"] = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        log_data["level"] = record.levelname.lower()
-        log_data["event"] = getattr(record, "event", "log")
-        log_data["message"] = record.getMessage()
-        if record.name != logger.name:
-            log_data["logger"] = record.name
-        if record.exc_info:
-            log_data["traceback"] = self.formatException(record.exc_info)
-        log_data |= getattr(record, "fields", {})
-        for name, value in log_data.items():
-            log_data[name] = _escape_surrogates(value)
 
 
 class _StderrHandler(logging.StreamHandler[Any]):
@@ -75,7 +56,10 @@ class _TextHandler(_StderrHandler):
 class _JsonHandler(_StderrHandler):
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(_JsonLinesFormatter())
+        # Imported here: most commands log as text.
+        from es_sbert.cli.json_logs import JsonLinesFormatter
+
+        self.setFormatter(JsonLinesFormatter())
 
 
 def configure_logging(form: str = "text") -> None:
@@ -127,14 +111,3 @@ log_format_option = click.option(
     callback=lambda context, parameter, form: configure_logging(form),
     help="Messages on stderr: for people, or one JSON object a line.",
 )
-
-
-def _escape_surrogates(value: Any) -> Any:
-    """Strings without lone surrogates, which no JSON may hold."""
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_escape_surrogates(key): _escape_surrogates(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_escape_surrogates(inner) for inner in value]
-    return value

@@ -8,18 +8,20 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.table import Column
 
-from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.engine import EngineInfo
-from es_sbert.engines.retry import Throttle
-from es_sbert.ingest.ledger import Ledger
 from es_sbert.messages import escape_unprintable, log_event, pluralize
 from es_sbert.progress_bar import SingleLineProgress
+
+if TYPE_CHECKING:
+    from es_sbert.encoder.encoder import EncoderInfo
+    from es_sbert.engines.engine import EngineInfo
+    from es_sbert.engines.retry import Throttle
+    from es_sbert.ingest.ledger import Ledger
 
 _LINE_SECONDS = 5.0
 # Seconds over which the speed is measured for the time left: a shorter span makes it jump; with a longer one a resumed

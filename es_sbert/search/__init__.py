@@ -5,6 +5,8 @@ Names are imported when they are first used, as in `es_sbert`: a search needs on
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from es_sbert.lazy_names import lazy_names as _lazy_names
+
 if _TYPE_CHECKING:
     from es_sbert.search.async_semantic_index import AsyncSemanticIndex as AsyncSemanticIndex
     from es_sbert.search.search_result import Hit as Hit
@@ -16,11 +18,18 @@ if _TYPE_CHECKING:
     from es_sbert.search.search_result import SearchResult as SearchResult
     from es_sbert.search.semantic_index import SemanticIndex as SemanticIndex
 
-_RESULTS = ("Hit", "HybridHit", "HybridResult", "Passage", "RankedHits", "Reranking", "SearchResult")
-_MODULES = {
-    "AsyncSemanticIndex": "es_sbert.search.async_semantic_index",
-    "SemanticIndex": "es_sbert.search.semantic_index",
-    **dict.fromkeys(_RESULTS, "es_sbert.search.search_result"),
+_NAMES = {
+    "es_sbert.search.async_semantic_index": ("AsyncSemanticIndex",),
+    "es_sbert.search.search_result": (
+        "Hit",
+        "HybridHit",
+        "HybridResult",
+        "Passage",
+        "RankedHits",
+        "Reranking",
+        "SearchResult",
+    ),
+    "es_sbert.search.semantic_index": ("SemanticIndex",),
 }
 __all__ = [
     "AsyncSemanticIndex",
@@ -34,16 +43,4 @@ __all__ = [
     "SemanticIndex",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazy_names(__name__, _NAMES)

@@ -84,7 +84,7 @@ builtins.__import__ = tests.without_posix._import
 note("all", plan["engine up"])
 builtins.__import__ = without_posix
 for name in list(sys.modules):
-    if name.partition(".")[0] in ("es_sbert", "elasticsearch", "opensearchpy"):
+    if name.partition(".")[0] in ("es_sbert", "elastic_transport", "opensearchpy"):
         del sys.modules[name]
 note("training", plan["training"])
 note("torch", plan["torch"])
@@ -138,18 +138,19 @@ def test_heavy_modules_are_imported_lazily(imported: Imported) -> None:
     """Neither by the help, nor by a load, nor by all that is neither training nor tracing."""
     by_help, by_ingest, by_all = (imported.found[step] for step in ("help", "ingest", "all"))
     assert sum(not _needs_torch(name) for name in _ALL) > 100
-    assert not by_help & {"onnxruntime", "onnx", "numpy", "elasticsearch", "opensearchpy", "torch"}
+    assert not by_help & {"onnxruntime", "onnx", "numpy", "elastic_transport", "opensearchpy", "torch"}
     # The libraries of the extras of a load.
     assert not by_ingest & {"pyarrow", "s3fs", "aiohttp", "sqlalchemy", "psycopg"}
-    assert {"onnxruntime", "elasticsearch", "opensearchpy"} <= by_all
-    assert not by_all & {"torch", "transformers", "sentence_transformers"}
+    assert {"onnxruntime", "elastic_transport", "opensearchpy"} <= by_all
+    # Of the official client of Elasticsearch, the transport is enough.
+    assert not by_all & {"elasticsearch", "torch", "transformers", "sentence_transformers"}
 
 
 @pytest.mark.train
 def test_training_and_exporters_import_no_engine_client(imported: Imported) -> None:
     loaded = imported.found["training"]
     assert "torch" in loaded
-    assert not loaded & {"elasticsearch", "opensearchpy"}
+    assert not loaded & {"elastic_transport", "elasticsearch", "opensearchpy"}
 
 
 def test_folders_import_downwards_only() -> None:

@@ -1,0 +1,32 @@
+"""Public names of a package that are imported when they are first used, so that importing the package stays fast."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+
+def lazy_names(
+    package: str, names: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`.
+
+    Args:
+        package: Its `__name__`.
+        names: Module → those of its names that are public.
+    """
+    members = vars(sys.modules[package])
+    modules = {name: module for module, found in names.items() for name in found}
+
+    def get_name(name: str) -> object:
+        """Import a public name when it is first used."""
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = members[name] = getattr(import_module(modules[name]), name)
+        return value
+
+    def list_names() -> list[str]:
+        return sorted({*members, *modules})
+
+    return get_name, list_names
