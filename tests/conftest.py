@@ -29,6 +29,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import elastic_transport  # noqa: F401 - whole: a command line that a test calls would import it without aiohttp
 import hypothesis
 import pytest
 
