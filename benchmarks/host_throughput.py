@@ -40,10 +40,10 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder import onnx_session as sessions
-from es_sbert.encoder.batching import WINDOW, InputBuilder, batch_limits, plan_batches, unique_rows
+from es_sbert.encoder.batching import InputBuilder, plan_batches, unique_rows
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.encoder.onnx_session import CUDA_WORKERS
+from es_sbert.encoder.onnx_session import CUDA_WORKERS, OnnxCudaModel, OnnxCudaSession
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.exporters.export_bundle import export_bundle
 
@@ -61,6 +61,10 @@ class InstantSession:
     def get_inputs(self) -> list[SimpleNamespace]:
         """Those of a packed graph."""
         return self._inputs
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        """The sentence vectors."""
+        return [SimpleNamespace(name="sentence_embedding")]
 
     def get_modelmeta(self) -> SimpleNamespace:
         """No properties: positions are counted from 0."""
@@ -152,8 +156,9 @@ class Stages:
         self._texts = texts
         self._encodings = self._raw.encode_batch_fast(texts)
         self._rows = SentenceTokenizer(model)(texts).ids
-        self._inputs = InputBuilder(InstantSession())  # type: ignore[arg-type]
-        self._budget = batch_limits(Device("cuda"))
+        self._session = OnnxCudaSession(InstantSession(), Device("cuda"))  # type: ignore[arg-type]
+        self._inputs = InputBuilder(self._session.input_names, self._session.properties)
+        self._budget = OnnxCudaModel.batch_limits()
         self._vectors = np.zeros((len(texts), model.dimensions), np.float32)
 
     def calls(self) -> dict[str, Callable[[], Any]]:
@@ -180,9 +185,7 @@ class Stages:
         return [self._inputs(rows) for rows in self._batches()]
 
     def _bind(self) -> Any:
-        session = InstantSession()
-        feed = {"input_ids": self._vectors}
-        sessions.run_session(session, feed, self._vectors)  # type: ignore[arg-type]
+        self._session.run({"input_ids": self._vectors}, self._vectors)
         return self._vectors[np.arange(len(self._texts))]
 
 
@@ -259,8 +262,8 @@ def main(data: Path, model: str, count: int, rounds: int, json_file: Path | None
     texts = sentences(data, count)
     with tempfile.TemporaryDirectory() as folder:
         bundle = exported(model, Path(folder))
-        tokens = SentenceTokenizer(bundle.model)(texts[: WINDOW["cuda"]]).tokens
-        costs = stage_costs(bundle.model, texts[: WINDOW["cuda"]], rounds)
+        tokens = SentenceTokenizer(bundle.model)(texts[: OnnxCudaModel.window]).tokens
+        costs = stage_costs(bundle.model, texts[: OnnxCudaModel.window], rounds)
         result = {
             "machine": machine(),
             "load_of_other_programs": load,

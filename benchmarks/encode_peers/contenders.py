@@ -20,10 +20,9 @@ from benchmarks.encode_peers.environments import (
 AUTO = "es-sbert auto"
 REFERENCE = "sentence-transformers, torch fp32"
 
-# Values of `Encoder`'s argument `runtime`; empty as long as it has no such argument and onnxruntime is the only one.
-RUNTIMES: tuple[str, ...] = ()
+RUNTIMES = ("onnxruntime", "openvino")
 # Precisions of each runtime on a CPU.
-_PRECISIONS = {"onnxruntime": ("fp32", "int8"), "openvino": ("fp32", "bf16", "int8")}
+_PRECISIONS = {"onnxruntime": ("fp32", "int8"), "openvino": ("fp32", "bf16")}
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,13 @@ def own_contenders(runtimes: Sequence[str] = RUNTIMES, budgets: Sequence[int] = 
     """es-sbert `auto`, and each runtime and precision.
 
     Args:
-        runtimes: The values of `Encoder`'s argument; empty for an `Encoder` without it.
+        runtimes: Values of `Encoder`'s argument.
         budgets: Also `auto` with each of these numbers of tokens in a batch.
     """
     options: dict[str, dict[str, Any]] = {AUTO: {}}
-    for runtime in runtimes or ("onnxruntime",):
+    for runtime in runtimes:
         for precision in _PRECISIONS[runtime]:
-            named = {"runtime": runtime} if runtimes else {}
-            options[f"es-sbert {runtime} {precision}"] = {**named, "precision": precision}
+            options[f"es-sbert {runtime} {precision}"] = {"runtime": runtime, "precision": precision}
     options |= {f"{AUTO}, {budget} tokens a batch": {"budget": budget} for budget in budgets}
     return [Contender(label, "es-sbert", arguments) for label, arguments in options.items()]
 

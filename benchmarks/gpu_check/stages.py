@@ -71,13 +71,15 @@ def _one_after_another(bundle: Any, warm: list[str], texts: list[str]) -> JSON:
 
     The calling thread's are the upper bound of what holds the interpreter's lock: tokenizing happens in other threads.
     """
-    from es_sbert.encoder.batching import InputBuilder, batch_limits, plan_batches, unique_rows
+    from es_sbert.encoder.batching import InputBuilder, plan_batches, unique_rows
     from es_sbert.encoder.device import Device
+    from es_sbert.encoder.onnx_session import OnnxCudaModel, OnnxCudaSession
     from es_sbert.encoder.tokenizer import SentenceTokenizer
 
-    tokenizer, device = SentenceTokenizer(bundle.model), Device("cuda")
+    tokenizer = SentenceTokenizer(bundle.model)
     sessions = {short: _open(bundle.variant_file("fp16"), short) for short in (True, False)}
-    inputs = InputBuilder(sessions[False])
+    described = OnnxCudaSession(sessions[False], Device("cuda"))
+    inputs = InputBuilder(described.input_names, described.properties)
     spent: defaultdict[str, float] = defaultdict(float)
     process: defaultdict[str, float] = defaultdict(float)
     thread: defaultdict[str, float] = defaultdict(float)
@@ -100,7 +102,7 @@ def _one_after_another(bundle: Any, warm: list[str], texts: list[str]) -> JSON:
             firsts, where = unique_rows(rows)
             rows = [rows[first] for first in firsts]
             lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-            batches = plan_batches(lengths, batch_limits(device))
+            batches = plan_batches(lengths, OnnxCudaModel.batch_limits())
         vectors = np.empty((len(rows), bundle.model.dimensions), np.float32)
         for members in batches:
             with stage("pack"):
@@ -245,7 +247,7 @@ def _operators(bundle: Any, texts: list[str], scratch: Path) -> tuple[list[JSON]
     from es_sbert.encoder.batching import InputBuilder
     from es_sbert.encoder.cuda_session import cuda_provider_options, non_shape_operators
     from es_sbert.encoder.device import Device
-    from es_sbert.encoder.onnx_session import session_options
+    from es_sbert.encoder.onnx_session import OnnxCudaSession, session_options
     from es_sbert.encoder.tokenizer import SentenceTokenizer
 
     options = session_options()
@@ -253,7 +255,9 @@ def _operators(bundle: Any, texts: list[str], scratch: Path) -> tuple[list[JSON]
     options.profile_file_prefix = str(scratch / "profile")
     providers = [(CUDA, cuda_provider_options(Device("cuda"))), "CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(str(bundle.variant_file("fp16")), options, providers=providers)
-    feed = InputBuilder(session)(SentenceTokenizer(bundle.model)(texts).ids)
+    described = OnnxCudaSession(session, Device("cuda"))
+    inputs = InputBuilder(described.input_names, described.properties)
+    feed = inputs(SentenceTokenizer(bundle.model)(texts).ids)
     for _ in range(3):
         session.run(None, feed)
     events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))

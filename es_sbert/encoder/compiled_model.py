@@ -70,10 +70,11 @@ class CompiledModel(ABC):
             BundleInvalid: the runtime does not accept the file.
         """
 
-    def batch_limits(self, tokens: int | None = None) -> BatchLimits:
+    @classmethod
+    def batch_limits(cls, tokens: int | None = None) -> BatchLimits:
         """The limits of a batch.
 
         Args:
             tokens: In place of `batch_tokens`.
         """
-        return BatchLimits(tokens or self.batch_tokens)
+        return BatchLimits(tokens or cls.batch_tokens)

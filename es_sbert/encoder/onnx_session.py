@@ -185,6 +185,7 @@ class OnnxCudaModel(CompiledModel):
     def open_session(self, *, short: bool = False) -> Session:
         return OnnxCudaSession(open_session(self._path, self._device, short=short), self._device)
 
-    def batch_limits(self, tokens: int | None = None) -> BatchLimits:
-        tokens = tokens or self.batch_tokens
+    @classmethod
+    def batch_limits(cls, tokens: int | None = None) -> BatchLimits:
+        tokens = tokens or cls.batch_tokens
         return BatchLimits(2 * tokens, tokens)

@@ -134,15 +134,16 @@ def test_reasons_are_without_addresses(message: str, public: str) -> None:
     assert without_addresses(message) == public
 
 
-def test_contenders_differ_and_runtimes_are_one_line() -> None:
-    plain = own_contenders(())
-    assert [contender.label for contender in plain] == [
+def test_contenders_are_auto_and_each_runtime_and_precision() -> None:
+    both = own_contenders(budgets=[512])
+    assert [contender.label for contender in both] == [
         AUTO,
         "es-sbert onnxruntime fp32",
         "es-sbert onnxruntime int8",
+        "es-sbert openvino fp32",
+        "es-sbert openvino bf16",
+        f"{AUTO}, 512 tokens a batch",
     ]
-    assert all("runtime" not in contender.options for contender in plain)
-    both = own_contenders(("onnxruntime", "openvino"), [512])
     assert both[0].options == {}
     assert {"runtime": "openvino", "precision": "bf16"} in [contender.options for contender in both]
     assert both[-1].options == {"budget": 512}

@@ -9,7 +9,7 @@ import pytest
 
 from es_sbert.cli.ingest import ingest
 from es_sbert.cli.main import cli
-from es_sbert.encoder.batching import WINDOW
+from es_sbert.encoder.onnx_session import OnnxCpuModel, OnnxCudaModel
 from es_sbert.ingest.load_pipeline import batch_window
 
 
@@ -19,7 +19,8 @@ from es_sbert.ingest.load_pipeline import batch_window
 )
 def test_batch_window_defaults_to_the_encoder_window_on_cuda(asked: int | None, device: str, expected: int) -> None:
     context: Any = SimpleNamespace(plan=SimpleNamespace(settings=SimpleNamespace(batch_window=asked)))
-    encoder = SimpleNamespace(window=WINDOW[device.partition(":")[0]], info=SimpleNamespace(device=device))
+    model = OnnxCpuModel if device == "cpu" else OnnxCudaModel
+    encoder = SimpleNamespace(window=model.window, info=SimpleNamespace(device=device))
     assert batch_window(context, cast(Any, encoder)) == expected
 
 
