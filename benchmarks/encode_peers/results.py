@@ -220,7 +220,7 @@ def _conditions(run: Run) -> str:
     )
     return (
         f"{processor['name']} ({', '.join(processor['features'])}), {processor['cores']} cores, {run.threads} threads "
-        f"each; {run.date}, Python {run.python}, commit {run.commit}, {run.rounds} rounds. {_others(run)}\n{sets}."
+        f"each; {run.date}, Python {run.python}, commit {run.commit}, rounds: {run.rounds}. {_others(run)}\n{sets}."
     )
 
 

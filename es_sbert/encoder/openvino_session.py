@@ -6,8 +6,10 @@ package openvino is used, not onnxruntime's execution provider, whose package re
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,24 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
     return None
 
 
+@contextlib.contextmanager
+def _without_reports() -> Iterator[None]:
+    """Keep the import of OpenVINO from reporting itself over the network, for which it has no setting.
+
+    Where the package that does it cannot be imported, OpenVINO takes a stand-in of its own. A program that has imported
+    that package has decided for itself.
+    """
+    reporter = "openvino_telemetry"
+    if reporter in sys.modules:
+        yield
+        return
+    sys.modules[reporter] = None  # type: ignore[assignment]  # an import of it is then an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[reporter]
+
+
 @cache
 def _load_core() -> tuple[Any, str]:
     """OpenVINO's entry point, and its release.
@@ -54,7 +74,8 @@ def _load_core() -> tuple[Any, str]:
     if not has_openvino():
         raise DeviceError("OpenVINO is not installed", f"{INSTALL_OPENVINO_COMMAND}, or use --runtime onnxruntime.")
     try:
-        import openvino
+        with _without_reports():
+            import openvino
 
         return openvino.Core(), openvino.__version__.partition("-")[0]
     except Exception as error:  # a missing library is an OSError or ImportError, a missing plug-in a RuntimeError

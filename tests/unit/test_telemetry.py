@@ -41,6 +41,18 @@ def test_import_of_onnxruntime_writes_no_file_at_home(module: str, tmp_path: Pat
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
+def test_load_of_openvino_reports_nothing(tmp_path: Path) -> None:
+    """Its reports would begin with an id in ~/intel."""
+    pytest.importorskip("openvino_telemetry")
+    home = tmp_path / "home"
+    code = (
+        "from es_sbert.encoder.openvino_session import _load_core; _load_core(); import sys\n"
+        "print('openvino_telemetry' in sys.modules, sys.modules['openvino.tools.ovc.telemetry_utils'].tm.__name__)"
+    )
+    assert run_python(code, environment_of_a_user(home)) == "False openvino.tools.ovc.telemetry_stub"
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
 def test_hugging_face_sends_no_telemetry(tmp_path: Path) -> None:
     code = "import es_sbert; from huggingface_hub import constants; print(constants.HF_HUB_DISABLE_TELEMETRY)"
     assert run_python(code, environment_of_a_user(tmp_path / "home")) == "True"
