@@ -206,12 +206,12 @@ threads_option = click.option(
 
 def precision_option(default: str, help: str) -> Callable[[F], F]:
     """--precision."""
-    return click.option("--precision", type=click.Choice(["auto", *Precision]), default=default, help=help)
+    return click.option("--precision", type=click.Choice(["auto", *map(str, Precision)]), default=default, help=help)
 
 
 runtime_option = click.option(
     "--runtime",
-    type=click.Choice(["auto", *Runtime]),
+    type=click.Choice(["auto", *map(str, Runtime)]),
     default="auto",
     envvar="ES_SBERT_RUNTIME",
     show_envvar=True,

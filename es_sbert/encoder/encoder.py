@@ -20,6 +20,7 @@ from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.model_lookup import find_index_model
 from es_sbert.bundle.modules import Pooling
 from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.bundle.variants import Runtime
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.batching import (
     BatchLimits,
@@ -68,11 +69,11 @@ class EncoderInfo:
         model, fingerprint, dimensions, max_tokens: Of the model.
         variant: ONNX variant that was loaded (`int8`, `fp16`, …).
         precision: Its number format.
-        runtime: The library that runs it: `onnxruntime` or `openvino`.
         provider: onnxruntime's execution provider as the session reports it, or OpenVINO with its release.
         device: `cpu` or `cuda:N`, with the device's name where known.
         threads: CPU threads, 0 on CUDA.
         warnings: Repeated in every summary (a variant exported below its parity threshold, …).
+        runtime: The library that runs it: `onnxruntime` or `openvino`.
     """
 
     model: str
@@ -81,11 +82,11 @@ class EncoderInfo:
     max_tokens: int
     variant: str
     precision: str
-    runtime: str
     provider: str
     device: str
     threads: int
     warnings: tuple[str, ...] = ()
+    runtime: str = Runtime.ONNXRUNTIME
 
 
 class LoadOptions(TypedDict, total=False):

@@ -128,7 +128,7 @@ class OnnxCpuModel(CompiledModel):
         threads: How many batches run concurrently; by default one for each physical core.
     """
 
-    # Small batches stay in the caches, and padding is computed too (benchmarks/encode.py --budgets).
+    # Small batches stay in the caches, and padding is computed too (benchmarks.encode_peers --budgets).
     batch_tokens = 512
     # Larger windows pad less and delay the first vector; beyond this little is gained.
     window = 4096
