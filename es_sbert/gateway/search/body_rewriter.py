@@ -202,13 +202,14 @@ def _objects(body: Json) -> Iterator[tuple[str, Json]]:
         if isinstance(value, dict):
             yield part, value
             # `fields` of a search are returned; those of its highlights may hold queries.
-            pending += (
+            pending += [
                 (name, inner)
                 for name, inner in value.items()
-                if name not in _NOT_SEARCHED or (name == "fields" and part == "highlight")
-            )
-        elif isinstance(value, list):
-            pending += ((part, inner) for inner in value if isinstance(inner, dict | list))
+                if isinstance(inner, (dict, list))
+                and (name not in _NOT_SEARCHED or (name == "fields" and part == "highlight"))
+            ]
+        else:
+            pending += [(part, inner) for inner in value if isinstance(inner, (dict, list))]
 
 
 def _named_fields(part: str, node: Json, parser: SemanticQueryParser) -> Iterator[tuple[str, str]]:
