@@ -31,9 +31,10 @@ class EngineResponse:
     body: Any
 
 
-# Digits as zeros: a number of more than 64 bits has a run of at least 19 digits.
-_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * 19
+# An integer of more than 64 bits has at least 19 digits. Any digit becomes a zero, and what may come before an integer
+# a colon: hashes, which may have as many digits in a row, begin with a quote or a letter.
+_SHAPE_OF_NUMBERS = bytes.maketrans(b"123456789[,- \t\r\n", b"000000000:::::::")
+_LONG_INTEGER = b":" + b"0" * 19
 
 
 def parse_json(data: bytes) -> Any:
@@ -44,7 +45,7 @@ def parse_json(data: bytes) -> Any:
     Raises:
         ValueError: it is not JSON.
     """
-    if _LONG_NUMBER not in data.translate(_DIGITS_AS_ZEROS):
+    if data[:1] in (b"{", b"[") and _LONG_INTEGER not in data.translate(_SHAPE_OF_NUMBERS):
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -294,7 +294,7 @@ class EmbeddingTarget:
     meta: VectorFieldMeta
     filled: bool = True
 
-    @property
+    @cached_property
     def meta_field(self) -> str:
         """Name of the metadata object."""
         return document_meta_field(self.field)
