@@ -144,7 +144,7 @@ def tune(name: str, as_json: bool) -> None:
     rows = [("variant", "tokens a batch", "texts a second", "")]
     rows += [
         (one.variant, f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}", "runs" if one == chosen else "")
-        for one in tuning.measured
+        for one in sorted(tuning.measured, key=lambda one: -one.texts_per_second)
     ]
     click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
     for line in align_columns(rows):

@@ -130,7 +130,7 @@ def _encoder_findings(info: EncoderInfo, vectors: Vectors) -> Iterator[Finding]:
 def _best_speeds(fingerprint: str) -> dict[str, float]:
     """Texts a second of each variant of a model that was measured on this machine, the fastest first."""
     speeds: dict[str, float] = {}
-    for measurement in read_tuning(fingerprint).measured:
+    for measurement in sorted(read_tuning(fingerprint).measured, key=lambda one: -one.texts_per_second):
         speeds.setdefault(measurement.variant, measurement.texts_per_second)
     return speeds
 

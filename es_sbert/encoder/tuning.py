@@ -35,8 +35,8 @@ TUNING_VARIABLE = "ES_SBERT_TUNING"
 _SECONDS = 2.0  # of measuring, for all settings of all variants together
 _ROUND_SECONDS = 0.1  # of one setting in one round
 _MIN_ROUNDS = 3
-_BUDGETS = (0.5, 1, 2)  # times the runtime's own tokens a batch
-# How much faster than one before it a variant has to be. Within it, the order of preference decides.
+_BUDGETS = (1, 0.5, 2)  # times the runtime's own tokens a batch, the usual number first
+# How much faster than one before it a setting has to be. Within it, the order of preference decides.
 _MARGIN = 1.05
 _LOCK_SECONDS = 30.0  # another process measures for a few seconds
 
@@ -53,7 +53,7 @@ class Measurement(BaseModel, frozen=True):
     Attributes:
         variant: Its name.
         batch_tokens: Tokens of a batch, with padding.
-        texts_per_second: Median of the rounds, on texts of 8 to 64 tokens.
+        texts_per_second: Of the fastest round, which other programs disturbed least, on texts of 8 to 64 tokens.
     """
 
     variant: str
@@ -66,7 +66,7 @@ class Tuning(BaseModel, frozen=True):
 
     Attributes:
         machine: The processor, the threads and the releases that the figures belong to.
-        measured: Each variant with each size of batches, the fastest first.
+        measured: Each variant with each size of batches, in order of preference.
     """
 
     machine: dict[str, str]
@@ -78,19 +78,13 @@ class Tuning(BaseModel, frozen=True):
         Args:
             variants: In order of preference.
         """
-        best = [self._best(variant) for variant in variants]
-        if not best or None in best:
+        settings = [[one for one in self.measured if one.variant == variant] for variant in variants]
+        if not settings or not all(settings):
             return None
-        fastest = best[0]
-        for measurement in best[1:]:
-            if fastest is not None and measurement is not None:
-                is_faster = measurement.texts_per_second > _MARGIN * fastest.texts_per_second
-                fastest = measurement if is_faster else fastest
+        fastest, *others = (one for found in settings for one in found)
+        for one in others:
+            fastest = one if one.texts_per_second > _MARGIN * fastest.texts_per_second else fastest
         return fastest
-
-    def _best(self, variant: str) -> Measurement | None:
-        found = [measurement for measurement in self.measured if measurement.variant == variant]
-        return max(found, key=lambda measurement: measurement.texts_per_second, default=None)
 
 
 def describe_machine() -> dict[str, str]:
@@ -174,7 +168,7 @@ def tune(
 
 
 def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list[Measurement]:
-    """The speed of each variant with several sizes of batches, in turn, the fastest first.
+    """The speed of each variant with several sizes of batches, in turn.
 
     Variants that do not run here are left out.
     """
@@ -196,14 +190,13 @@ def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list
         counts = [_round_size(measure) for _, _, measure in settings]
         speeds: list[list[float]] = [[] for _ in settings]
         begun = time.perf_counter()
-        while len(speeds[-1]) < _MIN_ROUNDS or time.perf_counter() - begun < _SECONDS:
+        while settings and (len(speeds[-1]) < _MIN_ROUNDS or time.perf_counter() - begun < _SECONDS):
             for found, count, (_, _, measure) in zip(speeds, counts, settings, strict=True):
                 found.append(measure(count))
-    measured = [
-        Measurement(variant=variant, batch_tokens=tokens, texts_per_second=round(float(np.median(found)), 1))
+    return [
+        Measurement(variant=variant, batch_tokens=tokens, texts_per_second=round(max(found), 1))
         for (variant, tokens, _), found in zip(settings, speeds, strict=True)
     ]
-    return sorted(measured, key=lambda measurement: -measurement.texts_per_second)
 
 
 def _round_size(measure: Callable[[int], float]) -> int:

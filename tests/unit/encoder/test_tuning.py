@@ -60,7 +60,8 @@ def test_every_variant_is_measured_with_several_batch_sizes(bundle: EncoderBundl
         (variant.value, tokens) for variant in BOTH for tokens in (256, 512, 1024)
     }
     assert all(one.texts_per_second > 0 for one in measured)
-    assert measured == sorted(measured, key=lambda one: -one.texts_per_second)
+    assert [one.variant for one in measured] == ["int8"] * 3 + ["fp32"] * 3
+    assert [one.batch_tokens for one in measured[:3]] == [512, 256, 1024]
 
 
 @pytest.mark.parametrize(("int8", "fp32", "fastest"), [(200, 100, "int8"), (100, 200, "fp32"), (100, 103, "int8")])

@@ -85,7 +85,13 @@ def test_onnx_and_torch_give_the_same_figures(tiny: Path, data: Path, capsys: py
         assert code == 0
         (line,) = out.splitlines()
         report = json.loads(line)
-        assert report["settings"] == {"backend": backend, "device": "cpu", "precision": "fp32", "limit": None}
+        assert report["settings"] == {
+            "backend": backend,
+            "device": "cpu",
+            "precision": "fp32",
+            "runtime": "auto",
+            "limit": None,
+        }
         values.append(report["rows"][0]["figures"])
     assert values[0] == pytest.approx(values[1], abs=0.01)
 
