@@ -114,8 +114,8 @@ def tune(name: str, as_json: bool) -> None:
     Loads, searches and the gateway then run that variant, unless --precision or --runtime choose another one. The first
     use of a model measures it too, but only the variants that are usually the fastest on this kind of processor.
 
-    Figures are texts a second, on texts of 8 to 64 tokens. They are kept in the cache for this processor, number of
-    cores, and releases of es-sbert, onnxruntime and OpenVINO; a change of one of these measures again.
+    Figures are texts a second, on texts of 16, 32 and 64 tokens. They are kept in the cache for this processor, number
+    of cores, and releases of es-sbert, onnxruntime and OpenVINO; a change of one of these measures again.
 
     \b
     Examples:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from pydantic import BaseModel
 from es_sbert import __version__
 from es_sbert.bundle.bundle import EncoderBundle, cache_folder
 from es_sbert.bundle.variants import Variant
-from es_sbert.encoder.batching import InputBuilder, plan_batches
+from es_sbert.encoder.batching import InputBuilder
 from es_sbert.encoder.compiled_model import Session
 from es_sbert.encoder.device import Device, available_cores, processor_name
 from es_sbert.encoder.inference_pool import InferencePool
@@ -33,18 +32,14 @@ from es_sbert.filesystem import file_lock, open_output
 TUNING_VARIABLE = "ES_SBERT_TUNING"
 
 _SECONDS = 2.0  # of measuring, for all settings of all variants together
-_ROUND_SECONDS = 0.1  # of one setting in one round
 _MIN_ROUNDS = 3
 _BUDGETS = (1, 0.5, 2)  # times the runtime's own tokens a batch, the usual number first
 # How much faster than one before it a setting has to be. Within it, the order of preference decides.
 _MARGIN = 1.05
 _LOCK_SECONDS = 30.0  # another process measures for a few seconds
 
-_WORDS = (
-    "the a of and to in is for on with as by at from that this it be are was search index document query field value "
-    "text vector model server cluster shard error message time user file update delete configuration security network "
-    "storage replication kubernetes authentication certificate synchronization"
-)
+_LENGTHS = (16, 32, 64)  # tokens of the texts that are measured
+_SAMPLE_TEXT = "The shard of an index holds documents, and a query visits all of them. " * 8
 
 
 class Measurement(BaseModel, frozen=True):
@@ -53,7 +48,7 @@ class Measurement(BaseModel, frozen=True):
     Attributes:
         variant: Its name.
         batch_tokens: Tokens of a batch, with padding.
-        texts_per_second: Of the fastest round, which other programs disturbed least, on texts of 8 to 64 tokens.
+        texts_per_second: Of the fastest round, which other programs disturbed least, on texts of 16, 32 and 64 tokens.
     """
 
     variant: str
@@ -172,59 +167,42 @@ def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list
 
     Variants that do not run here are left out.
     """
-    rows = SentenceTokenizer(bundle.model)(_sample_texts()).ids
-    settings: list[tuple[Variant, int, Callable[[int], float]]] = []  # variant, tokens of a batch, count → texts/s
+    tokens = SentenceTokenizer(bundle.model)([_SAMPLE_TEXT]).ids[0]
+    rows = [tokens[:length] for length in _LENGTHS]
+    settings: list[tuple[Variant, int, Callable[[], float]]] = []  # variant, tokens of a batch, → texts a second
     with contextlib.ExitStack() as stack:
         for variant in variants:
             graph = bundle.manifest.variants[variant]
             try:
                 model = compile_model(bundle.variant_file(variant), graph.runtime, graph.precision, Device("cpu"))
                 pool = stack.enter_context(contextlib.closing(InferencePool(model)))
-                for factor in _BUDGETS:
-                    tokens = int(factor * model.batch_tokens)
-                    settings.append(
-                        (variant, tokens, partial(_texts_per_second, pool, rows, bundle.model.dimensions, tokens))
-                    )
             except EsSbertError:
                 continue
-        counts = [_round_size(measure) for _, _, measure in settings]
+            for budget in (int(factor * model.batch_tokens) for factor in _BUDGETS):
+                speed = partial(_texts_per_second, pool, rows, budget, bundle.model.dimensions)
+                settings.append((variant, budget, speed))
+        for _, _, speed in settings:
+            speed()  # compiles kernels for the shapes of its batches
         speeds: list[list[float]] = [[] for _ in settings]
         begun = time.perf_counter()
         while settings and (len(speeds[-1]) < _MIN_ROUNDS or time.perf_counter() - begun < _SECONDS):
-            for found, count, (_, _, measure) in zip(speeds, counts, settings, strict=True):
-                found.append(measure(count))
+            for found, (_, _, speed) in zip(speeds, settings, strict=True):
+                found.append(speed())
     return [
-        Measurement(variant=variant, batch_tokens=tokens, texts_per_second=round(max(found), 1))
-        for (variant, tokens, _), found in zip(settings, speeds, strict=True)
+        Measurement(variant=variant, batch_tokens=budget, texts_per_second=round(max(found), 1))
+        for (variant, budget, _), found in zip(settings, speeds, strict=True)
     ]
 
 
-def _round_size(measure: Callable[[int], float]) -> int:
-    """How many texts take about `_ROUND_SECONDS`; warms up on the way."""
-    count = 32
-    measure(count)
-    return max(count, int(_ROUND_SECONDS * measure(count)))
-
-
-def _texts_per_second(
-    pool: InferencePool, rows: Sequence[NDArray[np.int64]], width: int, tokens: int, count: int
-) -> float:
-    """The speed on the first texts, repeated if there are fewer."""
-    texts = [rows[number % len(rows)] for number in range(count)]
-    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=count)
+def _texts_per_second(pool: InferencePool, rows: Sequence[NDArray[np.int64]], budget: int, dimensions: int) -> float:
+    """The speed on full batches of texts of each length, as many for each thread."""
     with pool.session() as session:
         inputs = InputBuilder(session.input_names, session.properties)
+    batches = [[row] * max(1, budget // len(row)) for row in rows for _ in range(pool.count)]
 
-    def run(session: Session, batch: NDArray[np.int64]) -> None:
-        feed = inputs([texts[number] for number in batch])
-        session.run(feed, np.empty((len(batch), width), dtype=np.float32))
+    def run(session: Session, batch: list[NDArray[np.int64]]) -> None:
+        session.run(inputs(batch), np.empty((len(batch), dimensions), dtype=np.float32))
 
     begun = time.perf_counter()
-    pool.run(plan_batches(lengths, pool.model.batch_limits(tokens)), run)
-    return count / (time.perf_counter() - begun)
-
-
-def _sample_texts() -> list[str]:
-    """256 texts of 6 to 60 words, the same on each machine."""
-    choose, words = random.Random(0), _WORDS.split()
-    return [" ".join(choose.choices(words, k=choose.randint(6, 60))) for _ in range(256)]
+    pool.run(batches, run)
+    return sum(map(len, batches)) / (time.perf_counter() - begun)

@@ -35,7 +35,6 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(tuning.TUNING_VARIABLE, raising=False)
     monkeypatch.setattr(tuning, "_SECONDS", 0.0)
-    monkeypatch.setattr(tuning, "_ROUND_SECONDS", 0.001)
 
 
 def speeds(monkeypatch: pytest.MonkeyPatch, **texts_per_second: float) -> list[int]:
