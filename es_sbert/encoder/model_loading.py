@@ -5,8 +5,9 @@ A sentence encoder without ONNX files is exported to the cache on first use.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -24,10 +25,12 @@ from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.device import NO_GPU_FOUND, UNUSED_GPU, Device, choose_device, cuda_devices
 from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.machine import describe_machine
 from es_sbert.encoder.onnx_session import available_providers
 from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.variant_choice import contenders, openvino_warnings, variant_order
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, OutputError, ParityFailed, UnsupportedArchitecture
+from es_sbert.filesystem import open_output
 
 StatusCallback = Callable[[str], None]
 BundleT = TypeVar("BundleT", bound=EncoderBundle | RerankerBundle)
@@ -199,8 +202,9 @@ def select_encoder_variant(
     present = [variant for variant in order if variant in bundle.manifest.variants]
     if not present:
         raise _missing_variant(bundle, device, order[:1])
-    rivals = [variant for variant in wanted if variant in present]
-    selected = _select_fastest(bundle, rivals or present[:1], device, report)
+    rivals = [variant for variant in wanted if variant in present] or present[:1]
+    checked = [variant for variant in rivals if _passed_parity(bundle, variant)]
+    selected = _select_fastest(bundle, checked or rivals, device, report)
     warnings = tuple(
         f"there is no {variant} variant ({reason}): {selected.variant} runs instead"
         for variant, reason in refused.items()
@@ -210,7 +214,8 @@ def select_encoder_variant(
         selected = replace(selected, alternatives=others)
         warnings += openvino_warnings(device)
     if wanted and wanted[0] not in present:
-        warnings += (f"the bundle has no {wanted[0]} variant: {selected.variant} runs instead",)
+        command = f"es-sbert export {bundle.folder} -o {bundle.folder} --precision {wanted[0]}"
+        warnings += (f"the bundle has no {wanted[0]} variant: {selected.variant} runs instead. Add it: {command}",)
     return replace(selected, warnings=(*warnings, *selected.warnings))
 
 
@@ -259,14 +264,19 @@ def _select_fastest(
         fastest = fastest_variant(bundle, variants, report)
         if fastest is not None:
             chosen, batch_tokens = Variant(fastest.variant), fastest.batch_tokens
-    warning, graph = f"variant {chosen} was ", bundle.manifest.variants[chosen]
-    if graph.forced:
-        warning += "exported below its parity threshold (--force): its vectors differ from the model's"
-    elif graph.parity is None:
-        warning += "never compared with the model: the exporting machine lacked the device"
-    else:
+    if _passed_parity(bundle, chosen):
         return SelectedVariant(bundle, chosen, device, batch_tokens=batch_tokens)
+    warning = f"variant {chosen} was never compared with the model: the exporting machine lacked the device"
+    if bundle.manifest.variants[chosen].forced:
+        warning = (
+            f"variant {chosen} was exported below its parity threshold (--force): its vectors differ from the model's"
+        )
     return SelectedVariant(bundle, chosen, device, (warning,), batch_tokens)
+
+
+def _passed_parity(bundle: EncoderBundle, variant: Variant) -> bool:
+    graph = bundle.manifest.variants[variant]
+    return graph.parity is not None and not graph.forced
 
 
 def select_reranker_variant(
@@ -328,10 +338,41 @@ def _open_cached_bundle(
         if all(variant in present for variant in variants):
             return bundle, {}
     missing = [variant for variant in variants if variant not in present]
-    refused = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report)
-    if len(refused) == len(variants) and Variant.FP32 not in present:
+    known = _read_refused(folder) if may_fall_back else {}
+    refused = {variant: known[variant] for variant in missing if variant in known}
+    missing = [variant for variant in missing if variant not in refused]
+    if missing:
+        found = _export_to_cache(model, folder, missing, may_fall_back=may_fall_back, report=report)
+        refused |= found
+        if found:
+            _write_refused(folder, refused, report)
+    if len(refused) == len(variants) and not is_encoder_bundle(folder):
         _export_to_cache(model, folder, [Variant.FP32], may_fall_back=False, report=report)
     return open_encoder_bundle(folder), refused
+
+
+def _refused_path(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.refused.json")
+
+
+def _read_refused(folder: Path) -> dict[Variant, str]:
+    """Why variants of a cached bundle could not be exported by these releases: they are not tried again each time."""
+    try:
+        kept = json.loads(_refused_path(folder).read_text(encoding="utf-8"))
+        return {
+            Variant(name): reason for name, reason in kept["variants"].items() if kept["machine"] == describe_machine()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _write_refused(folder: Path, refused: Mapping[Variant, str], report: StatusCallback) -> None:
+    path = _refused_path(folder)
+    try:
+        with open_output(path) as file:
+            file.write(json.dumps({"machine": describe_machine(), "variants": refused}, indent=2).encode())
+    except OSError as error:
+        report(f"{path} cannot be written ({error.strerror}): the export is tried again next time")
 
 
 def _export_to_cache(

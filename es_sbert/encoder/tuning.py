@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,13 +15,13 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from es_sbert import __version__
 from es_sbert.bundle.bundle import EncoderBundle, cache_folder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.batching import InputBuilder
 from es_sbert.encoder.compiled_model import Session
-from es_sbert.encoder.device import Device, available_cores, processor_name
+from es_sbert.encoder.device import Device
 from es_sbert.encoder.inference_pool import InferencePool
+from es_sbert.encoder.machine import describe_machine
 from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import EsSbertError, UsageError
@@ -80,15 +79,6 @@ class Tuning(BaseModel, frozen=True):
         for one in others:
             fastest = one if one.texts_per_second > _MARGIN * fastest.texts_per_second else fastest
         return fastest
-
-
-def describe_machine() -> dict[str, str]:
-    """What figures depend on: the processor, the cores that this process may use, and releases."""
-    versions = {"es-sbert": __version__}
-    for package in ("onnxruntime", "onnxruntime-gpu", "openvino"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return {"processor": processor_name(), "cores": str(available_cores()), **versions}
 
 
 def tuning_path(fingerprint: str) -> Path:
@@ -179,8 +169,8 @@ def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list
             except EsSbertError:
                 continue
             for budget in (int(factor * model.batch_tokens) for factor in _BUDGETS):
-                speed = partial(_texts_per_second, pool, rows, budget, bundle.model.dimensions)
-                settings.append((variant, budget, speed))
+                measure = partial(_texts_per_second, pool, rows, budget, bundle.model.dimensions)
+                settings.append((variant, budget, measure))
         for _, _, speed in settings:
             speed()  # compiles kernels for the shapes of its batches
         speeds: list[list[float]] = [[] for _ in settings]

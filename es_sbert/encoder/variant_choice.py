@@ -65,7 +65,7 @@ def openvino_warnings(device: Device) -> tuple[str, ...]:
     problem = openvino_problem(Precision.FP32)
     if problem is None:
         return ()
-    gain = "" if has_openvino() else f", which is more than twice as fast on this processor: {INSTALL_OPENVINO_COMMAND}"
+    gain = "" if has_openvino() else f", which is usually faster on this processor: {INSTALL_OPENVINO_COMMAND}"
     return (f"{problem.message}{gain}",)
 
 

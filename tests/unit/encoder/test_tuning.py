@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from es_sbert.bundle.bundle import EncoderBundle, open_encoder_bundle
-from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.bundle import EncoderBundle, EncoderManifest, open_encoder_bundle
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Variant
 from es_sbert.cli.main import cli
-from es_sbert.encoder import model_loading, tuning
+from es_sbert.encoder import machine, model_loading, tuning
+from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
+from es_sbert.encoder.model_loading import select_encoder_variant
 from es_sbert.encoder.tuning import Measurement, Tuning, fastest_variant, measure_variants, read_tuning, tuning_path
+from es_sbert.errors import ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
 
+CPU = Device("cpu")
 BOTH = (Variant.INT8, Variant.FP32)
 
 
@@ -79,8 +86,8 @@ def test_result_is_kept_until_the_machine_changes(bundle: EncoderBundle, monkeyp
         fastest_variant(bundle, BOTH, messages.append)
     assert len(measured) == len(messages) == 1
     kept = json.loads(tuning_path(bundle.manifest.fingerprint).read_text())
-    assert kept["machine"] == tuning.describe_machine()
-    monkeypatch.setattr(tuning, "processor_name", lambda: "another processor")
+    assert kept["machine"] == machine.describe_machine()
+    monkeypatch.setattr(machine, "processor_name", lambda: "another processor")
     assert read_tuning(bundle.manifest.fingerprint).measured == ()
     fastest_variant(bundle, BOTH, messages.append)
     assert len(measured) == 2
@@ -175,3 +182,37 @@ def test_model_tune_prints_figures_and_marks_what_runs(bundle: EncoderBundle) ->
     figures = json.loads(done.stdout)
     assert {"machine", "measured"} <= figures.keys()
     assert {one["variant"] for one in figures["measured"]} >= {"int8", "fp32"}
+
+
+def test_variant_below_its_parity_bar_is_no_contender(bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = speeds(monkeypatch, int8=2, fp32=1)
+    variants = dict(bundle.manifest.variants)
+    variants["int8"] = variants["int8"].model_copy(update={"forced": True})
+    manifest = bundle.manifest.model_copy(update={"variants": variants})
+    monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
+    monkeypatch.setattr(model_loading, "open_encoder_bundle", lambda folder: replace(bundle, manifest=manifest))
+    selected = select_encoder_variant(bundle.folder, CPU, report=lambda message: None)
+    assert selected.variant == "fp32"
+    assert not measured
+
+
+def test_variant_that_cannot_be_exported_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[list[str]] = []
+
+    def export(model: SentenceModel, output: Path, variants: Sequence[Variant], **options: Any) -> EncoderManifest:
+        tried.append([str(variant) for variant in variants])
+        if Variant.INT8 in variants:
+            raise ParityFailed("int8 is too far off", "Leave it out.")
+        return export_bundle(model, output, variants, **options)
+
+    monkeypatch.setattr("es_sbert.exporters.export_bundle.export_bundle", export)
+    monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
+    folder = write_tiny_bert(tmp_path / "tiny")
+    for _ in range(2):
+        selected = select_encoder_variant(folder, CPU, report=lambda message: None)
+        assert selected.variant == "fp32"
+        assert "there is no int8 variant (int8 is too far off): fp32 runs instead" in selected.warnings
+    assert tried == [["int8", "fp32"], ["int8"], ["fp32"]]
+    monkeypatch.setattr(machine, "processor_name", lambda: "another processor")
+    select_encoder_variant(folder, CPU, report=lambda message: None)
+    assert tried[3:] == [["int8"]]
