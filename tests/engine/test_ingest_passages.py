@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,13 @@ def expected(encoder: Encoder) -> Expected:
         return spans, encoder.encode([text[start:end] for start, end in spans], "document")
 
     return passages_of
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Iterator[Encoder]:
+    """The default model in fp32: products in bf16 round differently in batches of other shapes."""
+    with Encoder(device="cpu", precision="fp32") as encoder:
+        yield encoder
 
 
 def check_passages(expected: Expected, source: dict[str, Any], text: str) -> None:
