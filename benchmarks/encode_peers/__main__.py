@@ -3,9 +3,9 @@
     python -m benchmarks.encode_peers --data DATA [--model FOLDER] [--rounds 5] [--write]
     python -m benchmarks.encode_peers --kept --write
 
-DATA holds `sts/stsb-en-test.tsv.gz`, `ingest/short-docs.jsonl.gz` and, if it is there, `retrieval/`. Each peer runs in
-an environment of its own, which is installed on first use (about 8 GB together, most of it PyTorch), and as a process
-of its own. In each round every contender starts, embeds a warm-up, is timed on each set of texts and ends; nothing
+DATA holds `sts/stsb-en-test.tsv.gz`, `ingest/short-docs.jsonl.gz` and, if it is there, `retrieval/`. Each peer is
+installed in its own environment on first use (about 8 GB together, most of it PyTorch) and runs in its own process. In
+each round every contender starts, embeds a warm-up, is timed on each set of texts and ends; nothing
 else of the benchmark runs at that time. All get the same texts in the same order and as many threads as there are
 physical cores. The texts of a set are distinct, and each round has another order and another punctuation mark at the
 end of every text, so that no cache and no repeated text is measured. ρ is measured once, on the unchanged sentences.

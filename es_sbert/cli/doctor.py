@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import cloup
 from cloup import option_group
 
-from es_sbert.cli.options import connection_options, encoder_options, engine_settings
+from es_sbert.cli.options import connection_options, encoder_options, engine_settings, select_options
 
 if TYPE_CHECKING:
     from es_sbert.diagnostics.doctor import Finding
@@ -70,13 +70,8 @@ def _run_checks(index: str | None, options: dict[str, Any]) -> list[Finding]:
     from es_sbert.errors import EngineError
 
     settings, model, device = engine_settings(options), options["model"], options["device"]
-    encoder_options: LoadOptions = {
-        "device": device,
-        "precision": options["precision"],
-        "runtime": options["runtime"],
-        "threads": options["threads"],
-    }
-    check_model = partial(checks.check_encoder, model, encoder_options)
+    running = cast("LoadOptions", select_options(options, ("device", "precision", "runtime", "threads")))
+    check_model = partial(checks.check_encoder, model, running)
     try:
         opened = connect(settings)
     except EngineError as error:

@@ -359,9 +359,9 @@ def _read_refused(folder: Path) -> dict[Variant, str]:
     """Why variants of a cached bundle could not be exported by these releases: they are not tried again each time."""
     try:
         kept = json.loads(_refused_path(folder).read_text(encoding="utf-8"))
-        return {
-            Variant(name): reason for name, reason in kept["variants"].items() if kept["machine"] == describe_machine()
-        }
+        if kept["machine"] != describe_machine():
+            return {}
+        return {Variant(name): reason for name, reason in kept["variants"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

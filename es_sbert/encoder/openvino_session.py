@@ -33,10 +33,17 @@ def has_openvino() -> bool:
     return importlib.util.find_spec("openvino") is not None
 
 
-def openvino_problem(precision: Precision) -> DeviceError | None:
-    """Why OpenVINO cannot run a precision here; None if it can."""
+def openvino_problem(precision: Precision, *, load: bool = True) -> DeviceError | None:
+    """Why OpenVINO cannot run a precision here; None if it can.
+
+    Args:
+        load: Load the package to find out; without, one that is broken is not noticed.
+    """
+    if not has_openvino():
+        return DeviceError("OpenVINO is not installed", f"{INSTALL_OPENVINO_COMMAND}, or use --runtime onnxruntime.")
     try:
-        _load_core()
+        if load:
+            _load_core()
     except DeviceError as error:
         return error
     if precision is Precision.BF16 and not has_bf16_products():
@@ -50,8 +57,8 @@ def openvino_problem(precision: Precision) -> DeviceError | None:
 def _without_reports() -> Iterator[None]:
     """Keep the import of OpenVINO from reporting itself over the network, for which it has no setting.
 
-    Where the package that does it cannot be imported, OpenVINO takes a stand-in of its own. A program that has imported
-    that package has decided for itself.
+    If `openvino_telemetry` cannot be imported, OpenVINO uses a stub instead. A process that has already imported it is
+    left alone.
     """
     reporter = "openvino_telemetry"
     if reporter in sys.modules:
@@ -69,10 +76,8 @@ def _load_core() -> tuple[Any, str]:
     """OpenVINO's entry point, and its release.
 
     Raises:
-        DeviceError: the package is missing or broken.
+        DeviceError: the package is broken.
     """
-    if not has_openvino():
-        raise DeviceError("OpenVINO is not installed", f"{INSTALL_OPENVINO_COMMAND}, or use --runtime onnxruntime.")
     try:
         with _without_reports():
             import openvino

@@ -38,7 +38,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> EncoderBundle:
 
 @pytest.fixture(autouse=True)
 def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tuning is on, quick, and has a cache of its own."""
+    """Turn tuning on, with a separate cache and as few rounds as possible."""
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(tuning.TUNING_VARIABLE, raising=False)
     monkeypatch.setattr(tuning, "_SECONDS", 0.0)

@@ -4,7 +4,7 @@ import pytest
 
 from es_sbert.encoder import openvino_session, variant_choice
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.variant_choice import contenders, default_exports, variant_order
+from es_sbert.encoder.variant_choice import contenders, default_exports, openvino_warnings, variant_order
 from es_sbert.errors import DeviceError, UsageError
 
 CPU, CUDA = Device("cpu"), Device("cuda")
@@ -103,3 +103,16 @@ def test_requested_variant_that_cannot_run_here_is_a_device_error(
 )
 def test_default_exports_are_those_this_machine_can_check(processor: None, variants: list[str]) -> None:
     assert list(default_exports()) == variants
+
+
+@pytest.mark.parametrize(
+    ("processor", "loaded"), [("int8 openvino", False), ("openvino", True)], indirect=["processor"]
+)
+def test_openvino_is_loaded_only_where_it_may_be_the_fastest(
+    processor: None, loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[int] = []
+    monkeypatch.setattr(openvino_session, "_load_core", lambda: loads.append(1))
+    contenders(CPU)
+    openvino_warnings(CPU)
+    assert bool(loads) is loaded
