@@ -1,7 +1,7 @@
 """Connection settings, read from options, `ES_SBERT_…` environment variables, secret files and the system keyring.
 
 Settings are frozen and validated once. An empty environment variable counts as unset. The module also locates the
-user's home folder, which holds caches and profiles.
+user's home folder and the cache.
 """
 
 from __future__ import annotations
@@ -36,6 +36,18 @@ def home_folder(variable: str) -> Path:
         return Path.home()
     except RuntimeError as error:
         raise UsageError("this user has no home folder", f"Set HOME, or {variable} to a folder to write to.") from error
+
+
+def cache_folder() -> Path:
+    """`$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`.
+
+    Raises:
+        UsageError: nothing says where that is.
+    """
+    if base := os.environ.get("ES_SBERT_CACHE"):
+        return Path(base)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else home_folder("ES_SBERT_CACHE") / ".cache") / "es-sbert"
 
 
 # A secret is one line; a file that is longer is something else.

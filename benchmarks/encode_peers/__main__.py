@@ -37,10 +37,9 @@ from benchmarks.encode_peers.plot import bar_plot
 from benchmarks.encode_peers.processor import onnx_instructions, this_processor
 from benchmarks.encode_peers.results import Run
 from benchmarks.encode_peers.texts import calibration_texts, short_documents, sts_rows, text_sets
-from es_sbert.bundle.bundle import cache_folder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.config import DEFAULT_MODEL
+from es_sbert.config import DEFAULT_MODEL, cache_folder
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 
 _FILE = click.Path(dir_okay=False, path_type=Path)

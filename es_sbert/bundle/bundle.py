@@ -7,7 +7,6 @@ on first use is here too.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,10 +17,11 @@ import pydantic
 from pydantic import BaseModel
 
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel, ScoreActivation, is_cross_encoder, read_cross_encoder
+from es_sbert.bundle.file_hashes import remembered_hash
 from es_sbert.bundle.model_files import read_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Runtime
-from es_sbert.config import home_folder
+from es_sbert.config import cache_folder
 from es_sbert.errors import BundleInvalid
 
 
@@ -353,26 +353,19 @@ def _read_manifest(folder: Path, kind: type[ManifestT]) -> ManifestT:
 def _check_hash(path: Path, sha256: str) -> None:
     if not path.is_file():
         raise BundleInvalid(f"{path} is missing", _EXPORT_AGAIN)
-    if hash_file(path) != sha256:
+    if remembered_file_hash(path) != sha256:
         raise BundleInvalid(f"{path} was changed after its export", _EXPORT_AGAIN)
+
+
+def remembered_file_hash(path: Path) -> str:
+    """SHA-256 of a file as of `hash_file`; that of a file that has not changed is remembered."""
+    return remembered_hash("sha256", [path], lambda: hash_file(path))
 
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def cache_folder() -> Path:
-    """`$ES_SBERT_CACHE`, or `$XDG_CACHE_HOME/es-sbert`, or `~/.cache/es-sbert`.
-
-    Raises:
-        UsageError: nothing says where that is.
-    """
-    if base := os.environ.get("ES_SBERT_CACHE"):
-        return Path(base)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else home_folder("ES_SBERT_CACHE") / ".cache") / "es-sbert"
 
 
 def cached_bundle_path(fingerprint: str) -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from es_sbert.bundle.file_hashes import remembered_hash
 from es_sbert.bundle.model_files import read_header
 
 # Architectures with known settings, and the keys of their config.json that change the output.
@@ -61,7 +62,8 @@ def fingerprint_settings(config: dict[str, Any], weights: Sequence[Path]) -> dic
 def hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]] | None = None) -> str:
     """SHA-256 over name, type, shape and bytes of all tensors, sorted by name.
 
-    The same weights give the same hash however they are ordered or spread over files.
+    The same weights give the same hash however they are ordered or spread over files. That of files that have not
+    changed is remembered.
 
     Args:
         merged: Tensors that take the place of those in the files, by name.
@@ -69,6 +71,12 @@ def hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]
     Raises:
         BundleInvalid: a file is broken.
     """
+    if merged is None:
+        return remembered_hash("tensors", paths, lambda: _hash_tensors(paths, {}))
+    return _hash_tensors(paths, merged)
+
+
+def _hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]]) -> str:
     entries = [(name, path, entry) for path in paths for name, entry in read_header(path).items()]
     digest = hashlib.sha256()
     with ExitStack() as stack:
@@ -77,7 +85,7 @@ def hash_tensors(paths: Sequence[Path], merged: Mapping[str, NDArray[np.float32]
             file = stack.enter_context(path.open("rb"))
             maps[path] = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         for name, path, entry in sorted(entries, key=lambda item: item[0]):
-            if merged is not None and name in merged:
+            if name in merged:
                 digest.update(f"{name}\0F32\0{list(merged[name].shape)}\0".encode())
                 digest.update(np.ascontiguousarray(merged[name]).data)
                 continue

@@ -10,6 +10,7 @@ from importlib.metadata import distributions
 import numpy as np
 import onnxruntime
 
+from es_sbert.bundle.file_hashes import forget_hashes
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.cuda_session import (
@@ -96,6 +97,7 @@ def check_encoder(
     Returns:
         What really ran, None where nothing did; and the findings.
     """
+    forget_hashes()  # a file that was damaged without being written to shows only when it is read
     try:
         if field is None:
             opened = Encoder(name, **options)

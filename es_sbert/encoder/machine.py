@@ -6,13 +6,21 @@ import contextlib
 import importlib.metadata
 
 from es_sbert import __version__
-from es_sbert.encoder.device import available_cores, processor_name
+from es_sbert.encoder.device import available_cores, processor_flags, processor_name
+
+# How Linux names instructions for many numbers at once, on x86 and on ARM.
+_MATRIX_INSTRUCTIONS = ("avx", "amx", "asimd", "sve", "i8mm", "bf16")
 
 
 def describe_machine() -> dict[str, str]:
-    """What figures depend on: the processor, the cores that this process may use, and releases."""
+    """What figures depend on: the processor, the cores that this process may use, and releases.
+
+    The names of virtual machines' processors are often those of a whole family; what they can do differs.
+    """
     versions = {"es-sbert": __version__}
     for package in ("onnxruntime", "onnxruntime-gpu", "openvino"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    return {"processor": processor_name(), "cores": str(available_cores()), **versions}
+    instructions = " ".join(sorted(flag for flag in processor_flags() if flag.startswith(_MATRIX_INSTRUCTIONS)))
+    cores = str(available_cores())
+    return {"processor": processor_name(), "instructions": instructions, "cores": cores, **versions}

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.bundle.variants import Precision
+from es_sbert.encoder.compiled_cache import compiled_path, keep_compiled, read_compiled
 from es_sbert.encoder.compiled_model import CompiledModel, Session
 from es_sbert.encoder.device import available_cores, has_bf16_products
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, error_summary
@@ -116,6 +117,26 @@ def _run_error(reason: str) -> ModelError:
     return ModelError(f"OpenVINO cannot run the model on these texts: {reason}", "Use --runtime onnxruntime.")
 
 
+def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
+    """Compile an ONNX file, or open its compiled form if the cache has it.
+
+    Raises:
+        RuntimeError: OpenVINO does not accept the file.
+    """
+    place = compiled_path(path, str(settings))
+    kept = None if place is None else read_compiled(place)
+    if kept is not None:
+        import openvino
+
+        # A compiled form that OpenVINO refuses is written again.
+        with contextlib.suppress(RuntimeError):
+            return core.import_model(openvino.Tensor(kept), "CPU", settings)
+    model = core.compile_model(core.read_model(str(path)), "CPU", settings)
+    if place is not None:
+        keep_compiled(place, model.export_model().getbuffer())
+    return model
+
+
 class OpenVinoModel(CompiledModel):
     """An ONNX file that OpenVINO runs on a CPU.
 
@@ -150,7 +171,7 @@ class OpenVinoModel(CompiledModel):
             "ENABLE_CPU_PINNING": False,
         }
         try:
-            self._model = core.compile_model(core.read_model(str(path)), "CPU", settings)
+            self._model = _compile(core, path, settings)
         except RuntimeError as error:
             raise BundleInvalid(
                 f"OpenVINO {version} does not take {path}: {error_summary(error)}",

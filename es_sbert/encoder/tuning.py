@@ -15,8 +15,9 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from es_sbert.bundle.bundle import EncoderBundle, cache_folder
+from es_sbert.bundle.bundle import EncoderBundle
 from es_sbert.bundle.variants import Variant
+from es_sbert.config import cache_folder
 from es_sbert.encoder.batching import InputBuilder
 from es_sbert.encoder.compiled_model import Session
 from es_sbert.encoder.device import Device

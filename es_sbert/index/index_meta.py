@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from es_sbert.bundle.bundle import cache_folder
+from es_sbert.config import cache_folder
 from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.filesystem import file_lock

@@ -9,8 +9,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
 
-from es_sbert.bundle.bundle import cache_folder
-from es_sbert.config import split_addresses
+from es_sbert.config import cache_folder, split_addresses
 from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.engines.retry import Retrier
 from es_sbert.errors import IndexMismatch, IndexMissing, OutputError, UsageError

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import pytest
 
-from es_sbert.bundle.bundle import cache_folder
 from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.config import cache_folder
 from es_sbert.engines.local.engine_home import EngineHome, make_folder, storage_errors
 from es_sbert.engines.local.server_process import Account
 from es_sbert.errors import LocalEngineError, ModelNotFound, UsageError

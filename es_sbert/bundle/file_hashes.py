@@ -1,0 +1,90 @@
+"""Hashes of files, remembered in the cache for as long as the files stay as they are.
+
+To hash a model's weights takes longer than to read them, and every start of a command needs the hashes of the weights,
+for the fingerprint, and of the ONNX file, which must be the exported one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from es_sbert.config import cache_folder
+from es_sbert.errors import UsageError
+from es_sbert.filesystem import open_output
+
+# A file that has just been written may be written again within the same tick of the file system's clock: its hash is
+# remembered later.
+_SETTLED_SECONDS = 2.0
+
+
+def remembered_hash(kind: str, paths: Sequence[Path], compute: Callable[[], str]) -> str:
+    """The hash of some files: the remembered one if none of them has changed since, else computed and remembered.
+
+    A change shows in the size, the time of the last write, or the time of the last change of any property, which no
+    program can set. Windows has no such time, so nothing is remembered there.
+
+    Args:
+        kind: What is hashed how: the same files may have hashes of several kinds.
+        paths: The files.
+        compute: Hashes the files.
+    """
+    before = _states(paths)
+    if before is None:
+        return compute()
+    key = "\0".join([kind, *(str(path.absolute()) for path in paths)])
+    known = _read()
+    if (entry := known.get(key)) is not None and entry["files"] == before:
+        return str(entry["hash"])
+    computed = compute()
+    if _states(paths) == before and all(_is_settled(path) for path in paths):
+        _write({**known, key: {"hash": computed, "files": before}})
+    return computed
+
+
+def forget_hashes() -> None:
+    """Let every file be read again."""
+    with contextlib.suppress(OSError, UsageError):
+        _place().unlink(missing_ok=True)
+
+
+def _place() -> Path:
+    return cache_folder() / "file-hashes.json"
+
+
+def _states(paths: Sequence[Path]) -> list[list[int]] | None:
+    """What changes with each file; None where that cannot be told."""
+    if os.name == "nt":
+        return None
+    try:
+        stats = [path.stat() for path in paths]
+    except OSError:
+        return None
+    return [[one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino, one.st_dev] for one in stats]
+
+
+def _is_settled(path: Path) -> bool:
+    return time.time() - path.stat().st_ctime > _SETTLED_SECONDS
+
+
+def _read() -> dict[str, Any]:
+    """What is remembered; nothing if that is unreadable, since hashes can be computed."""
+    try:
+        known = json.loads(_place().read_bytes())
+        return {key: {"hash": str(entry["hash"]), "files": entry["files"]} for key, entry in known.items()}
+    except (OSError, UsageError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _write(known: dict[str, Any]) -> None:
+    """Keep what is known of files that still exist. What another process adds at the same time may be lost."""
+    present = {key: entry for key, entry in known.items() if all(map(os.path.exists, key.split("\0")[1:]))}
+    with contextlib.suppress(OSError, UsageError):  # without a cache that can be written, they are computed each time
+        _place().parent.mkdir(parents=True, exist_ok=True)
+        with open_output(_place()) as file:
+            file.write(json.dumps(present).encode())
