@@ -48,7 +48,7 @@ def read_compiled(place: Path) -> NDArray[np.uint8] | None:
         return None
     kept = content[-_DIGEST_BYTES:].tobytes().hex()
     blob = content[:-_DIGEST_BYTES]
-    actual = remembered_hash("compiled", [place], lambda: hashlib.sha256(memoryview(blob)).hexdigest())
+    actual = remembered_hash("compiled", [place], lambda: hashlib.sha256(blob.data).hexdigest())
     return blob if kept == actual else None
 
 

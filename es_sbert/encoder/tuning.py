@@ -31,8 +31,7 @@ from es_sbert.filesystem import file_lock, open_output
 # `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
 TUNING_VARIABLE = "ES_SBERT_TUNING"
 
-_SECONDS = 2.0  # of measuring, for all settings of all variants together
-_MIN_ROUNDS = 3
+_SECONDS = 2.0  # of measuring, for all settings of all variants together; one round is always measured
 _BUDGETS = (1, 0.5, 2)  # times the runtime's own tokens a batch, the usual number first
 # How much faster than one before it a setting has to be. Within it, the order of preference decides.
 _MARGIN = 1.05
@@ -172,11 +171,19 @@ def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list
             for budget in (int(factor * model.batch_tokens) for factor in _BUDGETS):
                 measure = partial(_texts_per_second, pool, rows, budget, bundle.model.dimensions)
                 settings.append((variant, budget, measure))
-        for _, _, speed in settings:
+        begun = time.perf_counter()
+        for _, _, speed in settings[:: len(_BUDGETS)]:
             speed()  # compiles kernels for the shapes of its batches
+        if time.perf_counter() - begun > _SECONDS:
+            # Of a large model, and on a busy machine, only the usual batches are measured. Of a large model, others
+            # gain little.
+            settings = settings[:: len(_BUDGETS)]
+        else:
+            for _, _, speed in settings:
+                speed()
         speeds: list[list[float]] = [[] for _ in settings]
         begun = time.perf_counter()
-        while settings and (len(speeds[-1]) < _MIN_ROUNDS or time.perf_counter() - begun < _SECONDS):
+        while settings and (not speeds[-1] or time.perf_counter() - begun < _SECONDS):
             for found, (_, _, speed) in zip(speeds, settings, strict=True):
                 found.append(speed())
     return [

@@ -60,7 +60,12 @@ def speeds(monkeypatch: pytest.MonkeyPatch, **texts_per_second: float) -> list[i
     return measured
 
 
-def test_every_variant_is_measured_with_several_batch_sizes(bundle: EncoderBundle) -> None:
+def test_every_variant_is_measured_with_several_batch_sizes(
+    bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "_SECONDS", 60.0)
+    clock = iter(range(10_000))  # seconds, one for each look at it
+    monkeypatch.setattr(tuning.time, "perf_counter", lambda: float(next(clock)))
     measured = measure_variants(bundle, BOTH)
     assert {(one.variant, one.batch_tokens) for one in measured} == {
         (variant.value, tokens) for variant in BOTH for tokens in (256, 512, 1024)
@@ -68,6 +73,10 @@ def test_every_variant_is_measured_with_several_batch_sizes(bundle: EncoderBundl
     assert all(one.texts_per_second > 0 for one in measured)
     assert [one.variant for one in measured] == ["int8"] * 3 + ["fp32"] * 3
     assert [one.batch_tokens for one in measured[:3]] == [512, 256, 1024]
+
+
+def test_a_slow_model_is_measured_with_its_usual_batches_only(bundle: EncoderBundle) -> None:
+    assert [(one.variant, one.batch_tokens) for one in measure_variants(bundle, BOTH)] == [("int8", 512), ("fp32", 512)]
 
 
 @pytest.mark.parametrize(("int8", "fp32", "fastest"), [(200, 100, "int8"), (100, 200, "fp32"), (100, 103, "int8")])
