@@ -44,6 +44,7 @@ from es_sbert.bundle.router import ROUTER_CLASSES, read_router
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
 from es_sbert.bundle.variants import Precision, Variant
+from es_sbert.encoder.batching import ModelInputs
 from es_sbert.errors import (
     DeviceError,
     OutputError,
@@ -53,6 +54,7 @@ from es_sbert.errors import (
     UsageError,
     require_extra,
 )
+from es_sbert.exporters.calibration import sample_batches
 from es_sbert.exporters.graph_builder import save_graph
 from es_sbert.exporters.numpy_reference import ReferenceKind
 from es_sbert.exporters.parity import ParityCheck, describe_parity, read_gold_pairs
@@ -60,6 +62,7 @@ from es_sbert.exporters.rotary_architectures import ROTARY_ARCHITECTURES, read_r
 from es_sbert.exporters.rotary_graph import build_rotary_graph
 from es_sbert.exporters.routed_graph import ModelWeights, RouteWeights, build_routed_graph
 from es_sbert.exporters.sentence_graph import build_sentence_graph, build_static_graph
+from es_sbert.exporters.static_quantization import quantize_statically
 from es_sbert.exporters.transformer_weights import (
     StaticWeights,
     TransformerWeights,
@@ -312,7 +315,15 @@ def export_bundle(
         on_progress(f"Tracing it with torch: no graph is built from the weights of {model.architecture}")
     attention = None if is_traced else "packed" if isinstance(transformer, TransformerWeights) else "fused"
     export = _Export(
-        EncoderManifest, model, output, build, check.run, on_progress, force=force, cuda_attention=attention
+        EncoderManifest,
+        model,
+        output,
+        build,
+        partial(sample_batches, model),
+        check.run,
+        on_progress,
+        force=force,
+        cuda_attention=attention,
     )
     return export.run(variants, {})
 
@@ -353,7 +364,9 @@ def export_reranker(
     _previous_manifest(model, output)  # refuses a folder of something else before the work
     on_progress(f"Tracing {model.name} ({model.architecture}) with torch")
     traced = TracedCrossEncoder(model)
-    export = _Export(RerankerManifest, model, output, traced.build, traced.compare, on_progress, force=force)
+    export = _Export(
+        RerankerManifest, model, output, traced.build, traced.sample, traced.compare, on_progress, force=force
+    )
     return export.run(variants, {"pairs": traced.pairs})
 
 
@@ -371,6 +384,7 @@ class _Export(Generic[ManifestT]):
         model: The model.
         output: Folder of the bundle.
         build: Makes the graph of a precision.
+        sample: Makes inputs of sample texts for an fp32 graph.
         compare: Compares a written graph with the reference; a DeviceError if this machine lacks its device.
         say: Called with a line before each step.
         force: Whether variants that fail the parity check are written too.
@@ -382,6 +396,7 @@ class _Export(Generic[ManifestT]):
     model: SentenceModel | CrossEncoderModel
     output: Path
     build: BuildFunction
+    sample: Callable[[onnx.ModelProto], Iterable[ModelInputs]]
     compare: Callable[[Path, Variant], ParityReport | ScoreParityReport]
     say: Callable[[str], None]
     force: bool
@@ -439,7 +454,7 @@ class _Export(Generic[ManifestT]):
         path = folder / "onnx" / f"model_{variant.graph}.onnx"
         if not path.exists():
             self.say(f"Building {variant.graph}")
-            save_graph(self.build(variant.graph), path)
+            save_graph(self._build(variant), path)
         report = self._check(path, variant)
         forced = report is not None and not report.passed
         if report is not None and forced and not self.force:
@@ -458,6 +473,12 @@ class _Export(Generic[ManifestT]):
             "attention": attention,
             "parity": report,
         }
+
+    def _build(self, variant: Variant) -> onnx.ModelProto:
+        if variant is not Variant.OPENVINO_INT8:
+            return self.build(Precision(variant.graph))
+        exact = self.build(Precision.FP32)
+        return quantize_statically(exact, self.sample(exact))
 
     def _with_cause_of_fp32(self, path: Path, report: Any) -> Any:
         """The report of a variant that failed; with the cause of fp32's failure, if that fails as well."""

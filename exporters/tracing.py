@@ -27,11 +27,12 @@ from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.encoder.batching import LENGTH_MULTIPLE
+from es_sbert.encoder.batching import LENGTH_MULTIPLE, ModelInputs
 from es_sbert.encoder.device import Device
 from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.tokenizer import PairTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, error_summary
+from es_sbert.exporters.calibration import equal_length_batches, sample_texts
 from es_sbert.exporters.fp16 import fuse_attention, to_fp16
 from es_sbert.exporters.graph_builder import FLOAT, INT64, OPSET
 from es_sbert.exporters.numpy_reference import reference_batch_size
@@ -317,6 +318,13 @@ class TracedCrossEncoder:
             fuse_attention(model)
             to_fp16(model)
         return model
+
+    def sample(self, graph: onnx.ModelProto) -> Iterator[ModelInputs]:
+        """Inputs of sample pairs, without padding, to quantize a graph by."""
+        texts = sample_texts(self._model.tokenizer_file, self._model.max_tokens)
+        tokenizer = PairTokenizer(self._model, self.pairs)
+        tokenized = tokenizer(texts, [*texts[1:], texts[0]])
+        return (tokenizer.feed(tokenized, batch) for batch in equal_length_batches(tokenized.lengths))
 
     def compare(self, path: Path, variant: Variant) -> ScoreParityReport:
         """The parity report of a written graph as a variant runs it, with as much padding as there can be.

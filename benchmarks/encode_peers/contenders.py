@@ -22,7 +22,7 @@ REFERENCE = "sentence-transformers, torch fp32"
 
 RUNTIMES = ("onnxruntime", "openvino")
 # Precisions of each runtime on a CPU.
-_PRECISIONS = {"onnxruntime": ("fp32", "int8"), "openvino": ("fp32", "bf16")}
+_PRECISIONS = {"onnxruntime": ("fp32", "int8"), "openvino": ("fp32", "bf16", "int8")}
 
 
 @dataclass(frozen=True)

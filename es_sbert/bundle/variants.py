@@ -34,6 +34,7 @@ class Variant(StrEnum):
     FP16 = "fp16"
     OPENVINO_FP32 = "openvino-fp32"
     OPENVINO_BF16 = "openvino-bf16"
+    OPENVINO_INT8 = "openvino-int8"
 
     @property
     def runtime(self) -> Runtime:
@@ -46,6 +47,8 @@ class Variant(StrEnum):
         return Precision(self.removeprefix(f"{Runtime.OPENVINO}-"))
 
     @property
-    def graph(self) -> Precision:
-        """Number format of its ONNX file: OpenVINO rounds the weights of an fp32 file to bf16 when it opens it."""
+    def graph(self) -> str:
+        """What its ONNX file is called after: OpenVINO rounds the weights of an fp32 file to bf16 when it opens it."""
+        if self is Variant.OPENVINO_INT8:
+            return "openvino_int8"
         return Precision.FP32 if self.runtime is Runtime.OPENVINO else self.precision

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,13 +21,18 @@ from numpy.typing import NDArray
 from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.compiled_cache import compiled_path, keep_compiled, read_compiled
 from es_sbert.encoder.compiled_model import CompiledModel, Session
-from es_sbert.encoder.device import available_cores, has_bf16_products
+from es_sbert.encoder.device import available_cores, has_bf16_products, has_int8_products
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError, error_summary
 
 INSTALL_OPENVINO_COMMAND = "pip install openvino"
 
 # OpenVINO's names of the number formats, as the option takes them and as a compiled model reports them.
-_PRECISIONS = {Precision.FP32: ("f32", "float"), Precision.BF16: ("bf16", "bfloat16")}
+# Where products are in int8, which the graph says, all else is in float32.
+_PRECISIONS = {
+    Precision.FP32: ("f32", "float"),
+    Precision.BF16: ("bf16", "bfloat16"),
+    Precision.INT8: ("f32", "float"),
+}
 
 
 def has_openvino() -> bool:
@@ -34,23 +40,21 @@ def has_openvino() -> bool:
     return importlib.util.find_spec("openvino") is not None
 
 
-def openvino_problem(precision: Precision, *, load: bool = True) -> DeviceError | None:
-    """Why OpenVINO cannot run a precision here; None if it can.
-
-    Args:
-        load: Load the package to find out; without, one that is broken is not noticed.
-    """
+def openvino_problem(precision: Precision) -> DeviceError | None:
+    """Why OpenVINO cannot run a precision here; None if it can."""
     if not has_openvino():
         return DeviceError("OpenVINO is not installed", f"{INSTALL_OPENVINO_COMMAND}, or use --runtime onnxruntime.")
     try:
-        if load:
-            _load_core()
+        _load_core()
     except DeviceError as error:
         return error
     if precision is Precision.BF16 and not has_bf16_products():
         return DeviceError(
             "this processor has no bf16 products (AMX or AVX512-BF16)", "Use --precision auto, fp32 or int8."
         )
+    if precision is Precision.INT8 and not has_int8_products():
+        # Older ones add products in 16 bits, which overflow in silence.
+        return DeviceError("this processor has no int8 products (VNNI or AMX)", "Use --precision auto or fp32.")
     return None
 
 
@@ -72,6 +76,9 @@ def _without_reports() -> Iterator[None]:
         del sys.modules[reporter]
 
 
+_loading = threading.Lock()
+
+
 @cache
 def _load_core() -> tuple[Any, str]:
     """OpenVINO's entry point, and its release.
@@ -80,9 +87,13 @@ def _load_core() -> tuple[Any, str]:
         DeviceError: the package is broken.
     """
     try:
-        with _without_reports():
+        with _loading, _without_reports():
             import openvino
 
+            # Tables of types that OpenVINO fills at their first use, while Python waits for it: two threads that do so
+            # at once wait for each other forever.
+            openvino.Type.f32.to_dtype()
+            openvino.Tensor(np.zeros(1, dtype=np.int64))
         return openvino.Core(), openvino.__version__.partition("-")[0]
     except Exception as error:  # a missing library is an OSError or ImportError, a missing plug-in a RuntimeError
         raise DeviceError(
@@ -142,7 +153,7 @@ class OpenVinoModel(CompiledModel):
 
     Args:
         path: The file, a graph of operators of ONNX alone.
-        precision: Number format of products: fp32 or bf16.
+        precision: Number format of products: fp32, bf16 or int8.
         threads: How many batches run concurrently; by default one for each physical core.
 
     Raises:

@@ -9,12 +9,12 @@ from es_sbert.errors import UsageError
 
 # What was fastest on each kind of processor (docs/results.md, Encoding), best first.
 _ORDERS = {
-    "bf16": (Variant.OPENVINO_BF16, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
-    "int8": (Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
+    "bf16": (Variant.OPENVINO_BF16, Variant.OPENVINO_INT8, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
+    "int8": (Variant.INT8, Variant.OPENVINO_INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "other": (Variant.OPENVINO_FP32, Variant.FP32, Variant.INT8),
 }
 # How many of them are measured; the others are far slower.
-_CONTENDERS = {"bf16": 2, "int8": 1, "other": 3}
+_CONTENDERS = {"bf16": 2, "int8": 2, "other": 3}
 _CUDA_ORDER = (Variant.FP16, Variant.FP32)
 
 
@@ -46,9 +46,7 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
             "Use fp32, bf16 (OpenVINO) or int8 (onnxruntime) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
             "--precision and --runtime at auto.",
         )
-    # Where OpenVINO is not the fastest, loading it would only delay the start.
-    load = not (runtime == precision == "auto") or _may_run_openvino()
-    problems = {variant: _problem(variant, load=load) for variant in wanted}
+    problems = {variant: _problem(variant) for variant in wanted}
     runnable = tuple(variant for variant, problem in problems.items() if problem is None)
     if not runnable:
         raise next(problem for problem in problems.values() if problem is not None)
@@ -63,7 +61,7 @@ def contenders(device: Device) -> tuple[Variant, ...]:
 
 def openvino_warnings(device: Device) -> tuple[str, ...]:
     """Why OpenVINO does not run, if it is broken, or missing on a processor with bf16 products."""
-    if device.kind == "cuda" or not (_may_run_openvino() or has_bf16_products()):
+    if device.kind == "cuda" or not (has_openvino() or has_bf16_products()):
         return ()
     problem = openvino_problem(Precision.FP32)
     if problem is None:
@@ -74,8 +72,8 @@ def openvino_warnings(device: Device) -> tuple[str, ...]:
 
 def default_exports() -> tuple[Variant, ...]:
     """The variants that an export writes by default: fp32 and int8, and those that OpenVINO runs on this machine."""
-    openvino = (variant for variant in (Variant.OPENVINO_FP32, Variant.OPENVINO_BF16) if _problem(variant) is None)
-    return (Variant.FP32, Variant.INT8, *openvino)
+    openvino = (variant for variant in Variant if variant.runtime is Runtime.OPENVINO)
+    return (Variant.FP32, Variant.INT8, *(variant for variant in openvino if _problem(variant) is None))
 
 
 def _cpu_order(runtime: str, precision: str) -> tuple[Variant, ...]:
@@ -93,14 +91,8 @@ def _processor_kind() -> str:
     return "int8" if has_int8_products() else "other"
 
 
-def _may_run_openvino() -> bool:
-    """Whether OpenVINO is installed, and one of its variants may be the fastest on this processor."""
-    kind = _processor_kind()
-    return has_openvino() and any(one.runtime is Runtime.OPENVINO for one in _ORDERS[kind][: _CONTENDERS[kind]])
-
-
-def _problem(variant: Variant, *, load: bool = True) -> Exception | None:
-    return openvino_problem(variant.precision, load=load) if variant.runtime is Runtime.OPENVINO else None
+def _problem(variant: Variant) -> Exception | None:
+    return openvino_problem(variant.precision) if variant.runtime is Runtime.OPENVINO else None
 
 
 def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:

@@ -109,6 +109,31 @@ def test_process_ends_cleanly_with_an_open_model(bundle: EncoderBundle) -> None:
 
 
 @needs_openvino
+def test_first_batches_of_a_process_may_run_in_several_threads() -> None:
+    """Without what is done when OpenVINO is loaded, most processes that do this wait forever."""
+    code = """
+import sys, threading
+from es_sbert.encoder.openvino_session import _load_core
+_load_core()
+import openvino
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(2)
+def take_result():
+    barrier.wait()
+    openvino.Type.f32.to_dtype()  # as every batch does
+threads = [threading.Thread(target=take_result, daemon=True) for _ in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    try:
+        assert [process.wait(timeout=60) for process in started] == [0] * 4
+    finally:
+        for process in started:
+            process.kill()
+
+
+@needs_openvino
 @pytest.mark.usefixtures("fresh_core")
 def test_broken_openvino_is_left_out_with_one_line(
     bundle: EncoderBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

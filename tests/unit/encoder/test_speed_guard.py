@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.encode_peers.processor import this_processor
 from benchmarks.gpu_check.random_models import SHAPES, make_texts, whole_words, write_model
 from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.batching import InputBuilder, plan_batches
 from es_sbert.encoder.compiled_model import Session
 from es_sbert.encoder.device import Device
@@ -51,7 +52,7 @@ def test_auto_takes_less_cpu_than_torch(tmp_path: Path) -> None:
     model, words = read_sentence_model(folder), whole_words(folder / "tokenizer.json")
     variant, graph = contenders(CPU)[0], tmp_path / "graph.onnx"
     build, _ = choose_graph_source(model)
-    save_graph(build(variant.graph), graph)
+    save_graph(build(Precision(variant.graph)), graph)
     tokenizer = SentenceTokenizer(model)
     with closing(InferencePool(compile_model(graph, variant.runtime, variant.precision, CPU, threads=1))) as pool:
         with pool.session() as opened:

@@ -4,7 +4,7 @@ import pytest
 
 from es_sbert.encoder import openvino_session, variant_choice
 from es_sbert.encoder.device import Device
-from es_sbert.encoder.variant_choice import contenders, default_exports, openvino_warnings, variant_order
+from es_sbert.encoder.variant_choice import contenders, default_exports, variant_order
 from es_sbert.errors import DeviceError, UsageError
 
 CPU, CUDA = Device("cpu"), Device("cuda")
@@ -20,15 +20,16 @@ def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     openvino_session._load_core.cache_clear()
     if "openvino" in features:
         monkeypatch.setattr(openvino_session, "_load_core", lambda: (None, "2026.4.1"))
-    monkeypatch.setattr(variant_choice, "has_int8_products", lambda: "int8" in features)
+    for module in (variant_choice, openvino_session):
+        monkeypatch.setattr(module, "has_int8_products", lambda: "int8" in features)
 
 
 @pytest.mark.parametrize(
     ("processor", "order"),
     [
-        ("bf16 int8 openvino", ["openvino-bf16", "int8", "openvino-fp32", "fp32"]),
+        ("bf16 int8 openvino", ["openvino-bf16", "openvino-int8", "int8", "openvino-fp32", "fp32"]),
         ("bf16 int8", ["int8", "fp32"]),
-        ("int8 openvino", ["int8", "openvino-fp32", "fp32"]),
+        ("int8 openvino", ["int8", "openvino-int8", "openvino-fp32", "fp32"]),
         ("openvino", ["openvino-fp32", "fp32", "int8"]),
         ("", ["fp32", "int8"]),
     ],
@@ -46,11 +47,11 @@ def test_automatic_order_by_processor(processor: None, order: list[str]) -> None
     ("runtime", "precision", "order"),
     [
         ("onnxruntime", "auto", ["int8", "fp32"]),
-        ("openvino", "auto", ["openvino-bf16", "openvino-fp32"]),
+        ("openvino", "auto", ["openvino-bf16", "openvino-int8", "openvino-fp32"]),
         ("openvino", "fp32", ["openvino-fp32"]),
         ("auto", "bf16", ["openvino-bf16"]),
         ("auto", "fp32", ["fp32", "openvino-fp32"]),
-        ("auto", "int8", ["int8"]),
+        ("auto", "int8", ["int8", "openvino-int8"]),
     ],
 )
 def test_requested_runtime_or_precision(processor: None, runtime: str, precision: str, order: list[str]) -> None:
@@ -95,24 +96,11 @@ def test_requested_variant_that_cannot_run_here_is_a_device_error(
 @pytest.mark.parametrize(
     ("processor", "variants"),
     [
-        ("bf16 int8 openvino", ["fp32", "int8", "openvino-fp32", "openvino-bf16"]),
-        ("int8 openvino", ["fp32", "int8", "openvino-fp32"]),
+        ("bf16 int8 openvino", ["fp32", "int8", "openvino-fp32", "openvino-bf16", "openvino-int8"]),
+        ("int8 openvino", ["fp32", "int8", "openvino-fp32", "openvino-int8"]),
         ("int8", ["fp32", "int8"]),
     ],
     indirect=["processor"],
 )
 def test_default_exports_are_those_this_machine_can_check(processor: None, variants: list[str]) -> None:
     assert list(default_exports()) == variants
-
-
-@pytest.mark.parametrize(
-    ("processor", "loaded"), [("int8 openvino", False), ("openvino", True)], indirect=["processor"]
-)
-def test_openvino_is_loaded_only_where_it_may_be_the_fastest(
-    processor: None, loaded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads: list[int] = []
-    monkeypatch.setattr(openvino_session, "_load_core", lambda: loads.append(1))
-    contenders(CPU)
-    openvino_warnings(CPU)
-    assert bool(loads) is loaded

@@ -1,0 +1,204 @@
+"""Static int8 quantization of products with weights, for OpenVINO: ranges of activations come from sample texts.
+
+OpenVINO multiplies in int8 only if the range of the activations is known when it compiles the graph. A few channels of
+a transformer's activations are far larger than the others, and one range for all would leave the others a few levels.
+So each channel is first divided by a factor that its weights are multiplied by (SmoothQuant, Xiao et al. 2023, arXiv
+2211.10438, equation 4). The vector of a text does not depend on its batch, because ranges do not.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from es_sbert.encoder.batching import ModelInputs
+from es_sbert.encoder.onnx_session import session_options
+from es_sbert.errors import UnsupportedArchitecture
+from es_sbert.exporters.graph_builder import save_graph
+from es_sbert.exporters.quantization import quantize_columns
+from es_sbert.exporters.transformer_weights import Floats
+
+# α of SmoothQuant: 1 would leave the activations equal ranges in all channels, 0 the weights.
+_MIGRATION = 0.75
+_LEVELS = 255  # of uint8
+# Keeps channels that are always zero from being divided by zero.
+_LEAST = 1e-5
+
+
+@dataclass
+class _Activations:
+    """The factors on the left of some products, and the range that each channel had in the sample texts.
+
+    Attributes:
+        name: Of the value.
+        products: The MatMul nodes that take it.
+        lowest, highest: *Shape:* ``(channels,)``, of the texts that were seen.
+        is_by_text: Whether it has one row for each text, not for each token; None while texts of one token were seen
+            only.
+    """
+
+    name: str
+    products: list[onnx.NodeProto]
+    lowest: Floats
+    highest: Floats
+    is_by_text: bool | None = None
+
+    def see(self, values: Floats, shape: tuple[int, int]) -> None:
+        """Widen the ranges by the values of a batch.
+
+        Args:
+            values: *Shape:* ``(…, channels)``.
+            shape: Of the token ids, (texts, tokens).
+        """
+        texts, tokens = shape
+        if tokens > 1:
+            self.is_by_text = values.ndim == 2 and len(values) == texts
+        rows = values.reshape(-1, values.shape[-1])
+        self.lowest = np.minimum(self.lowest, rows.min(axis=0))
+        self.highest = np.maximum(self.highest, rows.max(axis=0))
+
+
+def quantize_statically(model: onnx.ModelProto, batches: Iterable[ModelInputs]) -> onnx.ModelProto:
+    """A graph whose products with weights are quantized, as operators of ONNX alone.
+
+    What runs once a text, such as a Dense module after the pooling, stays float32.
+
+    Args:
+        model: A float32 graph; unchanged.
+        batches: Inputs of sample texts, each batch without padding.
+
+    Raises:
+        UnsupportedArchitecture: no product with a weight was found.
+    """
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    found: dict[str, _Activations] = {}
+    for node in model.graph.node:
+        if node.op_type == "MatMul" and _is_weight(constants.get(node.input[1])):
+            none_yet = np.zeros(constants[node.input[1]].dims[0], dtype=np.float32)
+            known = found.setdefault(node.input[0], _Activations(node.input[0], [], none_yet, none_yet))
+            known.products.append(node)
+    if found:
+        _calibrate(model, list(found.values()), batches)
+    quantized = [activations for activations in found.values() if not activations.is_by_text]
+    if not quantized:
+        raise UnsupportedArchitecture(
+            f"{model.graph.name}: no product with a weight was found that could be quantized",
+            "Export another variant: --precision openvino-fp32.",
+        )
+    return _rewrite(model, constants, quantized)
+
+
+def _is_weight(tensor: onnx.TensorProto | None) -> bool:
+    return tensor is not None and tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2
+
+
+def _calibrate(model: onnx.ModelProto, activations: Sequence[_Activations], batches: Iterable[ModelInputs]) -> None:
+    """Run sample texts and note the ranges of the activations."""
+    observed = onnx.ModelProto()
+    observed.CopyFrom(model)
+    known = {output.name for output in observed.graph.output}
+    names = [one.name for one in activations]
+    observed.graph.output.extend(
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names if name not in known
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "observed.onnx"
+        save_graph(observed, path)  # a model of more than 2 GB has its weights in a second file
+        session = onnxruntime.InferenceSession(str(path), session_options(), providers=["CPUExecutionProvider"])
+        for inputs in batches:
+            for one, values in zip(activations, session.run(names, inputs), strict=True):
+                one.see(values, inputs["input_ids"].shape)
+
+
+def _rewrite(
+    model: onnx.ModelProto, constants: Mapping[str, onnx.TensorProto], quantized: Sequence[_Activations]
+) -> onnx.ModelProto:
+    """The graph with quantized factors of these products."""
+    tensors: list[onnx.TensorProto] = []
+    nodes_before: dict[str, list[onnx.NodeProto]] = {}  # by the first output of a product
+    inputs: dict[str, tuple[str, str]] = {}  # of a product, by its output
+
+    def constant(name: str, value: NDArray[np.generic]) -> str:
+        tensors.append(numpy_helper.from_array(value, name))
+        return name
+
+    for one in quantized:
+        weights = {product.output[0]: numpy_helper.to_array(constants[product.input[1]]) for product in one.products}
+        factors = smoothing_factors(one.lowest, one.highest, weights.values())  # (channels,)
+        step, zero = quantization_range(one.lowest / factors, one.highest / factors)
+        scale, zero_point = constant(f"{one.name}.step", step), constant(f"{one.name}.zero", zero)
+        smoothed, levels, left = f"{one.name}.smoothed", f"{one.name}.levels", f"{one.name}.quantized"
+        nodes = [
+            helper.make_node("Mul", [one.name, constant(f"{one.name}.factors", 1 / factors)], [smoothed]),
+            helper.make_node("QuantizeLinear", [smoothed, scale, zero_point], [levels]),
+            helper.make_node("DequantizeLinear", [levels, scale, zero_point], [left]),
+        ]
+        for output, weight in weights.items():
+            columns, steps = quantize_columns(weight * factors[:, None])
+            name, right = f"{output}.weight", f"{output}.dequantized"
+            constants_of_weight = [constant(name, columns), constant(f"{name}.step", steps)]
+            nodes.append(helper.make_node("DequantizeLinear", constants_of_weight, [right], axis=1))
+            nodes_before[output], nodes = nodes, []
+            inputs[output] = left, right
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.node[:], made.graph.initializer[:]
+    for node in model.graph.node:
+        output = node.output[0] if node.output else ""
+        made.graph.node.extend(nodes_before.get(output, []))
+        copied = made.graph.node.add()
+        copied.CopyFrom(node)
+        if output in inputs:
+            copied.input[:] = inputs[output]
+    used = {name for node in made.graph.node for name in _inputs(node)} | {one.name for one in made.graph.output}
+    made.graph.initializer.extend(tensor for name, tensor in constants.items() if name in used)
+    made.graph.initializer.extend(tensors)
+    return made
+
+
+def _inputs(node: onnx.NodeProto) -> Iterable[str]:
+    """What a node reads, also in graphs inside it."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            for each in inner.node:
+                yield from _inputs(each)
+
+
+def smoothing_factors(lowest: Floats, highest: Floats, weights: Iterable[Floats]) -> Floats:
+    """What to divide each channel by, so that activations and weights share the difficulty.
+
+    Args:
+        lowest, highest: *Shape:* ``(channels,)``, of the activations.
+        weights: Those that they are multiplied with, each of *shape* ``(channels, out_features)``.
+
+    Returns:
+        *Shape:* ``(channels,)``, of geometric mean 1.
+    """
+    activations = np.maximum(np.maximum(-lowest, highest), _LEAST)
+    rows = np.maximum(np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0), _LEAST)
+    logarithms = _MIGRATION * np.log(activations) - (1 - _MIGRATION) * np.log(rows)
+    factors: Floats = np.exp(logarithms - logarithms.mean()).astype(np.float32)
+    return factors
+
+
+def quantization_range(lowest: Floats, highest: Floats) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Step and zero point of uint8 for activations in these ranges.
+
+    Args:
+        lowest, highest: *Shape:* ``(channels,)``.
+
+    Returns:
+        Two arrays without dimensions: value ≈ (level − zero point) × step.
+    """
+    low, high = min(float(lowest.min()), 0.0), max(float(highest.max()), 0.0)
+    step = max((high - low) / _LEVELS, _LEAST)
+    return np.array(step, dtype=np.float32), np.array(round(-low / step), dtype=np.uint8)

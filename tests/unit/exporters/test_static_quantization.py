@@ -1,0 +1,193 @@
+"""Static int8 quantization: ranges from sample texts, outliers smoothed, and the graph otherwise unchanged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from es_sbert.bundle.cross_encoder_model import read_cross_encoder
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.variants import Precision, Variant
+from es_sbert.encoder.device import has_int8_products
+from es_sbert.encoder.openvino_session import has_openvino
+from es_sbert.encoder.reranker import Reranker
+from es_sbert.errors import UnsupportedArchitecture
+from es_sbert.exporters.calibration import equal_length_batches, sample_batches, sample_texts
+from es_sbert.exporters.export_bundle import choose_graph_source, export_bundle, export_reranker
+from es_sbert.exporters.graph_builder import FLOAT, INT64, GraphBuilder
+from es_sbert.exporters.static_quantization import quantization_range, quantize_statically, smoothing_factors
+from tests.tiny import write_tiny_bert
+from tests.unit.checkpoints import write_checkpoint, write_cross_encoder
+
+runs_int8 = pytest.mark.skipif(
+    not (has_openvino() and has_int8_products()), reason="OpenVINO has no int8 products here"
+)
+
+CHANNELS, WIDTH, WORDS = 16, 8, 50
+
+
+def random_graph(random: np.random.Generator, *, outlier: float = 1.0) -> onnx.ModelProto:
+    """Token ids to (texts, tokens, WIDTH) by two products, to one row a text by a third; one channel is an outlier."""
+    graph = GraphBuilder()
+    table = random.normal(size=(WORDS, CHANNELS)).astype(np.float32)
+    table[:, 3] *= outlier
+
+    def weight(name: str, *shape: int) -> str:
+        return graph.constant(name, random.normal(size=shape).astype(np.float32))
+
+    x = graph.add("Gather", graph.constant("table", table), "input_ids")
+    first = graph.add("MatMul", x, weight("first", CHANNELS, WIDTH))
+    second = graph.add("MatMul", x, weight("second", CHANNELS, WIDTH))
+    tokens = graph.add("Mul", first, second)
+    pooled = graph.add("ReduceMean", tokens, graph.integers(1), keepdims=0)
+    graph.rename(graph.add("MatMul", pooled, weight("dense", WIDTH, WIDTH)), "output")
+    return graph.model("random", [("input_ids", INT64, ("texts", "tokens"))], [("output", FLOAT, ("texts", WIDTH))], {})
+
+
+def batches(random: np.random.Generator, count: int = 6) -> list[dict[str, np.ndarray]]:
+    return [{"input_ids": random.integers(WORDS, size=(4, 1 + number))} for number in range(count)]
+
+
+def run(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)[0]
+
+
+@pytest.mark.parametrize("outlier", [1.0, 100.0])
+def test_quantized_graph_stays_near_the_exact_one(outlier: float) -> None:
+    random = np.random.default_rng(0)
+    exact = random_graph(random, outlier=outlier)
+    quantized = quantize_statically(exact, batches(random, 20))
+    inputs = {"input_ids": random.integers(WORDS, size=(8, 9))}
+    expected, actual = run(exact, inputs), run(quantized, inputs)
+    assert np.linalg.norm(actual - expected) < 0.05 * np.linalg.norm(expected)
+    assert np.abs(actual - expected).max() > 0
+
+
+def test_products_share_the_quantized_activations_and_what_runs_once_a_text_stays_exact() -> None:
+    random = np.random.default_rng(1)
+    exact = random_graph(random)
+    before = exact.SerializeToString()
+    quantized = quantize_statically(exact, batches(random))
+    assert Counter(node.op_type for node in quantized.graph.node) == Counter(
+        {"Gather": 1, "Mul": 2, "QuantizeLinear": 1, "DequantizeLinear": 3, "MatMul": 3, "ReduceMean": 1, "Identity": 1}
+    )
+    kinds = {tensor.name: numpy_helper.to_array(tensor).dtype for tensor in quantized.graph.initializer}
+    assert Counter(str(kind) for kind in kinds.values())["int8"] == 2
+    assert "dense" in kinds
+    assert not {"first", "second"} & set(kinds)
+    assert {node.domain for node in quantized.graph.node} == {""}
+    assert exact.SerializeToString() == before
+
+
+def test_texts_of_one_token_do_not_make_every_product_one_that_runs_once_a_text() -> None:
+    random = np.random.default_rng(2)
+    quantized = quantize_statically(random_graph(random), [{"input_ids": random.integers(WORDS, size=(4, 1))}])
+    # Nothing tells the rows of texts and of tokens apart: nothing is left out.
+    assert Counter(node.op_type for node in quantized.graph.node)["QuantizeLinear"] == 2
+
+
+def test_graph_without_weights_is_refused() -> None:
+    graph = GraphBuilder()
+    graph.rename(graph.add("Cast", "input_ids", to=FLOAT), "output")
+    model = graph.model("none", [("input_ids", INT64, ("a", "b"))], [("output", FLOAT, ("a", "b"))], {})
+    with pytest.raises(UnsupportedArchitecture, match="no product with a weight"):
+        quantize_statically(model, [])
+
+
+def test_smoothing_leaves_the_product_as_it_is_and_evens_out_activations() -> None:
+    random = np.random.default_rng(3)
+    activations, weight = random.normal(size=(50, CHANNELS)), random.normal(size=(CHANNELS, WIDTH))
+    activations[:, 5] *= 1000
+    factors = smoothing_factors(activations.min(axis=0), activations.max(axis=0), [weight])
+    np.testing.assert_allclose((activations / factors) @ (weight * factors[:, None]), activations @ weight, rtol=1e-5)
+
+    def unevenness(values: np.ndarray) -> float:
+        most = np.abs(values).max(axis=0)
+        return float(most.max() / np.median(most))
+
+    assert unevenness(activations / factors) < unevenness(activations) / 50
+    assert np.log(factors).mean() == pytest.approx(0, abs=1e-5)
+
+
+def test_channels_that_are_always_zero_and_weights_of_zero_are_smoothed_by_finite_factors() -> None:
+    zeros = np.zeros(4, dtype=np.float32)
+    assert np.isfinite(smoothing_factors(zeros, zeros, [np.zeros((4, 2), np.float32)])).all()
+
+
+@given(st.floats(-1e4, 1e4, width=32), st.floats(-1e4, 1e4, width=32))
+def test_range_holds_zero_exactly_and_every_value_within_a_step(one: float, other: float) -> None:
+    step, zero = quantization_range(np.array([min(one, other)]), np.array([max(one, other)]))
+    assert zero.dtype == np.uint8
+    for value in (0.0, one, other):
+        level = np.clip(np.rint(value / step) + float(zero), 0, 255)
+        assert abs((level - float(zero)) * step - value) <= 1.01 * step
+
+
+@given(st.lists(st.integers(1, 600), max_size=60))
+def test_batches_hold_every_text_once_and_are_of_one_length(lengths: list[int]) -> None:
+    found = list(equal_length_batches(np.array(lengths, dtype=np.int64)))
+    assert sorted(number for batch in found for number in batch) == list(range(len(lengths)))
+    for batch in found:
+        assert len({lengths[number] for number in batch}) == 1
+        assert len(batch) == 1 or lengths[batch[0]] * len(batch) <= 1024
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta"])
+def test_samples_reach_the_longest_input_and_have_words_of_the_vocabulary(architecture: str, tmp_path: Path) -> None:
+    model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture))
+    texts = sample_texts(model.tokenizer_file, model.longest_input)
+    assert texts == sample_texts(model.tokenizer_file, model.longest_input)
+    assert len(set(texts)) > 300
+    build, _ = choose_graph_source(model)
+    lengths = {batch["input_ids"].shape[1] for batch in sample_batches(model, build(Precision.FP32))}
+    assert max(lengths) == model.longest_input
+
+
+def test_batches_of_samples_have_no_padding(tmp_path: Path) -> None:
+    model = read_sentence_model(write_tiny_bert(tmp_path / "tiny"))
+    build, _ = choose_graph_source(model)
+    for batch in sample_batches(model, build(Precision.FP32)):
+        assert batch["attention_mask"].all()
+
+
+@runs_int8
+@pytest.mark.parametrize("architecture", ["bert", "mpnet", "roberta", "modernbert", "qwen3", "electra"])
+def test_variant_passes_the_parity_check(architecture: str, tmp_path: Path) -> None:
+    """Built, rotary and traced graphs; `force` would hide a failure, so it is not given."""
+    model = read_sentence_model(write_checkpoint(tmp_path / "model", architecture, layers=2))
+    manifest = export_bundle(model, tmp_path / "bundle", [Variant.OPENVINO_INT8, Variant.OPENVINO_FP32])
+    variant = manifest.variants["openvino-int8"]
+    assert variant.file == "onnx/model_openvino_int8.onnx"
+    assert (variant.runtime, variant.precision) == ("openvino", "int8")
+    assert variant.parity is not None
+    assert variant.parity.passed
+    assert variant.parity.mean_cosine < 0.9999999  # something was quantized
+
+
+@runs_int8
+def test_reranker_is_quantized_by_pairs(tmp_path: Path) -> None:
+    folder = write_cross_encoder(tmp_path / "model", "bert")
+    export_reranker(read_cross_encoder(folder), tmp_path / "reranker", [Variant.FP32, Variant.OPENVINO_INT8])
+    first, second = ["a cat", "the mat sleeps"], ["the dog on a mat", "a man"]
+    scores = []
+    for runtime, precision in (("onnxruntime", "fp32"), ("openvino", "int8")):
+        with Reranker(tmp_path / "reranker", device="cpu", precision=precision, runtime=runtime) as reranker:
+            scores.append(reranker.score(first, second))
+    assert scores[0] == pytest.approx(scores[1], abs=0.05)
+    assert not np.array_equal(scores[0], scores[1])
+
+
+def test_model_with_a_router_is_refused(tmp_path: Path) -> None:
+    model = read_sentence_model(write_tiny_bert(tmp_path / "tiny"))
+    routed = model.model_copy(update={"routes": (model, model)})
+    with pytest.raises(UnsupportedArchitecture, match="Router"):
+        sample_batches(routed, onnx.ModelProto())
