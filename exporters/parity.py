@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -504,7 +504,8 @@ class ParityCheck:
         batches = max_padding_batches(lengths) if is_traced else plan_batches(lengths, _CHECK_BATCH_TOKENS[device.kind])
         vectors = np.empty((len(rows), self._model.dimensions), dtype=np.float32)
         with pool.session() as session:
-            inputs = InputBuilder(session.input_names, session.properties)
+            padded_length = partial(pool.model.padded_length, most=self._model.longest_input)
+            inputs = InputBuilder(session.input_names, session.properties, padded_length)
         for batch in batches:
             output = np.empty((len(batch), self._model.dimensions), dtype=np.float32)
             # As in the encoder: short texts have a separate attention kernel.

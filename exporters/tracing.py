@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ from es_sbert.bundle.bundle import PairFormat, ScoreParityReport
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.variants import Precision, Variant
-from es_sbert.encoder.batching import LENGTH_MULTIPLE, ModelInputs
+from es_sbert.encoder.batching import ModelInputs
 from es_sbert.encoder.device import Device
+from es_sbert.encoder.onnx_session import OnnxCudaModel
 from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.tokenizer import PairTokenizer, load_sentence_tokenizer
 from es_sbert.errors import BundleInvalid, ModelError, UnsupportedArchitecture, error_summary
@@ -340,13 +341,16 @@ class TracedCrossEncoder:
         tokenized = tokenizer(first, second)
         precision = variant.precision
         half = precision is Precision.FP16
-        multiple = LENGTH_MULTIPLE if half else 1
         scores = np.empty((len(first), len(self._model.labels)), dtype=np.float32)  # (pairs, labels)
         with fp16_graph(path) if half else nullcontext((path, _CPU, False)) as (file, device, emulated):
-            session = compile_model(file, variant.runtime, precision, device, threads=1).open_session()
+            compiled = compile_model(file, variant.runtime, precision, device, threads=1)
+            # Padded as on a GPU even where one is emulated.
+            padding = OnnxCudaModel if half else compiled
+            padded_length = partial(padding.padded_length, most=self._model.max_tokens)
+            session = compiled.open_session()
             for batch in max_padding_batches(tokenized.lengths):
                 output = np.empty((len(batch), scores.shape[1]), dtype=np.float32)
-                session.run(tokenizer.feed(tokenized, batch, multiple=multiple), output)
+                session.run(tokenizer.feed(tokenized, batch, padded_length), output)
                 scores[batch] = output
         name = f"sentence-transformers {version('sentence-transformers')}"
         return compare_scores(precision, name, self._reference, scores, emulated=emulated)

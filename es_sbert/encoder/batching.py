@@ -155,26 +155,26 @@ PADDING_ID_PROPERTY = "es_sbert.padding_id"
 LENGTH_MULTIPLE_PROPERTY = "es_sbert.length_multiple"
 
 
-def round_up(length: int) -> int:
-    """The least multiple of `LENGTH_MULTIPLE` that is not less than `length`."""
-    return -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+def round_up(length: int, multiple: int = LENGTH_MULTIPLE) -> int:
+    """The least multiple of a number that is not less than `length`."""
+    return -(-length // multiple) * multiple
 
 
 def pad(
-    rows: Sequence[NDArray[np.int64]], padding: int = 0, *, multiple: int = 1
+    rows: Sequence[NDArray[np.int64]], padding: int = 0, *, length: int = 1
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Stack rows of token ids, padded on the right.
 
     Args:
         rows: Arrays of *shape* ``(tokens,)``.
         padding: Id in the padded places; the mask keeps it out of the result.
-        multiple: What the padded length is a multiple of.
+        length: The least padded length.
 
     Returns:
-        Token ids and attention mask, both of *shape* ``(rows, longest)``; `longest` is at least 1.
+        Token ids and attention mask, both of *shape* ``(rows, longest)``; `longest` is at least `length`.
     """
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))  # (rows,)
-    longest = -(-max(1, int(lengths.max())) // multiple) * multiple
+    longest = max(length, int(lengths.max()))
     mask = np.arange(longest) < lengths[:, None]  # (rows, longest)
     ids = np.full(mask.shape, padding, dtype=np.int64)  # (rows, longest)
     ids[mask] = np.concatenate(rows)
@@ -249,14 +249,21 @@ class InputBuilder:
     Args:
         names: Names of the inputs of a sentence encoder's graph.
         properties: The graph's metadata.
+        padded_length: What a batch is padded to, by the tokens of its longest text.
 
     Attributes:
         packed: Whether it takes texts without padding.
         has_routes: Whether all texts of a batch must be of one route of a Router.
     """
 
-    def __init__(self, names: Sequence[str], properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        properties: Mapping[str, str],
+        padded_length: Callable[[int], int] = lambda longest: longest,
+    ) -> None:
         self._names = names
+        self._padded_length = padded_length
         self.packed = "cumulated_lengths" in self._names
         self._masks_pooling = POOLING_MASK in self._names
         self._routes = [int(name.removeprefix(ROUTE_INPUT)) for name in self._names if name.startswith(ROUTE_INPUT)]
@@ -275,13 +282,14 @@ class InputBuilder:
             route = row_route(rows[0])
             extra |= {f"{ROUTE_INPUT}{number}": np.array(number == route) for number in self._routes}
             rows = [row[: row_length(row)] for row in rows]
+        length = round_up(self._padded_length(max(1, *map(len, rows))), self._multiple)
         if self._masks_pooling:
-            pooled, _ = pad([(row >= 0).astype(np.int64) for row in rows], multiple=self._multiple)
+            pooled, _ = pad([(row >= 0).astype(np.int64) for row in rows], length=length)
             extra[POOLING_MASK] = pooled.astype(np.int32)
         if extra:
             rows = [token_ids(row) for row in rows]
         if self.packed:
             batch = pack(rows, self._padding_id)
             return {name: getattr(batch, name) for name in self._names if name not in extra} | extra
-        ids, mask = pad(rows, multiple=self._multiple)
+        ids, mask = pad(rows, length=length)
         return {"input_ids": ids, "attention_mask": mask, **extra}

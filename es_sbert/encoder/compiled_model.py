@@ -48,7 +48,6 @@ class CompiledModel(ABC):
         has_short_sessions: Whether batches of short texts have separate sessions.
         batch_tokens: Tokens of a batch with which it is fastest.
         window: How many texts to sort by length and run together.
-        length_multiple: What padded lengths are multiples of.
     """
 
     threads: int
@@ -56,7 +55,6 @@ class CompiledModel(ABC):
     has_short_sessions: bool = False
     batch_tokens: int
     window: int
-    length_multiple: int = 1
 
     @abstractmethod
     def open_session(self, *, short: bool = False) -> Session:
@@ -69,6 +67,16 @@ class CompiledModel(ABC):
             DeviceError: it would run on another device, in whole or in part, or does not run on this one.
             BundleInvalid: the runtime does not accept the file.
         """
+
+    @classmethod
+    def padded_length(cls, longest: int, most: int) -> int:
+        """What a batch is best padded to.
+
+        Args:
+            longest: Tokens of its longest text.
+            most: Tokens that the model reads at most.
+        """
+        return longest
 
     @classmethod
     def batch_limits(cls, tokens: int | None = None) -> BatchLimits:

@@ -183,7 +183,8 @@ class Encoder(OnnxModel[EncoderBundle]):
         self._model = bundle.model
         self._pool = pool
         with pool.session() as session:
-            self._inputs = InputBuilder(session.input_names, session.properties)
+            padded_length = partial(pool.model.padded_length, most=bundle.model.longest_input)
+            self._inputs = InputBuilder(session.input_names, session.properties, padded_length)
         self._tokenizer = SentenceTokenizer(bundle.model)
         # Of a text without tokens there is no first vector and no largest value. By route.
         self._tokenless_is_zero = [

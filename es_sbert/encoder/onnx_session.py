@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import LENGTH_MULTIPLE, BatchLimits
+from es_sbert.encoder.batching import BatchLimits, round_up
 from es_sbert.encoder.compiled_model import CompiledModel, Session
 from es_sbert.encoder.cuda_session import device_error, open_cuda_session
 from es_sbert.encoder.device import Device, available_cores
@@ -174,7 +174,6 @@ class OnnxCudaModel(CompiledModel):
     batch_tokens = 65_536
     # Several batches for each worker.
     window = 32_768
-    length_multiple = LENGTH_MULTIPLE
 
     def __init__(self, path: Path, device: Device, threads: int | None = None) -> None:
         self._path = path
@@ -184,6 +183,10 @@ class OnnxCudaModel(CompiledModel):
 
     def open_session(self, *, short: bool = False) -> Session:
         return OnnxCudaSession(open_session(self._path, self._device, short=short), self._device)
+
+    @classmethod
+    def padded_length(cls, longest: int, most: int) -> int:
+        return min(round_up(longest), max(longest, most))
 
     @classmethod
     def batch_limits(cls, tokens: int | None = None) -> BatchLimits:

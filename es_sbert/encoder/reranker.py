@@ -119,7 +119,7 @@ class Reranker(OnnxModel[RerankerBundle]):
         self._pool = pool
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
         self._budget = budget or min(pool.model.batch_tokens, _MAX_BATCH_TOKENS)
-        self._multiple = pool.model.length_multiple
+        self._padded_length = partial(pool.model.padded_length, most=bundle.model.max_tokens)
         self._window = pool.model.window
         self._activation = _ACTIVATIONS[bundle.model.activation]
         self.labels = bundle.model.labels
@@ -195,7 +195,7 @@ class Reranker(OnnxModel[RerankerBundle]):
     def _run_batch(self, tokenized: TokenizedPairs, scores: Scores, session: Session, batch: NDArray[np.int64]) -> None:
         """Run one batch and write its outputs to `scores`, *shape* ``(pairs, labels)``."""
         outputs = np.empty((len(batch), len(self.labels)), dtype=np.float32)
-        session.run(self._tokenizer.feed(tokenized, batch, multiple=self._multiple), outputs)
+        session.run(self._tokenizer.feed(tokenized, batch, self._padded_length), outputs)
         if not np.isfinite(outputs).all():
             raise ModelError(
                 f"{self.name} gave a score that is infinite or undefined",

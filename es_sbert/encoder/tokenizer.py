@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -395,14 +395,18 @@ class PairTokenizer:
             np.fromiter((bool(encoding.overflowing) for encoding in encodings), dtype=np.bool_, count=len(pairs)),
         )
 
-    def feed(self, tokenized: TokenizedPairs, batch: TokenIds, *, multiple: int = 1) -> dict[str, TokenIds]:
+    def feed(
+        self,
+        tokenized: TokenizedPairs,
+        batch: TokenIds,
+        padded_length: Callable[[int], int] = lambda longest: longest,
+    ) -> dict[str, TokenIds]:
         """The graph's inputs for some pairs, each of *shape* ``(batch, length)``.
 
         Args:
-            multiple: The length is a multiple of this, or the most that the model reads.
+            padded_length: What the batch is padded to, by the tokens of its longest pair.
         """
-        longest = max(len(tokenized.ids[number]) for number in batch)
-        length = min(-(-longest // multiple) * multiple, max(longest, self._max_tokens))
+        length = padded_length(max(len(tokenized.ids[number]) for number in batch))
         ids, mask = self._pad([tokenized.ids[number] for number in batch], length, self._pairs.padding_id)
         types, _ = self._pad([tokenized.types[number] for number in batch], length, 0)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}

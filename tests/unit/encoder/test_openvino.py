@@ -181,3 +181,16 @@ def test_variant_whose_file_is_gone_is_replaced_by_the_next_with_one_line(
     monkeypatch.undo()
     with pytest.raises(BundleInvalid, match="is missing"):
         Encoder(tmp_path / "bundle", device="cpu", precision="int8")
+
+
+@pytest.mark.parametrize(
+    ("longest", "most", "padded"),
+    [
+        *((1, 256, 1), (32, 256, 32), (33, 256, 36), (64, 256, 64), (65, 256, 72), (129, 256, 144), (250, 256, 256)),
+        *((250, 254, 254), (300, 256, 300), (5000, 8192, 5008)),
+    ],
+)
+def test_longer_texts_are_padded_to_fewer_lengths_and_not_beyond_what_the_model_reads(
+    longest: int, most: int, padded: int
+) -> None:
+    assert openvino_session.OpenVinoModel.padded_length(longest, most) == padded
