@@ -18,6 +18,7 @@ from benchmarks.gpu_check import results as gpu_check
 from benchmarks.gpu_check.steps import STEPS
 from benchmarks.reliability import kept as reliability
 from benchmarks.reliability.kept import FaultRun
+from benchmarks.scale import results as scale
 from benchmarks.tables import document
 from benchmarks.tables.__main__ import TABLES, section
 from benchmarks.tables.lab import Lab
@@ -31,6 +32,7 @@ _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (cluster_faults.PAGE, cluster_faults.NAME, cluster_faults.MAKER): cluster_faults.section,
     (reliability.PAGE, reliability.NAME, reliability.MAKER): reliability.section,
     (encode.PAGE, encode.NAME, encode.MAKER): lambda: encode.section(encode.kept()),
+    (scale.PAGE, scale.NAME, scale.MAKER): lambda: scale.section(scale.kept()),
     (compat.PAGE, compat.NAME, compat.MAKER): lambda: compat.section(compat.kept()),
 }
 
