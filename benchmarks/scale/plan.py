@@ -3,13 +3,15 @@
 Every step costs a document some seconds of a processor. A load is as fast as the slowest of three:
 
     workers      machines · cores / (read + detect + tokenize + embed + pack + write)
-    engine       nodes · cores / (indexing copies · (document + vector(n)))
+    engine       nodes that index · cores / (indexing copies · (document + vector(n)))
     coordinator  1 / coordinator(N)
 
 where N is the number of documents and n the number in a shard. The vector's cost depends on the index type: for a
 graph it is a + b·ln n, fitted to measured loads, since each vector is searched for before it is linked, and merges
 build graphs again. Each copy that exists during the load does the same work; a new index has one until the load ends
-(`--load-settings auto`), and replicas then copy its files. Disk and memory are those of `es-sbert index estimate`.
+(`--load-settings auto`), and replicas then copy its files. No more nodes index than there are copies of shards; there
+is a shard for each data node, unless the nodes only hold the copies of a small index. Disk and memory are those of
+`es-sbert index estimate`.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class Cluster:
         worker_cores: Of a machine that embeds.
         node_cores: Of a data node.
         node_memory, node_disk: Bytes of a data node.
-        shard_bytes: Most bytes of a shard.
+        shard_bytes: Most bytes of a shard's copy.
         replicas: Of each shard, after the load.
         indexing_copies: Copies of each shard during the load.
     """
@@ -165,8 +167,9 @@ def plan(
         raise ValueError(f"{documents} documents, {machines} machines, {nodes} nodes")
     size = estimate_size(cluster.engine, index_type, documents, cluster.dimensions)
     one_copy = size.disk + round(documents * costs.document_bytes)
-    shards = math.ceil(one_copy / cluster.shard_bytes)
     used = nodes or _nodes_needed(size, one_copy, cluster)
+    shards = max(math.ceil(one_copy / cluster.shard_bytes), used if used > cluster.copies else 1)
+    indexing = min(used, shards * cluster.indexing_copies)
     per_document = cluster.indexing_copies * costs.engine(index_type, documents / shards)
     return Plan(
         documents=documents,
@@ -177,7 +180,7 @@ def plan(
         memory=cluster.copies * size.memory,
         disk=cluster.copies * one_copy,
         workers=machines * cluster.worker_cores / costs.worker,
-        engine=used * cluster.node_cores / per_document,
+        engine=indexing * cluster.node_cores / per_document,
         coordinator=1 / costs.coordinator.at(documents),
     )
 

@@ -26,6 +26,7 @@ MACHINES = (1, 10, 100)
 DOCUMENTS = (100_000_000, 1_000_000_000)
 _BUSY = 0.05  # share of the processors that other programs use
 _SECOND = 1e6  # microseconds
+_SMALLEST = 0.005  # that two decimals show
 # Parts of the costs of a document: name → what it is.
 _STAGES = {
     "read": "read: lines, JSON, documents, repeated ids",
@@ -301,7 +302,7 @@ def _cost_rows(costs: Costs) -> Iterator[list[str]]:
 
 def _curve(curve: LogCurve) -> str:
     base, slope = _SECOND * curve.base, _SECOND * curve.per_log
-    return f"{base:,.2f} + {slope:,.2f} · ln n" if slope else f"{base:,.2f}"
+    return f"{base:,.2f} + {slope:,.2f} · ln n" if slope >= _SMALLEST else f"{base:,.2f}"
 
 
 def _balance_rows(costs: Costs, cluster: Cluster) -> Iterator[list[str]]:

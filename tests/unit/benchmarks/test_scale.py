@@ -120,6 +120,19 @@ def test_sizes_are_those_of_index_estimate(index_type: IndexType) -> None:
     assert found.nodes * _CLUSTER.node_disk >= 2 * found.disk
 
 
+def test_every_data_node_has_a_shard() -> None:
+    found = plan(1_000_000_000, 100, _COSTS, _CLUSTER)
+    assert found.shards >= found.nodes > 2
+    assert found.engine == pytest.approx(found.nodes * 16_000)
+
+
+def test_no_more_nodes_index_than_there_are_shards() -> None:
+    assert plan(1_000, 1, _COSTS, _CLUSTER).engine == pytest.approx(16_000)
+    everywhere = replace(_CLUSTER, indexing_copies=2)
+    assert plan(1_000, 1, _COSTS, everywhere).engine == pytest.approx(16_000)
+    assert plan(100_000_000, 1, _COSTS, everywhere, nodes=4).engine == pytest.approx(32_000)
+
+
 def test_a_small_index_has_a_node_for_each_copy() -> None:
     found = plan(1_000, 1, _COSTS, _CLUSTER)
     assert (found.shards, found.nodes) == (1, 2)
