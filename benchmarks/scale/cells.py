@@ -341,9 +341,10 @@ def _encoder_costs(texts: Sequence[str], model: str) -> dict[str, float]:
     tokens = 0
     with Encoder(model, device="cpu") as encoder:
         encoder.encode(texts[:_FIRST], "document")
-        for start in range(0, len(texts), encoder.window):
+        window = encoder.window // 2  # see `batch_window` in es_sbert/ingest/load_pipeline.py
+        for start in range(0, len(texts), window):
             begun = time.process_time()
-            tokenized = encoder.tokenize(texts[start : start + encoder.window], "document")
+            tokenized = encoder.tokenize(texts[start : start + window], "document")
             made = time.process_time()
             encoder.embed_until(tokenized, threading.Event(), lambda part: None)
             tokenizing, embedding = tokenizing + made - begun, embedding + time.process_time() - made
