@@ -193,7 +193,7 @@ def _growth_table(run: Run, figure: str, name: str, unit: str) -> str:
     for part in parts:
         law, points = LAWS[part], run.points(part, figure)
         values = dict(points)
-        row = [law.title] + ([law.formula] if figure == "seconds" else [])
+        row = [law.title] + ([f"{law.formula}: {law.exponent:g}"] if figure == "seconds" else [])
         row += [_number(values[size]) if size in values else "–" for size in sizes]
         row.append(", ".join(f"{exponent:.2f}" for exponent in neighbour_exponents(points)))
         overall = overall_exponent(points)

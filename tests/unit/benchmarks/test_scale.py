@@ -173,7 +173,7 @@ def test_costs_of_a_run() -> None:
 
 def test_tables_of_a_run() -> None:
     lines = results.run_text(_run()).splitlines()
-    assert "| embed the texts | O(n) | 1.00 | 10.0 | – | 1.00 | 1.00 |" in lines
+    assert "| embed the texts | O(n): 1 | 1.00 | 10.0 | – | 1.00 | 1.00 |" in lines
     assert "| embed the texts | 402 | 420 | – | 0.02 | 0.02 | 2,048 |" in lines
     assert "- embed the texts, n = 100,000: skipped: 401 s are expected" in lines
     assert "| hnsw | 100,000 | 50,000 | 25,000 | 990 | 3 | 4.0 | 9.0 |" in lines
