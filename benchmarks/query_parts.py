@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import click
 from benchmarks.acceptance import delete
 from benchmarks.common import machine, read_jsonl, replaced, seconds, spread, table
 from benchmarks.gateway import DOCUMENTS, INDEX, asked, load
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 from tests.gateway.running import serve
 
@@ -35,21 +37,26 @@ PARTS = ("through the gateway", "encoding alone", "kNN with a ready vector", "ma
 
 
 class Connection:
-    """One connection that is kept."""
+    """One connection that is kept.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        index: What is searched.
+    """
+
+    def __init__(self, url: str, index: str) -> None:
+        self._path = f"/{index}/_search"
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
 
-    def search(self, body: Any, path: str = f"/{INDEX}/_search") -> Any:
+    def search(self, body: Any, path: str | None = None) -> Any:
         """The answer to a search.
 
         Raises:
             RuntimeError: it is an error.
         """
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self._connection.request("POST", path, data, {"content-type": "application/json"})
+        self._connection.request("POST", path or self._path, data, {"content-type": "application/json"})
         answer = self._connection.getresponse()
         text = answer.read()
         if answer.status != 200:
@@ -57,19 +64,21 @@ class Connection:
         return json.loads(text)
 
 
-def measure(url: str, gateway: str, texts: list[str]) -> dict[str, list[float]]:
+def measure(
+    url: str, gateway: str, texts: Sequence[str], index: str = INDEX, model: str = DEFAULT_MODEL
+) -> dict[str, list[float]]:
     """Part → milliseconds of each text."""
-    engine, through, page = Connection(url), Connection(gateway), Connection(gateway)
+    engine, through, page = Connection(url, index), Connection(gateway, index), Connection(gateway, index)
     found: dict[str, list[float]] = defaultdict(list)
 
     def timed(part: str, *call: Any) -> None:
         found[part].append(1000 * seconds(lambda: call[0](*call[1:]))[0])
 
-    with Encoder("all-MiniLM-L6-v2") as encoder:
+    with Encoder(model) as encoder:
         for text in texts:
             timed("through the gateway", through.search, json.dumps(asked(text)).encode())
             # The same query in the engine's words; its vector comes from the cache.
-            ready = page.search({"index": INDEX, "body": asked(text)}, "/ui/api/body")["body"]
+            ready = page.search({"index": index, "body": asked(text)}, "/ui/api/body")["body"]
             timed("kNN with a ready vector", engine.search, json.dumps(ready).encode())
             timed("encoding alone", encoder.encode, [text], "query")
             plain = json.dumps({"query": {"match": {"text": text}}, "size": 10, "_source": ["text"]}).encode()
@@ -78,10 +87,16 @@ def measure(url: str, gateway: str, texts: list[str]) -> dict[str, list[float]]:
     return dict(found)
 
 
+def own_time(run: Mapping[str, Sequence[float]]) -> float:
+    """The gateway's own milliseconds: what is left of the median without those of encoding and kNN."""
+    whole, encoding, search = (statistics.median(run[part]) for part in PARTS[:3])
+    return whole - encoding - search
+
+
 def section(runs: list[dict[str, list[float]]], queries: int, rounds: int) -> str:
     """The table."""
     medians = [{part: statistics.median(run[part]) for part in PARTS} for run in runs]
-    own = [one[PARTS[0]] - one[PARTS[1]] - one[PARTS[2]] for one in medians]
+    own = [own_time(run) for run in runs]
     rows = [[part, spread([one[part] for one in medians], 2)] for part in PARTS]
     rows.insert(3, ["the gateway's own", spread(own, 2)])
     rows.append(["passing on", spread([one[PARTS[4]] - one[PARTS[3]] for one in medians], 2)])

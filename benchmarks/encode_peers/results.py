@@ -175,15 +175,16 @@ def keep(run: Run, folder: Path = RESULTS) -> None:
 
 
 def as_json(run: Run) -> Any:
-    """The fields of a run, with numbers of at most four decimals."""
-    return _rounded(asdict(run))
+    """The fields of a run as a JSON value."""
+    return rounded_numbers(asdict(run))
 
 
-def _rounded(value: Any) -> Any:
+def rounded_numbers(value: Any) -> Any:
+    """A JSON value with numbers of at most four decimals."""
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: rounded_numbers(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
+        return [rounded_numbers(one) for one in value]
     return round(value, 4) if isinstance(value, float) else value
 
 

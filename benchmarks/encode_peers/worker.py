@@ -27,7 +27,7 @@ from typing import Any
 Options = dict[str, Any]
 
 # Package → the module whose import says that it is used.
-_PACKAGES = {
+PACKAGES = {
     "es-sbert": "es_sbert",
     "sentence-transformers": "sentence_transformers",
     "fastembed": "fastembed",
@@ -219,10 +219,12 @@ class Contender:
 
     Args:
         libraries: Name → class with `encode` and `details`, made from model, threads and options.
+        packages: Name → module of the packages whose versions are told.
     """
 
-    def __init__(self, libraries: dict[str, Any]) -> None:
+    def __init__(self, libraries: dict[str, Any], packages: dict[str, str] = PACKAGES) -> None:
         self._libraries = libraries
+        self._packages = packages
         self._model: Any = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -236,7 +238,7 @@ class Contender:
     def _load(self, request: dict[str, Any]) -> dict[str, Any]:
         library = self._libraries[request["library"]]
         self._model = library(request["model"], request["threads"], request["options"])
-        return {"details": self._model.details, "versions": _versions()}
+        return {"details": self._model.details, "versions": _versions(self._packages)}
 
     def _encode(self, request: dict[str, Any]) -> dict[str, Any]:
         texts = json.loads(Path(request["texts"]).read_text(encoding="utf-8"))
@@ -253,9 +255,9 @@ class Contender:
         return {"megabytes": _peak_megabytes()}
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: dict[str, str]) -> dict[str, str]:
     found = {}
-    for name, module in _PACKAGES.items():
+    for name, module in packages.items():
         if module in sys.modules:
             with suppress(PackageNotFoundError):
                 found[name] = version(name)
@@ -274,11 +276,15 @@ def _peak_megabytes() -> float:
 
 
 def serve(libraries: dict[str, Any]) -> None:
-    """Answer requests until standard input ends. What libraries print goes to standard error."""
+    """Answer requests until standard input ends."""
+    serve_contender(Contender(libraries))
+
+
+def serve_contender(contender: Contender) -> None:
+    """As `serve`. What libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    contender = Contender(libraries)
     for line in sys.stdin:
         try:
             answer = contender.answer(json.loads(line))
