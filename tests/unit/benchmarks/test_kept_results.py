@@ -19,6 +19,7 @@ from benchmarks.gpu_check.steps import STEPS
 from benchmarks.reliability import kept as reliability
 from benchmarks.reliability.kept import FaultRun
 from benchmarks.scale import results as scale
+from benchmarks.search_peers import results as search
 from benchmarks.tables import document
 from benchmarks.tables.__main__ import TABLES, section
 from benchmarks.tables.lab import Lab
@@ -33,6 +34,7 @@ _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (reliability.PAGE, reliability.NAME, reliability.MAKER): reliability.section,
     (encode.PAGE, encode.NAME, encode.MAKER): lambda: encode.section(encode.kept()),
     (scale.PAGE, scale.NAME, scale.MAKER): lambda: scale.section(scale.kept()),
+    (search.PAGE, search.NAME, search.MAKER): lambda: search.section(search.kept()),
     (compat.PAGE, compat.NAME, compat.MAKER): lambda: compat.section(compat.kept()),
 }
 

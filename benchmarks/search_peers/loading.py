@@ -1,0 +1,97 @@
+"""Load documents whose vectors are ready, with everything else that a load does."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from benchmarks.common import seconds
+from benchmarks.search_peers.corpus import Corpus
+from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.encoder.batching import Vectors
+from es_sbert.encoder.encoder import Encoder, EncoderInfo
+from es_sbert.encoder.tokenizer import TokenizedTexts
+from es_sbert.engines.engine import Engine
+from es_sbert.index.mapping import IndexType
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, force_merge
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import BulkLoadSettings, IngestSettings, plan_load
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+
+
+class StoredVectors:
+    """In place of `Encoder`: a text's only token is the number of its vector.
+
+    Args:
+        info: Of the encoder that made the vectors.
+    """
+
+    window = 4_096
+
+    def __init__(self, corpus: Corpus, info: EncoderInfo) -> None:
+        self.info = info
+        self._vectors = corpus.vectors
+        self._rows = {text: row for row, text in enumerate(corpus.texts)}
+
+    def input_limit(self, kind: str) -> int:
+        """Tokens that it reads."""
+        return self.info.max_tokens
+
+    def tokenize(self, texts: Sequence[str], kind: str) -> TokenizedTexts:
+        """The numbers of the vectors.
+
+        Raises:
+            KeyError: not a document of the corpus.
+        """
+        tokens = [np.array([self._rows[text]], np.int64) for text in texts]
+        return TokenizedTexts(tokens, np.ones(len(texts), np.int64), self.info.max_tokens)
+
+    def embed_until(
+        self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None]
+    ) -> tuple[Vectors, NDArray[np.bool_]]:
+        """The vectors that are ready."""
+        progress(1.0)
+        return self._vectors[np.concatenate(texts.ids)], np.ones(len(texts), dtype=np.bool_)
+
+
+def load(engine: Engine, index: str, index_type: IndexType, corpus: Corpus, info: EncoderInfo) -> float:
+    """Load all documents into a new index of one shard without replicas, merge it into one segment and refresh it.
+
+    Returns:
+        Seconds until then.
+
+    Raises:
+        RuntimeError: documents are missing.
+    """
+    field = FieldRequest(
+        DEFAULT_VECTOR_FIELD, info.fingerprint, info.model, info.dimensions, index_type=index_type, text="{text}"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "documents.jsonl"
+        with file.open("wb") as lines:
+            for id, text in zip(corpus.ids, corpus.texts, strict=True):
+                lines.write(orjson.dumps({"id": id, "text": text}) + b"\n")
+
+        def fill() -> None:
+            ensure_vector_field(engine, index, field, shards=1, replicas=0)
+            settings = IngestSettings(
+                index=index, files=(str(file),), id_field="id", load_settings=BulkLoadSettings.FAST
+            )
+            runner = LocalRunner(cast(Encoder, StoredVectors(corpus, info)))
+            plan = plan_load(engine, settings)
+            run_load(engine, runner, plan, LoadControl(), SilentMeter(), show_summary=False)
+            force_merge(engine, index)
+            engine.refresh(index)
+
+        took, _ = seconds(fill)
+    if engine.count(index) != len(corpus.ids):
+        raise RuntimeError(f"{index} has {engine.count(index):,} of {len(corpus.ids):,} documents")
+    return took
