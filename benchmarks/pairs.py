@@ -1,45 +1,72 @@
 """Seconds to the most similar pair of 10,000 sentences, and how time and memory grow with the number of texts.
 
-    python -m benchmarks.pairs --data DATA [--sizes 1000,10000,100000,450000] [--write]
+    python -m benchmarks.pairs --data DATA [--rounds 3] [--sizes 1000,10000,100000,450000] [--write]
+    python -m benchmarks.pairs --kept --write
 
-DATA holds `sts/*.tsv.gz` (columns sentence1, sentence2). The sentences are the first 10,000 distinct ones. es-sbert and
-sentence-transformers' `paraphrase_mining` (torch, fp32) find the best pair in turn, in one run; loading models does not
-count. The cross-encoder has the encoder's layers and a head with random weights: what is measured is its rate on some
-pairs, from which the time for all pairs follows.
+DATA holds `sts/*.tsv.gz` (columns sentence1, sentence2). The sentences are the first 10,000 that are different. In each
+round they have another order and another punctuation mark at the end, and every contender is a new process, timed from
+its start to its result: the command `es-sbert pairs FILE --json`; sentence-transformers' `paraphrase_mining` with
+PyTorch in fp32 and with OpenVINO, each in the environment of `benchmarks.encode_peers`, installed on first use. The
+parts of es-sbert are those of three more processes: the command on two sentences is its start; embedding and comparing
+are timed in Python, after a warm-up. The cross-encoder has the encoder's layers and a head with random weights: its
+rate on some pairs is measured, from which the time for all pairs follows.
 
 The sizes are runs of `most_similar_pairs` alone, in a process each. Their vectors are sums of the vectors of two
 sentences at random, normalized: all different, and distributed as those of sentences are. Random numbers would be the
 worst case, because bounds leave out no pair of theirs.
+
+--write keeps the run in `benchmarks/results/pairs/KIND.json`, where it replaces that of the same model on the same kind
+of processor, and writes the section of docs/results.md.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
+import os
+import platform
+import resource
+import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import numpy as np
 
-from benchmarks.common import in_own_process, machine, peak_memory, read_tsv, replaced, seconds, spread, table
+from benchmarks import pairs_results as results
+from benchmarks.common import in_own_process, machine, peak_memory, read_tsv, replaced, seconds
+from benchmarks.encode_peers.contenders import Contender, peer_contenders
+from benchmarks.encode_peers.environments import Environments, NotInstalled, shared_variables, without_addresses
+from benchmarks.encode_peers.measure import Comparison, ContenderFailed
+from benchmarks.encode_peers.processor import busy_seconds, others_share, this_processor
+from benchmarks.encode_peers.texts import TextSet, distinct
+from benchmarks.pairs_results import OURS, PairsResult, PairsRun
 from es_sbert.analysis import most_similar_pairs
+from es_sbert.bundle.bundle import cache_folder
 from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import Encoder
 
-PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+_ROOT = Path(__file__).parents[1]
 SENTENCES, CROSS_PAIRS = 10_000, 1_000
 FILES = ("stsb-en-train", "stsb-en-dev", "stsb-en-test", "sts14-test", "sts12-test", "sts13-test")
 
+PEERS = {
+    "sentence-transformers, torch fp32": "sentence-transformers' `paraphrase_mining`, torch fp32",
+    "sentence-transformers, OpenVINO": "sentence-transformers' `paraphrase_mining`, OpenVINO",
+}
+_WARM_UP, _CACHING = 256, 20
+
 
 def sentences(data: Path) -> list[str]:
-    """The first distinct sentences of the STS files."""
-    found: dict[str, None] = {}
-    for name in FILES:
-        for row in read_tsv(data / "sts" / f"{name}.tsv.gz"):
-            found |= dict.fromkeys([row["sentence1"], row["sentence2"]])
-    return list(found)[:SENTENCES]
+    """The first different sentences of the STS files."""
+    rows = (row for name in FILES for row in read_tsv(data / "sts" / f"{name}.tsv.gz"))
+    return distinct(row[side] for row in rows for side in ("sentence1", "sentence2"))[:SENTENCES]
 
 
 def cross_encoder_rate(model: str, texts: list[str], threads: int) -> float:
@@ -49,57 +76,134 @@ def cross_encoder_rate(model: str, texts: list[str], threads: int) -> float:
 
     torch.set_num_threads(threads)
     cross = CrossEncoder(str(resolve_model(model)), num_labels=1, device="cpu")
-    pairs = list(zip(texts[:CROSS_PAIRS], texts[CROSS_PAIRS : 2 * CROSS_PAIRS], strict=True))
+    count = min(CROSS_PAIRS, len(texts) // 2)
+    pairs = list(zip(texts[:count], texts[count : 2 * count], strict=True))
     cross.predict(pairs[:64])
     took, _ = seconds(lambda: cross.predict(pairs))
     return len(pairs) / took
 
 
-def compare(data: Path, model: str, rounds: int, kept: Path) -> list[list[object]]:
-    """A row for each contender.
+@dataclass
+class PairsComparison:
+    """Runs the contenders in turn.
 
-    Args:
-        kept: File that gets the sentences' vectors.
+    Attributes:
+        model: The model as es-sbert is asked for it.
+        peers: Contenders with the model folder that each loads, or with the reason why there is none.
+        environments: Of the peers.
+        threads: For each process.
+        texts: The sentences.
+        work: A temporary folder.
+        vectors: File that gets the sentences' vectors.
+        report: Called with a line after each step.
     """
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.util import paraphrase_mining
 
-    texts, cores = sentences(data), machine()["cores"]
-    torch.set_num_threads(cores)
-    reference = SentenceTransformer(str(resolve_model(model)), device="cpu")
-    encoded, compared, mined = [], [], []
+    model: str
+    peers: Sequence[tuple[Contender, Path | str]]
+    environments: Environments
+    threads: int
+    texts: TextSet
+    work: Path
+    vectors: Path
+    report: Callable[[str], None]
+
+    def run(self, rounds: int) -> list[PairsResult]:
+        """The results, es-sbert first."""
+        turns: list[tuple[PairsResult, Contender | None, Path]] = [(PairsResult(OURS), None, self.work)]
+        for contender, folder in self.peers:
+            result = PairsResult(PEERS[contender.label])
+            if isinstance(folder, str):
+                result.reason, folder = folder, self.work
+            turns.append((result, contender, folder))
+        for number in range(rounds + 1):
+            texts = self.texts.for_round(number)
+            # Another order in each round: none is always the first after a heavy one.
+            first = max(0, number - 1) * len(turns) // rounds
+            for result, contender, folder in [*turns[first:], *turns[:first]]:
+                if result.reason:
+                    continue
+                # The first round only reads everything into the system's cache.
+                target = result if number else PairsResult(result.label)
+                try:
+                    best = self._take_turn(target, contender, folder, texts if number else texts[:_CACHING], number)
+                    if number:
+                        self.report(f"round {number}, {result.label}: {result.seconds[-1]:.2f} s; {best}")
+                except ContenderFailed as error:
+                    result.reason = f"round {number}: {error}"
+                    self.report(f"{result.label}: {result.reason}")
+        return [result for result, _, _ in turns]
+
+    def _take_turn(
+        self, result: PairsResult, contender: Contender | None, folder: Path, texts: list[str], number: int
+    ) -> str:
+        if contender is None:
+            return self._take_our_turn(result, texts, number)
+        return self._mine(result, contender, folder, texts)
+
+    def _take_our_turn(self, result: PairsResult, texts: list[str], number: int) -> str:
+        file, two = self.work / "sentences.txt", self.work / "two.txt"
+        file.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        two.write_text("\n".join(texts[:2]) + "\n", encoding="utf-8")
+        variables = {**os.environ, **shared_variables(self.threads), "ES_SBERT_DEVICE": "cpu"}
+        command = [sys.executable, "-m", "es_sbert", "pairs", "--json", "--model", self.model]
+        took, output, share = timed_command([*command, str(file)], variables)
+        start, _, _ = timed_command([*command, str(two)], variables)
+        warm_up = self.texts.for_round(number - 1)[:_WARM_UP]
+        embedding, comparing, variant = in_own_process(_embed_and_compare, self.model, warm_up, texts, self.vectors)
+        result.details = variant
+        result.add(took, {"start": start, "embedding": embedding, "comparing": comparing}, share)
+        best = json.loads(output.partition("\n")[0])
+        return f"{best['cosine']:.5f}: {best['first']['text']} | {best['second']['text']}"
+
+    def _mine(self, result: PairsResult, contender: Contender, folder: Path, texts: list[str]) -> str:
+        assert contender.environment is not None
+        file = self.work / "request.json"
+        request = {"model": str(folder), "threads": self.threads, "options": contender.options, "texts": texts}
+        file.write_text(json.dumps(request), encoding="utf-8")
+        variables = self.environments.variables(contender.environment, self.threads)
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+        python = self.environments.python(contender.environment)
+        command = [str(python), "-m", "benchmarks.paraphrase_mining", str(file)]
+        took, output, share = timed_command(command, variables)
+        answer = json.loads(output.strip().splitlines()[-1])
+        result.versions = answer["versions"]
+        result.add(took, {"start": took - answer["mining"]}, share)
+        cosine, first, second = answer["best"]
+        return f"{cosine:.5f}: {texts[first]} | {texts[second]}"
+
+
+def timed_command(command: Sequence[str], variables: Mapping[str, str]) -> tuple[float, str, float | None]:
+    """Seconds of a command from its start to its end, its output, and the share of the processors that others used.
+
+    Raises:
+        ContenderFailed: it ended with another code than 0.
+    """
+    busy, used, begin = busy_seconds(), _children_seconds(), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(variables), check=False)
+    took = time.perf_counter() - begin
+    share = others_share(busy, busy_seconds(), _children_seconds() - used, took)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise ContenderFailed(without_addresses(f"ended with {done.returncode}: {lines[-1]}"))
+    return took, done.stdout, share
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _embed_and_compare(model: str, warm_up: list[str], texts: list[str], vectors: Path) -> tuple[float, float, str]:
+    """Seconds of both, and the variant; the vectors go to a file."""
     with Encoder(model, device="cpu") as encoder:
-        encoder.encode(texts[:256])
-        reference.encode(texts[:256])
-        for _ in range(rounds):
-            took, result = seconds(lambda: encoder.encode(texts, "document"))
-            encoded.append(took)
-            took, [best] = seconds(lambda vectors=result: most_similar_pairs(vectors, 1))
-            compared.append(took)
-            took, [[score, first, second], *_] = seconds(lambda: paraphrase_mining(reference, texts))
-            mined.append(took)
-            np.save(kept, result)
-            click.echo(f"{best}; paraphrase_mining: {score:.5f} {first} {second}", err=True)
-        label = f"es-sbert ({encoder.info.variant})"
-    rate = cross_encoder_rate(model, texts, cores)
-    pairs = len(texts) * (len(texts) - 1) // 2
-    total = [one + two for one, two in zip(encoded, compared, strict=True)]
-    ratio = statistics.median(one / two for one, two in zip(mined, total, strict=True))
-    return [
-        [label, spread(encoded, 2), spread(compared, 2), spread(total, 2), "1"],
-        ["sentence-transformers, `paraphrase_mining` (torch fp32)", "", "", spread(mined, 2), f"{ratio:.2f}"],
-        [
-            f"cross-encoder of the same size, {rate:,.0f} pairs/s, scaled",
-            "",
-            "",
-            f"{pairs / rate:,.0f}",
-            f"{pairs / rate / statistics.median(total):,.0f}",
-        ],
-    ]
+        encoder.encode(warm_up)
+        embedding, found = seconds(lambda: encoder.encode(texts, "document"))
+        comparing, _ = seconds(lambda: most_similar_pairs(found, 1))
+        np.save(vectors, found)
+        return embedding, comparing, encoder.info.variant
 
 
-def _measured(count: int, source: Path) -> tuple[float, float]:
+def _compare_sums(count: int, source: Path) -> tuple[float, float]:
     sentence_vectors, random = np.load(source), np.random.default_rng(0)
     one, two = random.integers(len(sentence_vectors), size=(2, count))
     vectors = sentence_vectors[one] + sentence_vectors[two]
@@ -108,43 +212,132 @@ def _measured(count: int, source: Path) -> tuple[float, float]:
     return took, peak_memory()
 
 
-def scale(sizes: list[int], source: Path) -> list[list[object]]:
-    """A row for each number of texts, with the exponent to the row before.
-
-    Args:
-        source: File of the sentences' vectors.
-    """
-    rows: list[list[object]] = []
-    before: tuple[int, float] | None = None
-    for count in sizes:
-        took, peak = in_own_process(_measured, count, source)
-        exponent = "" if before is None else f"{np.log(took / before[1]) / np.log(count / before[0]):.2f}"
-        rows.append([f"{count:,}", f"{took:,.2f}", f"{peak:,.0f}", exponent])
-        click.echo(str(rows[-1]), err=True)
-        before = count, took
-    return rows
-
-
 @click.command()
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--model", default=DEFAULT_MODEL, show_default=True)
-@click.option("--rounds", default=3, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--sizes", default="1000,10000,100000,450000", show_default=True)
-@click.option("--write", is_flag=True, help="Put the tables into docs/results.md.")
-def main(data: Path, model: str, rounds: int, sizes: str, write: bool) -> None:
-    """Measure both and print the tables."""
-    with tempfile.TemporaryDirectory() as folder:
-        vectors = Path(folder) / "vectors.npy"
-        shown = table(
-            ["to the most similar pair of 10,000 sentences", "embedding, s", "comparing, s", "together, s", "ratio"],
-            compare(data, model, rounds, vectors),
-        )
-        rows = scale([int(size) for size in sizes.split(",")], vectors)
-    grown = table(["texts", "comparing, s", "peak memory, MB", "exponent"], rows)
-    click.echo(f"{shown}\n\n{grown}\n\n{json.dumps(machine())}")
+@click.option("--limit", type=click.IntRange(min=10), help="At most so many sentences, for a trial.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Of the peers, only those with this in their name.")
+@click.option("--no-cross-encoder", is_flag=True, help="Leave the cross-encoder out.")
+@click.option(
+    "--environments",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the peers' environments. Default: benchmark-peers in ES_SBERT_CACHE.",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the run here.")
+@click.option("--write", is_flag=True, help="Keep the run, and write its tables into docs/results.md.")
+@click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
+@click.option("--check", is_flag=True, help="End with 1 if the goal is missed or was not measured.")
+def main(
+    data: Path | None,
+    model: str,
+    rounds: int,
+    sizes: str,
+    limit: int | None,
+    only: tuple[str, ...],
+    no_cross_encoder: bool,
+    environments: Path | None,
+    json_file: Path | None,
+    write: bool,
+    kept: bool,
+    check: bool,
+) -> None:
+    """Measure all in turn and print the tables."""
+    if kept:
+        if write:
+            _write_page()
+        click.echo(results.section(results.kept()))
+        return
+    if data is None:
+        raise click.UsageError("--data is needed.")
+    if write and (limit or only or no_cross_encoder):
+        raise click.UsageError("--write is for whole runs, without --limit, --only and --no-cross-encoder.")
+    folder = (environments or cache_folder() / "benchmark-peers").absolute()
+    counts = [int(size) for size in sizes.split(",") if size]
+    run = _run(data, model, rounds, counts, limit, only, folder, cross_encoder=not no_cross_encoder)
+    if json_file:
+        json_file.write_text(json.dumps(results.as_json(run), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if write:
-        page = replaced(PAGE.read_text(), "pairs", f"{shown}\n\n{grown}", maker="benchmarks.pairs")
-        PAGE.write_text(page)
+        results.keep(run)
+        _write_page()
+    click.echo(results.run_text(run))
+    if check and not all(goal.met for goal in results.goals(run)):
+        sys.exit(1)
+
+
+def _run(
+    data: Path,
+    model: str,
+    rounds: int,
+    sizes: Sequence[int],
+    limit: int | None,
+    only: Sequence[str],
+    folder: Path,
+    *,
+    cross_encoder: bool,
+) -> PairsRun:
+    def report(line: str) -> None:
+        click.echo(line, err=True)
+
+    processor, load = this_processor(), os.getloadavg()[0]
+    source = resolve_model(model)
+    name = source.resolve().name if Path(model).expanduser().is_dir() else model  # no path of this machine
+    texts = TextSet("sentences", tuple(sentences(data)[:limit]), 0.0)
+    environments = Environments(folder, report)
+    prepared = folder / "models" / f"{name}-{read_sentence_model(source, name).fingerprint[:8]}"
+    prepared.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        preparing = Comparison(model, source, prepared, environments, processor.cores, (), (), work, report)
+        chosen = [
+            contender
+            for contender in peer_contenders("avx2", "")
+            if contender.label in PEERS and (not only or any(part in contender.label for part in only))
+        ]
+        peers = [(contender, _model_folder(preparing, contender, source)) for contender in chosen]
+        vectors = work / "vectors.npy"
+        comparison = PairsComparison(model, peers, environments, processor.cores, texts, work, vectors, report)
+        found = comparison.run(rounds)
+        rate = None
+        if cross_encoder:
+            rate = in_own_process(cross_encoder_rate, model, list(texts.texts), processor.cores)
+            report(f"cross-encoder: {rate:,.0f} pairs/s")
+        grown: list[list[float]] = []
+        for count in sizes if vectors.exists() else []:
+            grown.append([count, *in_own_process(_compare_sums, count, vectors)])
+            report(f"{count:,} texts: {grown[-1][1]:,.2f} s, {grown[-1][2]:,.0f} MB")
+    return PairsRun(
+        model=name,
+        date=datetime.now(UTC).date().isoformat(),
+        commit=machine()["commit"],
+        rounds=rounds,
+        threads=processor.cores,
+        texts=len(texts.texts),
+        processor=asdict(processor),
+        python=platform.python_version(),
+        load=load,
+        contenders=found,
+        cross_encoder=rate,
+        sizes=grown,
+    )
+
+
+def _model_folder(preparing: Comparison, contender: Contender, source: Path) -> Path | str:
+    """What a peer loads, or why it cannot."""
+    assert contender.environment is not None
+    try:
+        preparing.environments.python(contender.environment)
+        return source if contender.prepared is None else preparing.prepare(contender.prepared)
+    except (ContenderFailed, NotInstalled) as error:
+        preparing.report(f"{contender.label}: {error}")
+        return str(error)
+
+
+def _write_page() -> None:
+    page = results.PAGE.read_text(encoding="utf-8")
+    text = replaced(page, results.NAME, results.section(results.kept()), maker=results.MAKER)
+    results.PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

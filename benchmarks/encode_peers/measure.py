@@ -164,7 +164,7 @@ class Comparison:
                 result.environment = contender.environment.name
                 self.environments.python(contender.environment)
             if contender.prepared is not None:
-                self._prepare(contender.prepared)
+                self.prepare(contender.prepared)
             self._measure_quality(contender, result)
             self.report(f"{contender.label}: ρ {result.rho:.2f}")
         except (ContenderFailed, NotInstalled) as error:
@@ -172,10 +172,15 @@ class Comparison:
             self.report(f"{contender.label}: {error}")
         return result
 
-    def _prepare(self, wanted: PreparedModel) -> None:
+    def prepare(self, wanted: PreparedModel) -> Path:
+        """The folder of a prepared model, which is written first if it is missing.
+
+        Raises:
+            ContenderFailed, NotInstalled: it cannot be written.
+        """
         target = self.prepared / wanted.key
         if target.exists():
-            return
+            return target
         self.report(f"Preparing {wanted.name} …")
         unfinished = target.with_name(f"{target.name}.{os.getpid()}")
         python = self.environments.python(wanted.environment)
@@ -189,6 +194,7 @@ class Comparison:
                 options=wanted.options,
             )
         unfinished.rename(target)
+        return target
 
     def _process(self, python: Path, variables: Mapping[str, str], name: str) -> ContenderProcess:
         # Without -P, modules of this folder would hide others of the same name.

@@ -57,13 +57,13 @@ class SentenceTransformers:
         torch.set_num_threads(threads)
         backend = options["backend"]
         settings = {"torch": _torch_settings, "onnx": _onnx_settings, "openvino": _openvino_settings}[backend]
-        self._model = SentenceTransformer(
+        self.model = SentenceTransformer(
             model, device="cpu", backend=backend, model_kwargs=settings(threads, options), local_files_only=True
         )
         self.details = options.get("file", options.get("dtype", ""))
 
     def encode(self, texts: list[str]) -> Any:
-        return self._model.encode(texts, show_progress_bar=False, convert_to_numpy=True)
+        return self.model.encode(texts, show_progress_bar=False, convert_to_numpy=True)
 
     @staticmethod
     def prepare(source: str, target: str, options: Options) -> None:

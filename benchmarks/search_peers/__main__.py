@@ -9,7 +9,7 @@ an index of each type in turn: one shard without replicas, merged into one segme
 
 Each path to the hits runs in its own process: `SemanticIndex.search`; an HTTP client and the gateway
 (`es-sbert serve -k 10 --num-candidates 100`, started for each turn); on `hnsw` also other libraries, each in its own
-environment, installed on first use (about 6 GB, most of it PyTorch). All ask for 10 hits of 100 candidates. The same
+environment, installed on first use (about 7 GB, most of it PyTorch). All ask for 10 hits of 100 candidates. The same
 HTTP client sends the library's request with a ready vector to the engine alone. Clients send the next query once they
 have an answer. Queries are sentences that are not documents, in another order and with another punctuation mark at the
 end in each round and for each number of clients; ready vectors come again. A cell fails if an answer has fewer than

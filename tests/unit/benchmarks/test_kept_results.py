@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cluster_faults, migration
+from benchmarks import pairs_results as pairs
 from benchmarks.common import replaced
 from benchmarks.compat import kept as compat
 from benchmarks.encode_peers import results as encode
@@ -35,6 +36,7 @@ _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (encode.PAGE, encode.NAME, encode.MAKER): lambda: encode.section(encode.kept()),
     (scale.PAGE, scale.NAME, scale.MAKER): lambda: scale.section(scale.kept()),
     (search.PAGE, search.NAME, search.MAKER): lambda: search.section(search.kept()),
+    (pairs.PAGE, pairs.NAME, pairs.MAKER): lambda: pairs.section(pairs.kept()),
     (compat.PAGE, compat.NAME, compat.MAKER): lambda: compat.section(compat.kept()),
 }
 
