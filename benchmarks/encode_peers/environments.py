@@ -25,7 +25,8 @@ class Environment:
     Attributes:
         name: Of its folder, and in the table of versions.
         requirements: The pinned packages; pip chooses the versions of what they need.
-        base: An environment whose packages it sees too, so that PyTorch, 5 GB large, is installed once.
+        base: An environment whose packages it sees too, with those of its own base, so that PyTorch, 5 GB large, is
+            installed once.
     """
 
     name: str
@@ -38,6 +39,11 @@ class Environment:
         parts = [*self.requirements, "" if self.base is None else self.base.key]
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
         return f"{self.name}-py{sys.version_info.major}{sys.version_info.minor}-{digest}"
+
+    @property
+    def bases(self) -> tuple[Environment, ...]:
+        """Its base, the base of that, and so on."""
+        return () if self.base is None else (self.base, *self.base.bases)
 
 
 # The package index has no CPU build of PyTorch for Linux: the CUDA build computes the same on a CPU.
@@ -103,13 +109,13 @@ class Environments:
         return python
 
     def _install(self, environment: Environment, place: Path, python: Path) -> None:
-        base = None if environment.base is None else self.python(environment.base)
+        bases = [self.python(base).parents[1] for base in environment.bases]
         self.report(f"Installing {', '.join(environment.requirements)} …")
         shutil.rmtree(place, ignore_errors=True)
         _run([sys.executable, "-m", "venv", place])
         packages = site_packages(place)
-        if base is not None:
-            (packages / "base.pth").write_text(f"{site_packages(base.parents[1])}\n")
+        if bases:
+            (packages / "base.pth").write_text("".join(f"{site_packages(base)}\n" for base in bases))
         _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *environment.requirements])
         # OpenVINO and NNCF ask here whether they may report their use.
         consent = place / "intel" / "openvino_telemetry"

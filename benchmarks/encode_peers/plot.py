@@ -23,12 +23,15 @@ _STYLE = """
 """
 
 
-def bar_plot(run: Run) -> str:
+def bar_plot(run: Run, measured: str = "Texts a second") -> str:
     """A group of bars for each set of texts, the fastest contender first.
 
     A bar is the median of the rounds, the line on it goes from the slowest to the fastest one.
+
+    Args:
+        measured: What the figures are, for the title.
     """
-    title = f"Texts a second, {run.model}, {KINDS[run.processor['kind']]}, {run.processor['cores']} cores"
+    title = f"{measured}, {run.model}, {KINDS[run.processor['kind']]}, {run.processor['cores']} cores"
     parts = [_text(_MARGIN, _MARGIN + 12, title, style="title")]
     top = _MARGIN + _TITLE
     for name, figures in run.sets.items():

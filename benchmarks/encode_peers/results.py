@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from benchmarks.common import spread, table
 from benchmarks.encode_peers.contenders import AUTO, REFERENCE
@@ -90,7 +90,7 @@ class Run:
     contenders: list[ContenderResult]
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Run:
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
         """A run that `asdict` has turned into JSON."""
         contenders = [ContenderResult(**contender) for contender in fields["contenders"]]
         return cls(**{**fields, "contenders": contenders})
@@ -160,15 +160,28 @@ def merged(kept: Sequence[Run], run: Run) -> list[Run]:
 
 def kept(folder: Path = RESULTS) -> dict[str, list[Run]]:
     """Kind of processor → the runs that are kept, best kind first."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8"))["runs"] for path in folder.glob("*.json")}
-    order = {kind: number for number, kind in enumerate(KINDS)}
-    return {kind: [Run.from_json(run) for run in found[kind]] for kind in sorted(found, key=lambda kind: order[kind])}
+    return read_runs(folder, Run)
 
 
 def keep(run: Run, folder: Path = RESULTS) -> None:
     """Add a run to those of its kind of processor."""
     kind = run.processor["kind"]
-    runs = merged(kept(folder).get(kind, []), run)
+    write_runs(folder, kind, merged(kept(folder).get(kind, []), run))
+
+
+_R = TypeVar("_R", bound=Run)
+
+
+def read_runs(folder: Path, run_type: type[_R]) -> dict[str, list[_R]]:
+    """Kind of processor → the runs in a folder, best kind first."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8"))["runs"] for path in folder.glob("*.json")}
+    order = {kind: number for number, kind in enumerate(KINDS)}
+    kinds = sorted(found, key=lambda kind: order[kind])
+    return {kind: [run_type.from_json(run) for run in found[kind]] for kind in kinds}
+
+
+def write_runs(folder: Path, kind: str, runs: Sequence[Run]) -> None:
+    """Replace the runs of a kind of processor."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"runs": [as_json(one) for one in runs]}, indent=1, ensure_ascii=False)
     (folder / f"{kind}.json").write_text(f"{text}\n", encoding="utf-8")
@@ -210,7 +223,7 @@ def run_text(run: Run) -> str:
     if different := _different_vectors(run):
         parts.append(different)
     parts.append("Goals:\n" + "\n".join(f"- {goal}" for goal in goals(run)))
-    parts.append("Versions:\n" + "\n".join(f"- {line}" for line in _version_lines(run)))
+    parts.append("Versions:\n" + "\n".join(f"- {line}" for line in version_lines(run)))
     return "\n\n".join(parts)
 
 
@@ -276,7 +289,8 @@ def _different_vectors(run: Run) -> str:
     return f"Mean cosines with the vectors of fp32 below {_SAME_VECTORS}: {', '.join(found)}." if found else ""
 
 
-def _version_lines(run: Run) -> Iterator[str]:
+def version_lines(run: Run) -> Iterator[str]:
+    """A line for each environment, with the versions of its packages."""
     shown = set()
     for contender in run.measured:
         name = contender.environment or "es-sbert"

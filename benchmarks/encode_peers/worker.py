@@ -40,6 +40,15 @@ PACKAGES = {
     "openvino": "openvino",
     "tokenizers": "tokenizers",
     "numpy": "numpy",
+    "elasticsearch": "elasticsearch",
+    "opensearch-py": "opensearchpy",
+    "langchain-elasticsearch": "langchain_elasticsearch",
+    "langchain-community": "langchain_community",
+    "langchain-huggingface": "langchain_huggingface",
+    "haystack-ai": "haystack",
+    "sentence-transformers-haystack": "haystack_integrations.components.embedders.sentence_transformers",
+    "elasticsearch-haystack": "haystack_integrations.document_stores.elasticsearch",
+    "opensearch-haystack": "haystack_integrations.document_stores.opensearch",
 }
 _BATCH = 32
 
@@ -275,13 +284,17 @@ def _peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
 
 
-def serve(libraries: dict[str, Any]) -> None:
-    """Answer requests until standard input ends."""
-    serve_contender(Contender(libraries))
+def serve(libraries: dict[str, Any], kind: type[Contender] = Contender) -> None:
+    """As `serve_contender`, by a contender of some libraries.
+
+    Args:
+        kind: Answers the requests.
+    """
+    serve_contender(kind(libraries))
 
 
 def serve_contender(contender: Contender) -> None:
-    """As `serve`. What libraries print goes to standard error."""
+    """Answer requests until standard input ends. What libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
