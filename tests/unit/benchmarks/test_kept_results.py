@@ -17,6 +17,8 @@ from benchmarks.encode_peers import results as encode
 from benchmarks.encode_peers.plot import bar_plot
 from benchmarks.gpu_check import results as gpu_check
 from benchmarks.gpu_check.steps import STEPS
+from benchmarks.ingest_peers import results as ingest
+from benchmarks.ingest_peers.__main__ import plot as ingest_plot
 from benchmarks.reliability import kept as reliability
 from benchmarks.reliability.kept import FaultRun
 from benchmarks.scale import results as scale
@@ -37,6 +39,7 @@ _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (scale.PAGE, scale.NAME, scale.MAKER): lambda: scale.section(scale.kept()),
     (search.PAGE, search.NAME, search.MAKER): lambda: search.section(search.kept()),
     (pairs.PAGE, pairs.NAME, pairs.MAKER): lambda: pairs.section(pairs.kept()),
+    (ingest.PAGE, ingest.NAME, ingest.MAKER): lambda: ingest.section(ingest.kept()),
     (compat.PAGE, compat.NAME, compat.MAKER): lambda: compat.section(compat.kept()),
 }
 
@@ -50,9 +53,11 @@ def test_pages_match_kept_results(place: tuple[Path, str, str]) -> None:
 
 
 def test_plots_match_kept_results() -> None:
-    """After an edit by hand: python -m benchmarks.encode_peers --kept --write."""
+    """After an edit by hand: python -m benchmarks.encode_peers --kept --write, and the same of ingest_peers."""
     for run in (run for runs in encode.kept().values() for run in runs):
         assert (encode.IMAGES / encode.image_name(run)).read_text(encoding="utf-8") == bar_plot(run)
+    for load in (load for loads in ingest.kept().values() for load in loads):
+        assert (ingest.IMAGES / ingest.image_name(load)).read_text(encoding="utf-8") == ingest_plot(load)
 
 
 @pytest.mark.parametrize("name", list(TABLES))

@@ -1,0 +1,180 @@
+"""Compare how fast es-sbert loads documents with what a user could choose instead.
+
+    python -m benchmarks.ingest_peers --data DATA --url http://localhost:9200 [--url …] [--rounds 3] [--write]
+    python -m benchmarks.ingest_peers --kept --write
+
+DATA holds `ingest/short-docs.jsonl.gz`; its first 10,000 distinct documents are loaded. The engines need no credentials
+and are measured one after another. The index `ingest-peers` of each is created and deleted again and again. Each peer
+is installed in its own environment on first use (about 6 GB together, most of it PyTorch, which the environments of
+`benchmarks.encode_peers` share) and runs in its own process. In each round every contender starts, loads the documents
+into a new index and ends; then the index is checked and deleted. Each round has another order of the documents, and
+another punctuation mark at the end of every text, so that no cache is measured.
+
+Embedding alone and loading ready vectors alone are measured right before each load of es-sbert.
+
+--write keeps the run in `benchmarks/results/ingest/KIND.json`, where it replaces that of the same engine on the same
+kind of processor, and writes docs/images/ingest-KIND-ENGINE.svg and the section of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from benchmarks.common import machine, read_jsonl, replaced
+from benchmarks.encode_peers.environments import Environments
+from benchmarks.encode_peers.plot import bar_plot
+from benchmarks.encode_peers.processor import this_processor
+from benchmarks.encode_peers.texts import TextSet, distinct
+from benchmarks.ingest_peers import results
+from benchmarks.ingest_peers.contenders import contenders
+from benchmarks.ingest_peers.measure import Comparison
+from benchmarks.ingest_peers.results import LOAD, WHOLE, LoadRun
+from es_sbert.bundle.bundle import cache_folder
+from es_sbert.bundle.model_lookup import resolve_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.config import DEFAULT_MODEL, EngineSettings
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.engines.connect import connect
+
+
+@click.command()
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--url", "urls", multiple=True, help="An engine without credentials.")
+@click.option("--documents", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--index-type", type=click.Choice(["hnsw", "flat"]), default="hnsw", show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 11), default=3, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many documents, for a trial.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only contenders with this in their name, for a trial.")
+@click.option(
+    "--environments",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the peers' environments. Default: benchmark-peers in ES_SBERT_CACHE.",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the runs here.")
+@click.option("--write", is_flag=True, help="Keep the runs, and write plots and tables into docs/.")
+@click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
+@click.option("--check", is_flag=True, help="End with 1 if a goal is missed or was not measured.")
+def main(
+    data: Path | None,
+    urls: tuple[str, ...],
+    documents: int,
+    index_type: str,
+    rounds: int,
+    limit: int | None,
+    only: tuple[str, ...],
+    environments: Path | None,
+    json_file: Path | None,
+    write: bool,
+    kept: bool,
+    check: bool,
+) -> None:
+    """Run all contenders in turn against each engine and print the tables."""
+    if kept:
+        if write:
+            _write_page()
+        click.echo(results.section(results.kept()))
+        return
+    if data is None or not urls:
+        raise click.UsageError("--data and --url are needed.")
+    if write and (limit or only):
+        raise click.UsageError("--write is for whole runs, without --limit and --only.")
+    folder = (environments or cache_folder() / "benchmark-peers").absolute()
+    runs = []
+    for url in urls:
+        run = _run(data, url, min(documents, limit or documents), index_type, rounds, only, folder)
+        runs.append(run)
+        if write:
+            results.keep(run)
+            _write_page()
+        click.echo(f"{results.run_text(run)}\n")
+    if json_file:
+        text = json.dumps([results.as_json(run) for run in runs], indent=1, ensure_ascii=False)
+        json_file.write_text(f"{text}\n", encoding="utf-8")
+    if check and not all(goal.met for run in runs for goal in results.goals(run)):
+        sys.exit(1)
+
+
+def first_documents(data: Path, count: int) -> list[str]:
+    """The texts of the first distinct documents."""
+    rows = islice(read_jsonl(data / "ingest/short-docs.jsonl.gz"), 2 * count)
+    return distinct(row["text"] for row in rows)[:count]
+
+
+def _run(data: Path, url: str, count: int, index_type: str, rounds: int, only: Sequence[str], folder: Path) -> LoadRun:
+    processor, load = this_processor(), os.getloadavg()[0]
+    source = resolve_model(DEFAULT_MODEL)
+    tokenizer = SentenceTokenizer(read_sentence_model(source, DEFAULT_MODEL))
+    texts = first_documents(data, count)
+    tokens = float(tokenizer(texts).tokens.mean())
+    with tempfile.TemporaryDirectory() as work, closing(connect(EngineSettings(url=url))) as engine:
+        everyone = contenders(engine.info)
+        chosen = [one for one in everyone if not only or any(part in one.label for part in only)]
+        comparison = Comparison(
+            engine=engine,
+            model=DEFAULT_MODEL,
+            folder=source,
+            environments=Environments(folder, _report),
+            threads=processor.cores,
+            texts=TextSet(LOAD, tuple(texts), tokens),
+            index_type=index_type,
+            work=Path(work),
+            report=_report,
+        )
+        found = comparison.run(chosen, rounds)
+        label = engine.info.label
+    figures = {"texts": len(texts), "tokens": tokens}
+    return LoadRun(
+        model=DEFAULT_MODEL,
+        date=datetime.now(UTC).date().isoformat(),
+        commit=machine()["commit"],
+        rounds=rounds,
+        threads=processor.cores,
+        processor={
+            "kind": processor.kind,
+            "name": processor.name,
+            "features": list(processor.features),
+            "cores": processor.cores,
+        },
+        python=platform.python_version(),
+        load=load,
+        sets={LOAD: figures, WHOLE: figures},
+        contenders=found,
+        engine=label,
+        index_type=index_type,
+        limits=comparison.limits,
+        settings={one.label: one.settings for one in chosen},
+    )
+
+
+def _report(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _write_page() -> None:
+    """Plots and the section of docs/results.md, of all runs that are kept."""
+    runs_by_kind = results.kept()
+    for run in (run for runs in runs_by_kind.values() for run in runs):
+        (results.IMAGES / results.image_name(run)).write_text(plot(run), encoding="utf-8")
+    page = results.PAGE.read_text(encoding="utf-8")
+    text = replaced(page, results.NAME, results.section(runs_by_kind), maker=results.MAKER)
+    results.PAGE.write_text(text, encoding="utf-8")
+
+
+def plot(run: LoadRun) -> str:
+    """The run's bars."""
+    return bar_plot(run, f"Documents a second into {run.engine}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The load of `es-sbert ingest` with vectors that are ready, in a process of its own.
+
+    python -m benchmarks.ingest_peers.bulk_alone URL INDEX FILE.jsonl VECTORS.npy INDEX_TYPE
+
+Prints the summary of the load as JSON. The encoder looks up the vector of each text, without tokenizing: what is left
+is reading, bulk requests and the engine's own work on the same vectors.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.ingest_overhead import MAX_TOKENS, TOKENS, InstantEncoder
+from es_sbert.cli.main import collect_garbage_less_often
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.batching import Vectors
+from es_sbert.encoder.tokenizer import TokenizedTexts
+from es_sbert.engines.connect import connect
+from es_sbert.ingest.load import LocalRunner, run_load
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.ingest.load_report import LoadReport
+from es_sbert.ingest.load_threads import LoadControl
+from es_sbert.ingest.progress import SilentMeter
+
+
+class ReadyEncoder(InstantEncoder):
+    """In place of `Encoder`: the vector of each text is ready.
+
+    Args:
+        texts: All different.
+        vectors: *Shape:* ``(texts, dimensions)``.
+    """
+
+    window = 2048  # as `Encoder` on a CPU
+
+    def __init__(self, texts: Sequence[str], vectors: Vectors) -> None:
+        self._vectors = vectors
+        self._rows = {text: np.array([number], np.int64) for number, text in enumerate(texts)}
+        self.info = replace(InstantEncoder.info, dimensions=vectors.shape[1])
+
+    def tokenize(self, texts: Sequence[str], kind: str) -> TokenizedTexts:
+        """The number of each text, as its only token."""
+        return TokenizedTexts([self._rows[text] for text in texts], np.full(len(texts), TOKENS), MAX_TOKENS)
+
+    def embed_until(
+        self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None]
+    ) -> tuple[Vectors, NDArray[np.bool_]]:
+        """The vectors of these texts."""
+        progress(1.0)
+        numbers = np.array([row[0] for row in texts.ids], np.int64)  # (texts,)
+        return self._vectors[numbers], np.ones(len(texts), dtype=np.bool_)
+
+
+def load_ready_vectors(url: str, index: str, file: Path, vectors: Vectors, index_type: str) -> LoadReport:
+    """Load the documents of a file, whose vectors are in the same order."""
+    with file.open(encoding="utf-8") as lines:
+        encoder = ReadyEncoder([json.loads(line)["text"] for line in lines], vectors)
+    settings = IngestSettings(index=index, files=(str(file),), id_field="id", index_type=index_type)
+    with closing(connect(EngineSettings(url=url))) as engine:
+        runner = LocalRunner(encoder)  # type: ignore[arg-type]
+        return run_load(engine, runner, plan_load(engine, settings), LoadControl(), SilentMeter(), show_summary=False)
+
+
+def main() -> int:
+    """Load, and print the summary."""
+    url, index, file, vectors, index_type = sys.argv[1:]
+    collect_garbage_less_often()
+    report = load_ready_vectors(url, index, Path(file), np.load(vectors), index_type)
+    print(report.model_dump_json())
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
