@@ -39,6 +39,7 @@ from benchmarks.encode_peers.texts import TextSet, distinct
 from benchmarks.ingest_peers import results
 from benchmarks.ingest_peers.contenders import contenders
 from benchmarks.ingest_peers.measure import Comparison
+from benchmarks.ingest_peers.ml_pipeline import has_ml_pipeline
 from benchmarks.ingest_peers.results import LOAD, WHOLE, LoadRun
 from es_sbert.bundle.bundle import cache_folder
 from es_sbert.bundle.model_lookup import resolve_model
@@ -118,7 +119,7 @@ def _run(data: Path, url: str, count: int, index_type: str, rounds: int, only: S
     texts = first_documents(data, count)
     tokens = float(tokenizer(texts).tokens.mean())
     with tempfile.TemporaryDirectory() as work, closing(connect(EngineSettings(url=url))) as engine:
-        everyone = contenders(engine.info)
+        everyone = contenders(engine.info, ml_pipeline=has_ml_pipeline(engine))
         chosen = [one for one in everyone if not only or any(part in one.label for part in only)]
         comparison = Comparison(
             engine=engine,

@@ -44,12 +44,14 @@ class Contender:
         library: Of `worker.LIBRARIES`; empty for es-sbert, whose command is run.
         environment: Where it runs; None for es-sbert, which runs where the benchmark does.
         settings: How it is called, for the page.
+        ml_pipeline: Whether the engine embeds, by `ml_pipeline.text_embedding_pipeline`.
     """
 
     label: str
     library: str = ""
     environment: Environment | None = None
     settings: str = ""
+    ml_pipeline: bool = False
 
     @property
     def ours(self) -> bool:
@@ -57,10 +59,16 @@ class Contender:
         return self.environment is None
 
 
-def contenders(engine: EngineInfo) -> list[Contender]:
-    """es-sbert and the libraries that load into this engine."""
-    own = Contender(OWN, settings="its defaults")
-    return [own, *(_for_opensearch() if engine.engine_type is EngineType.OPENSEARCH else _for_elasticsearch(engine))]
+def contenders(engine: EngineInfo, *, ml_pipeline: bool) -> list[Contender]:
+    """es-sbert and the libraries that load into this engine.
+
+    Args:
+        ml_pipeline: Whether the engine has OpenSearch's `text_embedding` pipeline.
+    """
+    own = Contender(OWN, settings="its defaults, on the CPU")
+    if engine.engine_type is EngineType.ELASTICSEARCH:
+        return [own, *_for_elasticsearch(engine)]
+    return [own, *_for_opensearch(), *([_ML_PIPELINE] if ml_pipeline else [])]
 
 
 def _for_elasticsearch(engine: EngineInfo) -> list[Contender]:
@@ -107,6 +115,17 @@ def _for_opensearch() -> list[Contender]:
         ),
         *_scripts("opensearch-py", OPENSEARCH),
     ]
+
+
+# Its vectors are those of es-sbert; what it is compared for is the way that documents and vectors take.
+_ML_PIPELINE = Contender(
+    "OpenSearch text_embedding pipeline with es-sbert serve",
+    "opensearch-py pipeline",
+    OPENSEARCH,
+    "`batch_size` 64; 4 threads of `parallel_bulk` send bulk requests of 500 documents; memory and start include the "
+    "gateway's",
+    ml_pipeline=True,
+)
 
 
 def _scripts(client: str, environment: Environment) -> list[Contender]:

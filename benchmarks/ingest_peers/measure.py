@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from benchmarks.encode_peers.results import ContenderResult
 from benchmarks.encode_peers.texts import TextSet
 from benchmarks.ingest_peers import worker
 from benchmarks.ingest_peers.contenders import Contender
+from benchmarks.ingest_peers.ml_pipeline import PIPELINE, text_embedding_pipeline
 from benchmarks.ingest_peers.results import BULK, EMBEDDING, LOAD, WHOLE
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.engine import Engine
@@ -46,6 +47,7 @@ _SAMPLE = 3  # documents whose vectors are compared with those of the reference
 _SAME_VECTOR = 0.97
 _PAGE = 1_000  # documents of a lookup
 _POLL_SECONDS = 0.05
+_LIMIT = 1_800.0  # seconds for a load of es-sbert
 
 Vectors = NDArray[np.float32]
 
@@ -208,6 +210,8 @@ class Comparison:
         if contender.ours:
             self._delete_index()
             load = self._run_command(documents)
+        elif contender.ml_pipeline:
+            load = self._run_pipeline(contender, documents)
         else:
             load = self._run_library(contender, documents)
         if self._vector_mapping() != expected:
@@ -220,7 +224,7 @@ class Comparison:
         python = self.environments.python(contender.environment)
         variables = self.environments.variables(contender.environment, self.threads)
         info = self.engine.info
-        options = {"url": info.url, "index": INDEX, "base64": info.supports_base64_vectors}
+        options = {"url": info.url, "index": INDEX, "base64": info.supports_base64_vectors, "pipeline": PIPELINE}
         # Without -P, modules of this folder would hide others of the same name.
         command: list[str | Path] = [python, "-P", Path(worker.__file__)]
         begin = time.perf_counter()
@@ -233,9 +237,19 @@ class Comparison:
             megabytes = process.ask(do="memory")["megabytes"]
         return Load(seconds, whole, megabytes, loaded["details"], loaded["versions"])
 
+    def _run_pipeline(self, contender: Contender, documents: Documents) -> Load:
+        variables, log = self._own_variables(), self._log("es-sbert serve")
+        with (
+            text_embedding_pipeline(self.engine, self.model, variables, log) as gateway,
+            PeakMemory(gateway.pid) as memory,
+        ):
+            load = self._run_library(contender, documents)
+        whole, megabytes = load.whole + gateway.start_seconds, load.megabytes + memory.megabytes
+        return replace(load, whole=whole, megabytes=megabytes)
+
     def _run_command(self, documents: Documents) -> Load:
         arguments = ["--url", self.engine.info.url, "--index", INDEX, "--id-field", "id", "--model", self.model]
-        arguments += ["--index-type", self.index_type, "--json", "--quiet", str(documents.file)]
+        arguments += ["--index-type", self.index_type, "--device", "cpu", "--json", "--quiet", str(documents.file)]
         summary, whole, megabytes = self._run_own("es_sbert", "ingest", *arguments)
         return Load(summary["seconds"], whole, megabytes, summary["variant"], self._own_versions)
 
@@ -243,7 +257,7 @@ class Comparison:
         """Run a module of this environment that prints a summary; also its seconds and its memory.
 
         Raises:
-            ContenderFailed: it ended with another code than 0.
+            ContenderFailed: it ended with another code than 0, or took too long.
         """
         begin = time.perf_counter()
         process = subprocess.Popen(
@@ -256,7 +270,12 @@ class Comparison:
         )
         memory = PeakMemory(process.pid)
         with memory:
-            output, errors = process.communicate()
+            try:
+                output, errors = process.communicate(timeout=_LIMIT)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                process.communicate()
+                raise ContenderFailed(f"{module}: did not end within {_LIMIT:.0f} s") from error
         whole = time.perf_counter() - begin
         if process.returncode:
             lines = [line for line in errors.splitlines() if line.strip()] or [output.strip()]

@@ -23,6 +23,7 @@ from typing import Any
 VECTOR = "embedding"
 _CHUNK = 500  # documents of a bulk request: the default of both clients' helpers
 _WINDOW = 2_000  # texts that a script embeds at a time
+_PIPELINE_SECONDS = 300  # for a bulk request whose documents the engine embeds
 
 Options = dict[str, Any]
 
@@ -238,6 +239,27 @@ class OpenSearchScript(_Script):
         super().__init__(model, threads, options, OpenSearch(options["url"]), helpers, parallel)
 
 
+class OpenSearchPipeline(Library):
+    """With opensearch-py; the ingest pipeline of the option `pipeline` embeds."""
+
+    def __init__(self, model: str, threads: int, options: Options) -> None:
+        from opensearchpy import OpenSearch
+
+        self._client = OpenSearch(options["url"], timeout=_PIPELINE_SECONDS)
+        self._index, self._pipeline = options["index"], options["pipeline"]
+        self._client.indices.exists(index=self._index)  # connects
+
+    def ingest(self, ids: list[str], texts: list[str]) -> None:
+        from opensearchpy import helpers
+
+        pairs = zip(ids, texts, strict=True)
+        actions = ({"_index": self._index, "_id": id_, "_source": {"text": text}} for id_, text in pairs)
+        for sent, item in helpers.parallel_bulk(self._client, actions, chunk_size=_CHUNK, pipeline=self._pipeline):
+            if not sent:
+                raise RuntimeError(f"not indexed: {item}")
+        self._client.indices.refresh(index=self._index)
+
+
 def _parallel(script: Any) -> Callable[[str, int, Options], Any]:
     return lambda model, threads, options: script(model, threads, options, parallel=True)
 
@@ -252,6 +274,7 @@ LIBRARIES = {
     "elasticsearch-py parallel_bulk": _parallel(ElasticsearchScript),
     "opensearch-py streaming_bulk": OpenSearchScript,
     "opensearch-py parallel_bulk": _parallel(OpenSearchScript),
+    "opensearch-py pipeline": OpenSearchPipeline,
 }
 
 

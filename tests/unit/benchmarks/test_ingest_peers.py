@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -24,6 +25,7 @@ from benchmarks.ingest_peers import results, worker
 from benchmarks.ingest_peers.bulk_alone import ReadyEncoder
 from benchmarks.ingest_peers.contenders import ELASTICSEARCH_8, ELASTICSEARCH_9, OWN, Contender, contenders
 from benchmarks.ingest_peers.measure import PeakMemory, check_vectors
+from benchmarks.ingest_peers.ml_pipeline import connector_body, has_ml_pipeline, pipeline_body
 from benchmarks.ingest_peers.results import (
     BULK,
     EMBEDDING,
@@ -42,7 +44,9 @@ from benchmarks.ingest_peers.results import (
 )
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.engines.engine import EngineInfo, EngineType
+from tests.docs_requests import shown_requests
 
+_ROOT = Path(__file__).parents[3]
 _ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
 _ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://localhost:9200")
 _OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
@@ -50,8 +54,8 @@ _OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:920
 
 @pytest.mark.parametrize("engine", [_ES9, _ES8, _OPENSEARCH], ids=lambda engine: engine.label)
 def test_every_library_of_an_engine_has_code_and_settings(engine: EngineInfo) -> None:
-    own, *peers = contenders(engine)
-    assert own == Contender(OWN, settings="its defaults")
+    own, *peers = contenders(engine, ml_pipeline=True)
+    assert own == Contender(OWN, settings="its defaults, on the CPU")
     assert own.ours
     assert not any(peer.ours for peer in peers)
     assert {peer.library for peer in peers} <= set(worker.LIBRARIES)
@@ -60,12 +64,16 @@ def test_every_library_of_an_engine_has_code_and_settings(engine: EngineInfo) ->
 
 
 def test_every_library_is_compared_somewhere() -> None:
-    compared = {one.library for engine in (_ES9, _OPENSEARCH) for one in contenders(engine) if not one.ours}
+    compared = {
+        one.library for engine in (_ES9, _OPENSEARCH) for one in contenders(engine, ml_pipeline=True) if not one.ours
+    }
     assert compared == set(worker.LIBRARIES)
 
 
 def test_elasticsearch_client_fits_the_version() -> None:
-    environments = {engine: {one.environment for one in contenders(engine)} for engine in (_ES9, _ES8)}
+    environments = {
+        engine: {one.environment for one in contenders(engine, ml_pipeline=True)} for engine in (_ES9, _ES8)
+    }
     assert ELASTICSEARCH_9 in environments[_ES9]
     assert ELASTICSEARCH_9 not in environments[_ES8]
     assert ELASTICSEARCH_8 in environments[_ES8]
@@ -73,9 +81,45 @@ def test_elasticsearch_client_fits_the_version() -> None:
 
 def test_pytorch_is_shared_by_all_environments() -> None:
     shared = (SENTENCE_TRANSFORMERS, *SENTENCE_TRANSFORMERS.bases)
-    peers = [one for engine in (_ES9, _ES8, _OPENSEARCH) for one in contenders(engine) if one.environment is not None]
+    peers = [
+        one
+        for engine in (_ES9, _ES8, _OPENSEARCH)
+        for one in contenders(engine, ml_pipeline=True)
+        if one.environment is not None
+    ]
     assert len(shared) == 2
     assert all(peer.environment.bases == shared for peer in peers if peer.environment is not None)
+
+
+class _Nodes:
+    """In place of an engine: its nodes have these plugins."""
+
+    def __init__(self, info: EngineInfo, *nodes: Sequence[str]) -> None:
+        self.info = info
+        self._nodes = {str(number): {"plugins": [{"name": name} for name in node]} for number, node in enumerate(nodes)}
+
+    def request_api(self, path: str, params: object) -> dict[str, object]:
+        return {"nodes": self._nodes}
+
+
+def test_ml_pipeline_needs_both_plugins_on_every_node() -> None:
+    plugins = ["opensearch-knn", "opensearch-ml", "opensearch-neural-search"]
+    engines = [
+        _Nodes(_OPENSEARCH, plugins),
+        _Nodes(_OPENSEARCH, plugins, plugins[1:]),
+        _Nodes(_OPENSEARCH, plugins[:2]),
+    ]
+    engines += [_Nodes(_OPENSEARCH, plugins, plugins[:1]), _Nodes(_ES9, plugins)]
+    assert [has_ml_pipeline(engine) for engine in engines] == [True, True, False, False, False]  # type: ignore[arg-type]
+    assert not any(one.ml_pipeline for one in contenders(_OPENSEARCH, ml_pipeline=False))
+
+
+def test_ml_pipeline_is_that_of_the_documentation() -> None:
+    shown = {request.path: request.body for request in shown_requests(_ROOT / "docs/opensearch-ml.md")}
+    connector = json.loads(shown["/_plugins/_ml/connectors/_create"])
+    url = "http://127.0.0.1:9280/v1/embeddings"
+    assert connector_body(DEFAULT_MODEL, url) == connector | {"name": "ingest-peers"}
+    assert pipeline_body("MODEL_ID") == json.loads(shown["/_ingest/pipeline/embed-text"])
 
 
 def test_first_documents_are_distinct_and_in_order(tmp_path: Path) -> None:
