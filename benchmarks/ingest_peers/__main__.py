@@ -5,7 +5,7 @@
 
 DATA holds `ingest/short-docs.jsonl.gz`; its first 10,000 distinct documents are loaded. The engines need no credentials
 and are measured one after another. The index `ingest-peers` of each is created and deleted again and again. Each peer
-is installed in its own environment on first use (about 6 GB together, most of it PyTorch, which the environments of
+is installed in its own environment on first use (about 7 GB together, most of it PyTorch, which the environments of
 `benchmarks.encode_peers` share) and runs in its own process. In each round every contender starts, loads the documents
 into a new index and ends; then the index is checked and deleted. Each round has another order of the documents, and
 another punctuation mark at the end of every text, so that no cache is measured.

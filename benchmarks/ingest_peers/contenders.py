@@ -65,7 +65,7 @@ def contenders(engine: EngineInfo, *, ml_pipeline: bool) -> list[Contender]:
     Args:
         ml_pipeline: Whether the engine has OpenSearch's `text_embedding` pipeline.
     """
-    own = Contender(OWN, settings="its defaults, on the CPU")
+    own = Contender(OWN, settings="its defaults, on the CPU; they disable refreshes until the load ends")
     if engine.engine_type is EngineType.ELASTICSEARCH:
         return [own, *_for_elasticsearch(engine)]
     return [own, *_for_opensearch(), *([_ML_PIPELINE] if ml_pipeline else [])]
