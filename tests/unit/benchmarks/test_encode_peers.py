@@ -142,6 +142,7 @@ def test_contenders_are_auto_and_each_runtime_and_precision() -> None:
         "es-sbert onnxruntime int8",
         "es-sbert openvino fp32",
         "es-sbert openvino bf16",
+        "es-sbert openvino int8",
         f"{AUTO}, 512 tokens a batch",
     ]
     assert both[0].options == {}
