@@ -33,8 +33,8 @@ def export(
     Args:
         model: Model folder, hub id, installed or registered name. A `Path` is always a folder.
         output: Folder to write: new, empty, or a bundle of the same model, which gains variants.
-        variants: Any of `fp32`, `int8`, `openvino-fp32` and `openvino-bf16` for CPUs, and `fp16` for CUDA; by default
-            those for CPUs that run on this machine.
+        variants: Any of `fp32`, `int8`, `openvino-fp32`, `openvino-bf16` and `openvino-int8` for CPUs, and `fp16` for
+            CUDA; by default those for CPUs that run on this machine.
         force: Also write variants that fail the parity check, marked as forced.
         ignore_settings: Unknown settings in the model's files to accept; the bundle keeps them. For sentence encoders
             only.

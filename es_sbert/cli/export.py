@@ -56,7 +56,8 @@ def _parse_variants(context: click.Context, parameter: click.Parameter, value: s
         "variants",
         callback=_parse_variants,
         metavar="LIST",
-        help="Any of fp32, int8, openvino-fp32 and openvino-bf16 (for CPUs) and fp16 (for CUDA), separated by commas.  "
+        help="Any of fp32, int8, openvino-fp32, openvino-bf16 and openvino-int8 (for CPUs) and fp16 (for CUDA), "
+        "separated by commas.  "
         "[default: those for CPUs that run on this machine]",
     ),
     click.option(

@@ -61,6 +61,11 @@ def has_bf16_products(cpuinfo: str | None = None) -> bool:
     return bool(processor_flags(cpuinfo) & {"amx_bf16", "avx512_bf16"})
 
 
+def has_amx() -> bool:
+    """Whether the CPU multiplies tiles of matrices (AMX): bf16 products are then nearly as fast as int8 ones."""
+    return "amx_bf16" in processor_flags()
+
+
 def processor_flags(cpuinfo: str | None = None) -> frozenset[str]:
     """The CPU's features by Linux's names; none on systems that do not list them.
 

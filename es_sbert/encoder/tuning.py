@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,9 +26,6 @@ from es_sbert.encoder.runtimes import compile_model
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 from es_sbert.errors import EsSbertError, UsageError
 from es_sbert.filesystem import file_lock, open_output
-
-# `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
-TUNING_VARIABLE = "ES_SBERT_TUNING"
 
 _SECONDS = 2.0  # of measuring, for all settings of all variants together; one round is always measured
 _BUDGETS = (1, 0.5, 2)  # times the runtime's own tokens a batch, the usual number first
@@ -111,7 +107,7 @@ def fastest_variant(
     Returns:
         What to run; None if it is not known and cannot be measured: the first variant is usually the fastest.
     """
-    if os.environ.get(TUNING_VARIABLE) == "off" or bundle.model.routes:
+    if bundle.model.routes:
         return None
     known = read_tuning(bundle.manifest.fingerprint).fastest(variants)
     if known is not None:

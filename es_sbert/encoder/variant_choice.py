@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 from es_sbert.bundle.variants import Precision, Runtime, Variant
-from es_sbert.encoder.device import Device, has_bf16_products, has_int8_products
+from es_sbert.encoder.device import Device, has_amx, has_bf16_products, has_int8_products
 from es_sbert.encoder.openvino_session import INSTALL_OPENVINO_COMMAND, has_openvino, openvino_problem
 from es_sbert.errors import UsageError
 
+# `off` makes `auto` take the variant that is usually the fastest on processors of this kind.
+TUNING_VARIABLE = "ES_SBERT_TUNING"
+
 # What was fastest on each kind of processor (docs/results.md, Encoding), best first.
 _ORDERS = {
-    "bf16": (Variant.OPENVINO_BF16, Variant.OPENVINO_INT8, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
+    "amx": (Variant.OPENVINO_BF16, Variant.OPENVINO_INT8, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
+    "bf16": (Variant.OPENVINO_INT8, Variant.OPENVINO_BF16, Variant.INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "int8": (Variant.INT8, Variant.OPENVINO_INT8, Variant.OPENVINO_FP32, Variant.FP32),
     "other": (Variant.OPENVINO_FP32, Variant.FP32, Variant.INT8),
 }
 # How many of them are measured; the others are far slower.
-_CONTENDERS = {"bf16": 2, "int8": 2, "other": 3}
+_CONTENDERS = {"amx": 2, "bf16": 2, "int8": 2, "other": 3}
 _CUDA_ORDER = (Variant.FP16, Variant.FP32)
 
 
@@ -54,9 +60,14 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
 
 
 def contenders(device: Device) -> tuple[Variant, ...]:
-    """The variants that may be the fastest on a device; which one is shows only when they are measured there."""
+    """The variants that may be the fastest on a device; which one is shows only when they are measured there.
+
+    Where nothing is measured, on CUDA and with `ES_SBERT_TUNING=off`, only the one that usually is.
+    """
     order = variant_order(device)
-    return order[:1] if device.kind == "cuda" else order[: _CONTENDERS[_processor_kind()]]
+    if device.kind == "cuda" or os.environ.get(TUNING_VARIABLE) == "off":
+        return order[:1]
+    return order[: _CONTENDERS[_processor_kind()]]
 
 
 def openvino_warnings(device: Device) -> tuple[str, ...]:
@@ -87,7 +98,7 @@ def _cpu_order(runtime: str, precision: str) -> tuple[Variant, ...]:
 
 def _processor_kind() -> str:
     if has_bf16_products() and has_openvino():
-        return "bf16"
+        return "amx" if has_amx() else "bf16"
     return "int8" if has_int8_products() else "other"
 
 

@@ -21,6 +21,7 @@ from es_sbert.encoder.device import Device
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import select_encoder_variant
 from es_sbert.encoder.tuning import Measurement, Tuning, fastest_variant, measure_variants, read_tuning, tuning_path
+from es_sbert.encoder.variant_choice import TUNING_VARIABLE
 from es_sbert.errors import ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
 from tests.tiny import write_tiny_bert
@@ -40,7 +41,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> EncoderBundle:
 def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn tuning on, with a separate cache and as few rounds as possible."""
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv(tuning.TUNING_VARIABLE, raising=False)
+    monkeypatch.delenv(TUNING_VARIABLE, raising=False)
     monkeypatch.setattr(tuning, "_SECONDS", 0.0)
 
 
@@ -165,13 +166,6 @@ def test_encoder_runs_the_fastest_with_its_batches(bundle: EncoderBundle, monkey
         assert (encoder.info.variant, encoder.batch_tokens) == ("int8", 512)
     with Encoder(bundle.folder, device="cpu", budget=64) as encoder:
         assert encoder.batch_tokens == 64
-
-
-def test_tuning_can_be_switched_off(bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = speeds(monkeypatch, int8=1, fp32=2)
-    monkeypatch.setenv(tuning.TUNING_VARIABLE, "off")
-    assert fastest_variant(bundle, BOTH, lambda message: None) is None
-    assert not measured
 
 
 def test_nothing_is_known_unless_all_variants_were_measured() -> None:

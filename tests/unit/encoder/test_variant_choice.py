@@ -12,8 +12,10 @@ CPU, CUDA = Device("cpu"), Device("cuda")
 
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """A processor with some of `bf16` and `int8` products, and `openvino` if that is installed."""
+    """A processor with some of `amx`, `bf16` and `int8` products, and `openvino` if that is installed."""
     features = request.param.split()
+    monkeypatch.delenv(variant_choice.TUNING_VARIABLE, raising=False)
+    monkeypatch.setattr(variant_choice, "has_amx", lambda: "amx" in features)
     for module in (variant_choice, openvino_session):
         monkeypatch.setattr(module, "has_bf16_products", lambda: "bf16" in features)
         monkeypatch.setattr(module, "has_openvino", lambda: "openvino" in features)
@@ -27,7 +29,8 @@ def processor(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 @pytest.mark.parametrize(
     ("processor", "order"),
     [
-        ("bf16 int8 openvino", ["openvino-bf16", "openvino-int8", "int8", "openvino-fp32", "fp32"]),
+        ("amx bf16 int8 openvino", ["openvino-bf16", "openvino-int8", "int8", "openvino-fp32", "fp32"]),
+        ("bf16 int8 openvino", ["openvino-int8", "openvino-bf16", "int8", "openvino-fp32", "fp32"]),
         ("bf16 int8", ["int8", "fp32"]),
         ("int8 openvino", ["int8", "openvino-int8", "openvino-fp32", "fp32"]),
         ("openvino", ["openvino-fp32", "fp32", "int8"]),
@@ -42,12 +45,25 @@ def test_automatic_order_by_processor(processor: None, order: list[str]) -> None
     assert list(contenders(CUDA)) == ["fp16"]
 
 
+@pytest.mark.parametrize(
+    ("processor", "count"),
+    [("amx bf16 int8 openvino", 2), ("bf16 int8 openvino", 2), ("int8 openvino", 2), ("openvino", 3), ("", 2)],
+    indirect=["processor"],
+)
+def test_several_variants_are_measured_unless_tuning_is_off(
+    processor: None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(contenders(CPU)) == count
+    monkeypatch.setenv(variant_choice.TUNING_VARIABLE, "off")
+    assert contenders(CPU) == variant_order(CPU)[:1]
+
+
 @pytest.mark.parametrize("processor", ["bf16 int8 openvino"], indirect=True)
 @pytest.mark.parametrize(
     ("runtime", "precision", "order"),
     [
         ("onnxruntime", "auto", ["int8", "fp32"]),
-        ("openvino", "auto", ["openvino-bf16", "openvino-int8", "openvino-fp32"]),
+        ("openvino", "auto", ["openvino-int8", "openvino-bf16", "openvino-fp32"]),
         ("openvino", "fp32", ["openvino-fp32"]),
         ("auto", "bf16", ["openvino-bf16"]),
         ("auto", "fp32", ["fp32", "openvino-fp32"]),
