@@ -13,6 +13,7 @@ from es_sbert.encoder.device import available_cores
 # Kind → its heading in docs/results.md, best first.
 KINDS = {
     "amx": "x86 with AMX",
+    "avx512-bf16": "x86 with AVX-512, VNNI and bf16, without AMX",
     "avx512-vnni": "x86 with AVX-512 and VNNI",
     "avx2-vnni": "x86 with AVX2 and VNNI",
     "avx512": "x86 with AVX-512, without VNNI",
@@ -72,6 +73,8 @@ def _kind(flags: set[str], machine: str) -> str:
         return "arm-i8mm" if "i8mm" in flags else "arm-dotprod" if "asimddp" in flags else "arm"
     if "amx_tile" in flags and flags & {"amx_int8", "amx_bf16"}:
         return "amx"
+    if {"avx512_bf16", "avx512_vnni"} <= flags:
+        return "avx512-bf16"
     if "avx512f" in flags:
         return "avx512-vnni" if "avx512_vnni" in flags else "avx512"
     if "avx2" in flags:

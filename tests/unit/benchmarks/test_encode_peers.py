@@ -71,6 +71,7 @@ def fake_worker(tmp_path: Path) -> Path:
     ("flags", "machine", "kind", "instructions"),
     [
         ("avx2 avx512f avx512_vnni amx_tile amx_int8 amx_bf16 avx_vnni", "x86_64", "amx", "avx512_vnni"),
+        ("avx2 avx512f avx512_vnni avx512_bf16 avx_vnni", "x86_64", "avx512-bf16", "avx512_vnni"),
         ("avx2 avx512f avx512_vnni", "x86_64", "avx512-vnni", "avx512_vnni"),
         ("avx2 avx512f", "x86_64", "avx512", "avx512"),
         ("avx2 avx_vnni", "AMD64", "avx2-vnni", "avx2"),
