@@ -3,8 +3,7 @@
 OpenVINO multiplies in int8 only if the range of the activations is known when it compiles the graph. A few channels of
 a transformer's activations are far larger than the others, and one range for all would leave the others a few levels.
 So each channel is first divided by a factor that its weights are multiplied by (SmoothQuant, Xiao et al. 2023, arXiv
-2211.10438, equation 4). Ranges do not depend on the batch,
-so that the vector of a text hardly does.
+2211.10438, equation 4). Ranges do not depend on the batch, so that the vector of a text hardly does.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def variant_order(device: Device, runtime: str = "auto", precision: str = "auto"
         what = " ".join(f"--{name} {value}" for name, value in _named(runtime, precision) if value != "auto")
         raise UsageError(
             f"{what} does not run on {device.kind}",
-            "Use fp32, bf16 (OpenVINO) or int8 (onnxruntime) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
+            "Use fp32, int8 or bf16 (OpenVINO) on a CPU, fp32 or fp16 (onnxruntime) on CUDA, or leave "
             "--precision and --runtime at auto.",
         )
     problems = {variant: _problem(variant) for variant in wanted}
