@@ -17,6 +17,7 @@ from es_sbert.encoder import model_loading, openvino_session, variant_choice
 from es_sbert.encoder.device import Device, has_bf16_products
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.encoder.model_loading import select_encoder_variant
+from es_sbert.encoder.onnx_session import open_session
 from es_sbert.encoder.variant_choice import variant_order
 from es_sbert.errors import BundleInvalid, DeviceError, ModelError
 from es_sbert.exporters.export_bundle import export_bundle
@@ -106,6 +107,39 @@ def test_process_ends_cleanly_with_an_open_model(bundle: EncoderBundle) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip()[:3]) == (0, "(2,"), done.stderr
+
+
+@pytest.fixture
+def other_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO has compiled nothing yet, and what it is compared with has other weights."""
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    other = export_bundle(
+        read_sentence_model(write_tiny_bert(tmp_path / "tiny", seed=7)), tmp_path / "other", [Variant.FP32]
+    )
+    path = tmp_path / "other" / other.variants["fp32"].file
+    monkeypatch.setattr(openvino_session, "open_onnx_session", lambda _, device: open_session(path, device))
+
+
+@needs_openvino
+@pytest.mark.usefixtures("other_results")
+def test_results_other_than_those_of_onnxruntime_are_refused(bundle: EncoderBundle, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"computes other results than onnxruntime .* differ by \d+%"):
+        encode(bundle, "openvino-fp32", threads=1)
+    assert not list((tmp_path / "cache").glob("compiled/*"))
+
+
+@needs_openvino
+@pytest.mark.usefixtures("other_results")
+def test_auto_does_without_a_runtime_that_computes_other_results(
+    bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = (Variant.OPENVINO_FP32, Variant.FP32)
+    monkeypatch.setattr(model_loading, "variant_order", lambda device, runtime, precision: order)
+    monkeypatch.setattr(model_loading, "contenders", lambda device: order[:1])
+    with Encoder(bundle.folder, device="cpu") as encoder:
+        assert encoder.info.variant == "fp32"
+        [warning] = [one for one in encoder.info.warnings if "other results" in one]
+        assert warning.endswith("fp32 runs instead")
 
 
 @needs_openvino
