@@ -129,7 +129,7 @@ class OpenVinoSession(Session):
         except RuntimeError as error:
             raise _run_error(error_summary(error)) from error
         if results[0].shape != output.shape:
-            # Inputs that contradict each other are no error to OpenVINO.
+            # Inputs that contradict each other are no error to OpenVINO, which then reads beyond them.
             raise _run_error(f"its output has the shape {results[0].shape} in place of {output.shape}")
         output[:] = results[0]
 
@@ -163,7 +163,7 @@ def _compile(core: Any, path: Path, settings: Mapping[str, Any]) -> Any:
 # Rounding to bf16 and int8 makes differences of at most 0.1; what was seen wrong made 0.9.
 _LARGEST_DIFFERENCE = 0.3
 # Texts and tokens of the batches that are compared.
-_COMPARED_SHAPES = ((1, 5), (3, 40))
+_COMPARED_SHAPES = ((1, 4), (3, 7))
 
 
 def _check_results(model: Any, path: Path) -> None:

@@ -90,11 +90,13 @@ def test_broken_graph_names_openvino(bundle: EncoderBundle, tmp_path: Path) -> N
 
 
 @needs_openvino
-def test_batch_that_fails_is_a_model_error(bundle: EncoderBundle) -> None:
+@pytest.mark.parametrize(("mask", "dimensions"), [("attention_mask", 1), ("another_mask", 16)])
+def test_batch_that_fails_is_a_model_error(bundle: EncoderBundle, mask: str, dimensions: int) -> None:
+    """An output of another shape, and an input that the graph does not have."""
     model = openvino_session.OpenVinoModel(bundle.variant_file("openvino-fp32"), Variant.OPENVINO_FP32.precision, 1)
-    ids = np.zeros((1, 3), np.int64)
+    ids = np.ones((1, 3), np.int64)
     with pytest.raises(ModelError, match="OpenVINO cannot run the model on these texts"):
-        model.open_session().run({"input_ids": ids, "attention_mask": ids[:, :2]}, np.empty((1, 1), np.float32))
+        model.open_session().run({"input_ids": ids, mask: ids}, np.empty((1, dimensions), np.float32))
 
 
 @needs_openvino
