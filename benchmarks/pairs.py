@@ -12,8 +12,8 @@ are timed in Python, after a warm-up. The cross-encoder has the encoder's layers
 rate on some pairs is measured, from which the time for all pairs follows.
 
 The sizes are runs of `most_similar_pairs` alone, in a process each. Their vectors are sums of the vectors of two
-sentences at random, normalized: all different, and distributed as those of sentences are. Random numbers would be the
-worst case, because bounds leave out no pair of theirs.
+sentences at random, normalized, and distributed as those of sentences are; of 450,000, some thousand are drawn twice.
+Random numbers would be the worst case, because bounds leave out no pair of theirs.
 
 --write keeps the run in `benchmarks/results/pairs/KIND.json`, where it replaces that of the same model on the same kind
 of processor, and writes the section of docs/results.md.

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,13 +61,18 @@ class Accelerator:
         self.info = encoder.info
         self.tokenize = encoder.tokenize
         self.make_chunker = encoder.make_chunker
+        self.input_limit = encoder.input_limit
+        self.window = encoder.window
         self._rate = rate
 
-    def embed_until(self, texts: TokenizedTexts, stop: threading.Event) -> tuple[Vectors, NDArray[np.bool_]]:
+    def embed_until(
+        self, texts: TokenizedTexts, stop: threading.Event, progress: Callable[[float], None]
+    ) -> tuple[Vectors, NDArray[np.bool_]]:
         """*Shapes:* ``(texts, dimensions)`` float32, of length one, and ``(texts,)`` bool, all True."""
         time.sleep(len(texts) / self._rate)
         vectors = np.random.default_rng(len(texts)).normal(size=(len(texts), self.info.dimensions))
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        progress(1.0)
         return vectors.astype(np.float32), np.ones(len(texts), np.bool_)
 
 
@@ -145,6 +151,7 @@ def main(data: Path, url: str, count: int, rate: float) -> None:
                 EngineSettings(url=url),
                 device="cpu",
                 precision="auto",
+                runtime="auto",
                 workers=RayWorkerPool(workers, 1, 1, 0),
                 part_bytes=source.stat().st_size // PARTS,
                 loader=loader,
