@@ -23,30 +23,28 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 
 from benchmarks import pairs_results as results
-from benchmarks.common import in_own_process, machine, peak_memory, read_tsv, replaced, seconds
+from benchmarks.common import in_own_process, peak_memory, read_tsv, seconds
 from benchmarks.encode_peers.contenders import Contender, peer_contenders
 from benchmarks.encode_peers.environments import Environments, NotInstalled, shared_variables, without_addresses
 from benchmarks.encode_peers.measure import Comparison, ContenderFailed
 from benchmarks.encode_peers.processor import busy_seconds, others_share, this_processor
 from benchmarks.encode_peers.texts import TextSet, distinct
+from benchmarks.kept_runs import conditions, peers_folder, run_options, write_json, write_section
 from benchmarks.pairs_results import OURS, PairsResult, PairsRun
 from es_sbert.analysis import most_similar_pairs
-from es_sbert.bundle.bundle import cache_folder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL
@@ -218,17 +216,8 @@ def _compare_sums(count: int, source: Path) -> tuple[float, float]:
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--sizes", default="1000,10000,100000,450000", show_default=True)
 @click.option("--limit", type=click.IntRange(min=10), help="At most so many sentences, for a trial.")
-@click.option("--only", multiple=True, metavar="TEXT", help="Of the peers, only those with this in their name.")
 @click.option("--no-cross-encoder", is_flag=True, help="Leave the cross-encoder out.")
-@click.option(
-    "--environments",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the peers' environments. Default: benchmark-peers in ES_SBERT_CACHE.",
-)
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the run here.")
-@click.option("--write", is_flag=True, help="Keep the run, and write its tables into docs/results.md.")
-@click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
-@click.option("--check", is_flag=True, help="End with 1 if the goal is missed or was not measured.")
+@run_options
 def main(
     data: Path | None,
     model: str,
@@ -253,11 +242,11 @@ def main(
         raise click.UsageError("--data is needed.")
     if write and (limit or only or no_cross_encoder):
         raise click.UsageError("--write is for whole runs, without --limit, --only and --no-cross-encoder.")
-    folder = (environments or cache_folder() / "benchmark-peers").absolute()
+    folder = peers_folder(environments)
     counts = [int(size) for size in sizes.split(",") if size]
     run = _run(data, model, rounds, counts, limit, only, folder, cross_encoder=not no_cross_encoder)
     if json_file:
-        json_file.write_text(json.dumps(results.as_json(run), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(json_file, results.as_json(run))
     if write:
         results.keep(run)
         _write_page()
@@ -280,7 +269,8 @@ def _run(
     def report(line: str) -> None:
         click.echo(line, err=True)
 
-    processor, load = this_processor(), os.getloadavg()[0]
+    processor = this_processor()
+    begun = conditions(processor)
     source = resolve_model(model)
     name = source.resolve().name if Path(model).expanduser().is_dir() else model  # no path of this machine
     texts = TextSet("sentences", tuple(sentences(data)[:limit]), 0.0)
@@ -309,14 +299,10 @@ def _run(
             report(f"{count:,} texts: {grown[-1][1]:,.2f} s, {grown[-1][2]:,.0f} MB")
     return PairsRun(
         model=name,
-        date=datetime.now(UTC).date().isoformat(),
-        commit=machine()["commit"],
         rounds=rounds,
         threads=processor.cores,
         texts=len(texts.texts),
-        processor=asdict(processor),
-        python=platform.python_version(),
-        load=load,
+        **begun,
         contenders=found,
         cross_encoder=rate,
         sizes=grown,
@@ -335,9 +321,7 @@ def _model_folder(preparing: Comparison, contender: Contender, source: Path) -> 
 
 
 def _write_page() -> None:
-    page = results.PAGE.read_text(encoding="utf-8")
-    text = replaced(page, results.NAME, results.section(results.kept()), maker=results.MAKER)
-    results.PAGE.write_text(text, encoding="utf-8")
+    write_section(results.PAGE, results.NAME, results.section(results.kept()), maker=results.MAKER)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,17 +12,15 @@ import numpy as np
 
 from benchmarks.common import spread, table
 from benchmarks.encode_peers.processor import KINDS
-from benchmarks.encode_peers.results import Goal, rounded_numbers
+from benchmarks.kept_runs import ROOT, Goal, load_text, processor_text, read_kinds, rounded_numbers, write_kind
 from es_sbert.config import DEFAULT_MODEL
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results.md"
 RESULTS = ROOT / "benchmarks/results/pairs"
+PAGE = ROOT / "docs/results.md"
 NAME, MAKER = "pairs", "benchmarks.pairs"
 
 OURS = "`es-sbert pairs`"
 GOAL = 5.0  # seconds; what the paper needed with a V100
-_BUSY = 0.05  # share of the processors that other programs use
 
 
 @dataclass
@@ -106,14 +103,12 @@ def goals(run: PairsRun) -> Iterator[Goal]:
 
 def kept(folder: Path = RESULTS) -> dict[str, dict[str, PairsRun]]:
     """Kind of processor → model → the run that is kept, best kind and default model first."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
-    order = {kind: number for number, kind in enumerate(KINDS)}
     return {
         kind: {
-            model: PairsRun.from_json(found[kind][model])
-            for model in sorted(found[kind], key=lambda model: (model != DEFAULT_MODEL, model))
+            model: PairsRun.from_json(found[model])
+            for model in sorted(found, key=lambda model: (model != DEFAULT_MODEL, model))
         }
-        for kind in sorted(found, key=lambda kind: order[kind])
+        for kind, found in read_kinds(folder).items()
     }
 
 
@@ -121,10 +116,7 @@ def keep(run: PairsRun, folder: Path = RESULTS) -> None:
     """Put a run in the place of that of its kind of processor and model."""
     kind = run.processor["kind"]
     runs = kept(folder).get(kind, {}) | {run.model: run}
-    folder.mkdir(parents=True, exist_ok=True)
-    values = {model: as_json(one) for model, one in sorted(runs.items())}
-    text = json.dumps(values, indent=1, ensure_ascii=False)
-    (folder / f"{kind}.json").write_text(f"{text}\n", encoding="utf-8")
+    write_kind(folder, kind, {model: as_json(one) for model, one in sorted(runs.items())})
 
 
 def as_json(run: PairsRun) -> Any:
@@ -156,17 +148,10 @@ def run_text(run: PairsRun) -> str:
 
 
 def _conditions(run: PairsRun) -> str:
-    processor = run.processor
     others = [share for result in run.contenders for share in result.others]
-    busy = ""
-    if others:
-        median = statistics.median(others)
-        busy = f" Other programs took {median:.0%} of the processors (median; at most {max(others):.0%}): the machine "
-        busy += f"was {'busy' if median > _BUSY else 'quiet'}."
     return (
-        f"{processor['name']} ({', '.join(processor['features'])}), {processor['cores']} cores, {run.threads} threads "
-        f"each; {run.date}, Python {run.python}, commit {run.commit}, rounds: {run.rounds}. The load average before "
-        f"the run was {run.load:.1f}.{busy}"
+        f"{processor_text(run.processor)}, {run.threads} threads each; {run.date}, Python {run.python}, commit "
+        f"{run.commit}, rounds: {run.rounds}. {load_text(run.load, others)}"
     )
 
 

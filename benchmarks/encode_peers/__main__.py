@@ -18,17 +18,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from benchmarks.common import machine, replaced
 from benchmarks.encode_peers import results
 from benchmarks.encode_peers.contenders import Contender, own_contenders, peer_contenders
 from benchmarks.encode_peers.environments import Environments
@@ -37,9 +33,10 @@ from benchmarks.encode_peers.plot import bar_plot
 from benchmarks.encode_peers.processor import onnx_instructions, this_processor
 from benchmarks.encode_peers.results import Run
 from benchmarks.encode_peers.texts import calibration_texts, short_documents, sts_rows, text_sets
+from benchmarks.kept_runs import conditions, peers_folder, run_options, write_json, write_section
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
-from es_sbert.config import DEFAULT_MODEL, cache_folder
+from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.tokenizer import SentenceTokenizer
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -52,17 +49,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--texts", "own_texts", type=_FILE, help="Also embed the lines of this file.")
 @click.option("--budgets", default="", help="Also try these numbers of tokens in a batch, such as 256,512,1024.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many texts of each set, for a trial.")
-@click.option("--only", multiple=True, metavar="TEXT", help="Only contenders with this in their name, for a trial.")
-@click.option(
-    "--environments",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the peers' environments. Default: benchmark-peers in ES_SBERT_CACHE.",
-)
-@click.option("--json", "json_file", type=_FILE, help="Write the run here.")
 @click.option("--svg", "svg_file", type=_FILE, help="Write the plot here.")
-@click.option("--write", is_flag=True, help="Keep the run, and write plot and table into docs/.")
-@click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
-@click.option("--check", is_flag=True, help="End with 1 if a goal is missed or was not measured.")
+@run_options
 def main(
     data: Path | None,
     model: str,
@@ -88,11 +76,11 @@ def main(
         raise click.UsageError("--data is needed.")
     if write and (limit or only or own_texts or budgets):
         raise click.UsageError("--write is for whole runs, without --limit, --only, --texts and --budgets.")
-    folder = (environments or cache_folder() / "benchmark-peers").absolute()
+    folder = peers_folder(environments)
     tokens = [int(budget) for budget in budgets.split(",") if budget]
     run = _run(data, model, rounds, own_texts, tokens, limit, only, folder)
     if json_file:
-        json_file.write_text(json.dumps(results.as_json(run), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(json_file, results.as_json(run))
     if svg_file:
         svg_file.write_text(bar_plot(run), encoding="utf-8")
     if write:
@@ -117,7 +105,7 @@ def _run(
         click.echo(line, err=True)
 
     processor = this_processor()
-    load = os.getloadavg()[0]
+    begun = conditions(processor)
     source = resolve_model(model)
     name = source.resolve().name if Path(model).expanduser().is_dir() else model  # no path of this machine
     described = read_sentence_model(source, name)
@@ -148,18 +136,9 @@ def _run(
         found = comparison.run(contenders, rounds)
     return Run(
         model=name,
-        date=datetime.now(UTC).date().isoformat(),
-        commit=machine()["commit"],
         rounds=rounds,
         threads=processor.cores,
-        processor={
-            "kind": processor.kind,
-            "name": processor.name,
-            "features": list(processor.features),
-            "cores": processor.cores,
-        },
-        python=platform.python_version(),
-        load=load,
+        **begun,
         sets={texts.name: {"texts": len(texts.texts), "tokens": texts.tokens} for texts in sets},
         contenders=found,
     )
@@ -180,9 +159,7 @@ def _write_page() -> None:
     for runs in runs_by_kind.values():
         for run in runs:
             (results.IMAGES / results.image_name(run)).write_text(bar_plot(run), encoding="utf-8")
-    page = results.PAGE.read_text(encoding="utf-8")
-    text = replaced(page, results.NAME, results.section(runs_by_kind), maker=results.MAKER)
-    results.PAGE.write_text(text, encoding="utf-8")
+    write_section(results.PAGE, results.NAME, results.section(runs_by_kind), maker=results.MAKER)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +13,9 @@ from benchmarks.common import spread, table
 from benchmarks.encode_peers.contenders import AUTO, REFERENCE
 from benchmarks.encode_peers.processor import KINDS
 from benchmarks.encode_peers.texts import PARAGRAPHS, SHORT, STSB
+from benchmarks.kept_runs import ROOT, Goal, load_text, processor_text, read_kinds, rounded_numbers, write_kind
 from es_sbert.config import DEFAULT_MODEL
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results/encode"
 IMAGES = ROOT / "docs/images"
 PAGE = ROOT / "docs/results.md"
@@ -25,7 +24,6 @@ MAKER = "benchmarks.encode_peers"
 
 GOALS = {STSB: 1.5, SHORT: 1.5, PARAGRAPHS: 1.2}
 LARGEST_LOSS = 0.5
-_BUSY = 0.05  # share of the processors that other programs use
 _SAME_VECTORS = 0.95  # mean cosine with the reference below which a contender does something else
 
 
@@ -124,17 +122,6 @@ def loss(run: Run, contender: ContenderResult) -> float | None:
     return None if reference is None else reference.rho - contender.rho
 
 
-@dataclass(frozen=True)
-class Goal:
-    """A goal and what was found; `met` is None if it was not measured."""
-
-    text: str
-    met: bool | None
-
-    def __str__(self) -> str:
-        return f"{self.text}: {'not measured' if self.met is None else 'met' if self.met else 'MISSED'}"
-
-
 def goals(run: Run) -> Iterator[Goal]:
     """The goals for es-sbert `auto`."""
     auto = run.named(AUTO)
@@ -174,31 +161,17 @@ _R = TypeVar("_R", bound=Run)
 
 def read_runs(folder: Path, run_type: type[_R]) -> dict[str, list[_R]]:
     """Kind of processor → the runs in a folder, best kind first."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8"))["runs"] for path in folder.glob("*.json")}
-    order = {kind: number for number, kind in enumerate(KINDS)}
-    kinds = sorted(found, key=lambda kind: order[kind])
-    return {kind: [run_type.from_json(run) for run in found[kind]] for kind in kinds}
+    return {kind: [run_type.from_json(run) for run in found["runs"]] for kind, found in read_kinds(folder).items()}
 
 
 def write_runs(folder: Path, kind: str, runs: Sequence[Run]) -> None:
     """Replace the runs of a kind of processor."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"runs": [as_json(one) for one in runs]}, indent=1, ensure_ascii=False)
-    (folder / f"{kind}.json").write_text(f"{text}\n", encoding="utf-8")
+    write_kind(folder, kind, {"runs": [as_json(one) for one in runs]})
 
 
 def as_json(run: Run) -> Any:
     """The fields of a run as a JSON value."""
     return rounded_numbers(asdict(run))
-
-
-def rounded_numbers(value: Any) -> Any:
-    """A JSON value with numbers of at most four decimals."""
-    if isinstance(value, dict):
-        return {name: rounded_numbers(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded_numbers(one) for one in value]
-    return round(value, 4) if isinstance(value, float) else value
 
 
 def image_name(run: Run) -> str:
@@ -228,24 +201,13 @@ def run_text(run: Run) -> str:
 
 
 def _conditions(run: Run) -> str:
-    processor = run.processor
+    others = [share for contender in run.measured for share in contender.others]
     sets = "; ".join(
         f"{name}: {figures['texts']:,.0f} texts of {figures['tokens']:.0f} tokens" for name, figures in run.sets.items()
     )
     return (
-        f"{processor['name']} ({', '.join(processor['features'])}), {processor['cores']} cores, {run.threads} threads "
-        f"each; {run.date}, Python {run.python}, commit {run.commit}, rounds: {run.rounds}. {_others(run)}\n{sets}."
-    )
-
-
-def _others(run: Run) -> str:
-    shares = [share for contender in run.measured for share in contender.others]
-    if not shares:
-        return f"The load average before the run was {run.load:.1f}."
-    busy = statistics.median(shares)
-    return (
-        f"The load average before the run was {run.load:.1f}. Other programs took {busy:.0%} of the processors "
-        f"(median; at most {max(shares):.0%}): the machine was {'busy' if busy > _BUSY else 'quiet'}."
+        f"{processor_text(run.processor)}, {run.threads} threads each; {run.date}, Python {run.python}, commit "
+        f"{run.commit}, rounds: {run.rounds}. {load_text(run.load, others)}\n{sets}."
     )
 
 

@@ -18,30 +18,27 @@ kind of processor, and writes docs/images/ingest-KIND-ENGINE.svg and the section
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
 import click
 
-from benchmarks.common import machine, read_jsonl, replaced
+from benchmarks.common import read_jsonl
 from benchmarks.encode_peers.environments import Environments
 from benchmarks.encode_peers.plot import bar_plot
 from benchmarks.encode_peers.processor import this_processor
+from benchmarks.encode_peers.results import as_json
 from benchmarks.encode_peers.texts import TextSet, distinct
 from benchmarks.ingest_peers import results
 from benchmarks.ingest_peers.contenders import contenders
 from benchmarks.ingest_peers.measure import Comparison
 from benchmarks.ingest_peers.ml_pipeline import has_ml_pipeline
 from benchmarks.ingest_peers.results import LOAD, WHOLE, LoadRun
-from es_sbert.bundle.bundle import cache_folder
+from benchmarks.kept_runs import conditions, peers_folder, run_options, write_json, write_section
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
@@ -56,16 +53,7 @@ from es_sbert.engines.connect import connect
 @click.option("--index-type", type=click.Choice(["hnsw", "flat"]), default="hnsw", show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 11), default=3, show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many documents, for a trial.")
-@click.option("--only", multiple=True, metavar="TEXT", help="Only contenders with this in their name, for a trial.")
-@click.option(
-    "--environments",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the peers' environments. Default: benchmark-peers in ES_SBERT_CACHE.",
-)
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the runs here.")
-@click.option("--write", is_flag=True, help="Keep the runs, and write plots and tables into docs/.")
-@click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
-@click.option("--check", is_flag=True, help="End with 1 if a goal is missed or was not measured.")
+@run_options
 def main(
     data: Path | None,
     urls: tuple[str, ...],
@@ -90,7 +78,7 @@ def main(
         raise click.UsageError("--data and --url are needed.")
     if write and (limit or only):
         raise click.UsageError("--write is for whole runs, without --limit and --only.")
-    folder = (environments or cache_folder() / "benchmark-peers").absolute()
+    folder = peers_folder(environments)
     runs = []
     for url in urls:
         run = _run(data, url, min(documents, limit or documents), index_type, rounds, only, folder)
@@ -100,8 +88,7 @@ def main(
             _write_page()
         click.echo(f"{results.run_text(run)}\n")
     if json_file:
-        text = json.dumps([results.as_json(run) for run in runs], indent=1, ensure_ascii=False)
-        json_file.write_text(f"{text}\n", encoding="utf-8")
+        write_json(json_file, [as_json(run) for run in runs])
     if check and not all(goal.met for run in runs for goal in results.goals(run)):
         sys.exit(1)
 
@@ -113,7 +100,8 @@ def first_documents(data: Path, count: int) -> list[str]:
 
 
 def _run(data: Path, url: str, count: int, index_type: str, rounds: int, only: Sequence[str], folder: Path) -> LoadRun:
-    processor, load = this_processor(), os.getloadavg()[0]
+    processor = this_processor()
+    begun = conditions(processor)
     source = resolve_model(DEFAULT_MODEL)
     tokenizer = SentenceTokenizer(read_sentence_model(source, DEFAULT_MODEL))
     texts = first_documents(data, count)
@@ -137,18 +125,9 @@ def _run(data: Path, url: str, count: int, index_type: str, rounds: int, only: S
     figures = {"texts": len(texts), "tokens": tokens}
     return LoadRun(
         model=DEFAULT_MODEL,
-        date=datetime.now(UTC).date().isoformat(),
-        commit=machine()["commit"],
         rounds=rounds,
         threads=processor.cores,
-        processor={
-            "kind": processor.kind,
-            "name": processor.name,
-            "features": list(processor.features),
-            "cores": processor.cores,
-        },
-        python=platform.python_version(),
-        load=load,
+        **begun,
         sets={LOAD: figures, WHOLE: figures},
         contenders=found,
         engine=label,
@@ -167,9 +146,7 @@ def _write_page() -> None:
     runs_by_kind = results.kept()
     for run in (run for runs in runs_by_kind.values() for run in runs):
         (results.IMAGES / results.image_name(run)).write_text(plot(run), encoding="utf-8")
-    page = results.PAGE.read_text(encoding="utf-8")
-    text = replaced(page, results.NAME, results.section(runs_by_kind), maker=results.MAKER)
-    results.PAGE.write_text(text, encoding="utf-8")
+    write_section(results.PAGE, results.NAME, results.section(runs_by_kind), maker=results.MAKER)
 
 
 def plot(run: LoadRun) -> str:

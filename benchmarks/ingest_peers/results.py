@@ -10,13 +10,8 @@ from pathlib import Path
 from benchmarks.common import spread, table
 from benchmarks.encode_peers.processor import KINDS
 from benchmarks.encode_peers.results import (
-    IMAGES,
-    PAGE,
-    ROOT,
     ContenderResult,
-    Goal,
     Run,
-    as_json,
     fastest_peer,
     ratio,
     read_runs,
@@ -24,10 +19,11 @@ from benchmarks.encode_peers.results import (
     write_runs,
 )
 from benchmarks.ingest_peers.contenders import OWN
-
-__all__ = ["IMAGES", "PAGE", "as_json"]
+from benchmarks.kept_runs import ROOT, Goal, load_text, processor_text
 
 RESULTS = ROOT / "benchmarks/results/ingest"
+IMAGES = ROOT / "docs/images"
+PAGE = ROOT / "docs/results.md"
 NAME = "ingest peers"
 MAKER = "benchmarks.ingest_peers"
 
@@ -131,11 +127,11 @@ def run_text(run: LoadRun) -> str:
 
 
 def _conditions(run: LoadRun) -> str:
-    processor, documents = run.processor, run.sets[LOAD]
+    documents = run.sets[LOAD]
     return (
-        f"{processor['name']} ({', '.join(processor['features'])}), {processor['cores']} cores, {run.threads} threads "
-        f"each, with {run.engine} on the same machine; {run.model}; {run.date}, Python {run.python}, commit "
-        f"{run.commit}, rounds: {run.rounds}. The load average before the run was {run.load:.1f}.\n"
+        f"{processor_text(run.processor)}, {run.threads} threads each, with {run.engine} on the same machine; "
+        f"{run.model}; {run.date}, Python {run.python}, commit {run.commit}, rounds: {run.rounds}. "
+        f"{load_text(run.load, [])}\n"
         f"{documents['texts']:,.0f} documents of {documents['tokens']:.0f} tokens, index type {run.index_type}."
     )
 

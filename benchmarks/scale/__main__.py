@@ -19,19 +19,16 @@ the tables of docs/scale.md.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import uuid
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from benchmarks.common import machine, replaced
 from benchmarks.encode_peers.processor import this_processor
+from benchmarks.kept_runs import conditions, write_section
 from benchmarks.scale import cells, results
 from benchmarks.scale.cells import Cell, Task
 from benchmarks.scale.isolation import TimeLimitReached, within
@@ -79,7 +76,7 @@ def main(
 
 
 def _run(data: Path, url: str, model: str, sizes: Sequence[int], parts: Sequence[str], limit: float) -> Run:
-    load, processor, engine = os.getloadavg()[0], this_processor(), {}
+    begun, engine = conditions(this_processor()), {}
     if url:
         with closing(connect(EngineSettings(url=url))) as found:
             engine = {"engine_type": str(found.info.engine_type), "version": list(found.info.version)}
@@ -95,12 +92,9 @@ def _run(data: Path, url: str, model: str, sizes: Sequence[int], parts: Sequence
             task = Task(data, Path(folder), model, url)
             costs = within(_PREPARATION, cells.measure_costs, min(cells.COST_DOCUMENTS, sizes[-1]), task)
     return Run(
-        processor=asdict(processor) | {"features": list(processor.features)},
         engine=engine,
-        date=datetime.now(UTC).date().isoformat(),
-        commit=machine()["commit"],
         limit=limit,
-        load=load,
+        **{name: begun[name] for name in ("processor", "date", "commit", "load")},
         cells=measured,
         costs=costs,
     )
@@ -139,9 +133,7 @@ def _measured(part: str, size: int, task: Task, url: str, limit: float) -> Cell:
 
 
 def _write_page() -> None:
-    page = results.PAGE.read_text(encoding="utf-8")
-    text = replaced(page, results.NAME, results.section(results.kept()), maker=results.MAKER)
-    results.PAGE.write_text(text, encoding="utf-8")
+    write_section(results.PAGE, results.NAME, results.section(results.kept()), maker=results.MAKER)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,20 +9,19 @@ from typing import Any
 
 from benchmarks.common import table
 from benchmarks.encode_peers.processor import KINDS
+from benchmarks.kept_runs import ROOT, load_text, processor_text, read_kinds, rounded_numbers, write_kind
 from benchmarks.scale.cells import Cell
 from benchmarks.scale.laws import LAWS, LogCurve, Point, fit_log_curve, neighbour_exponents, overall_exponent
 from benchmarks.scale.plan import GIGABYTE, Cluster, Costs, is_graph, machines_for_node, plan
 from es_sbert.engines.engine import EngineInfo, EngineType
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results/scale"
 PAGE = ROOT / "docs/scale.md"
 NAME, MAKER = "scale", "benchmarks.scale"
 
 MACHINES = (1, 10, 100)
 DOCUMENTS = (100_000_000, 1_000_000_000)
-_BUSY = 0.05  # share of the processors that other programs use
 _SECOND = 1e6  # microseconds
 _SMALLEST = 0.005  # that two decimals show
 # Parts of the costs of a document: name → what it is.
@@ -98,24 +95,15 @@ def merged(old: Run | None, new: Run) -> Run:
 
 def kept(folder: Path = RESULTS) -> dict[str, Run]:
     """Kind of processor → the run that is kept, best kind first."""
-    found = {path.stem: Run.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")}
-    return {kind: found[kind] for kind in KINDS if kind in found}
+    return {kind: Run.from_json(run) for kind, run in read_kinds(folder).items()}
 
 
 def keep(run: Run, folder: Path = RESULTS) -> None:
     """Add a run to what is kept of its kind of processor."""
     kind = run.processor["kind"]
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_rounded(asdict(merged(kept(folder).get(kind), run))), indent=1, ensure_ascii=False)
-    (folder / f"{kind}.json").write_text(f"{text}\n", encoding="utf-8")
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+    run = merged(kept(folder).get(kind), run)
+    # Costs are of very different size.
+    write_kind(folder, kind, rounded_numbers(asdict(run), lambda number: float(f"{number:.5g}")))
 
 
 def costs_of(run: Run) -> Costs | None:
@@ -171,16 +159,10 @@ def run_text(run: Run) -> str:
 
 
 def _conditions(run: Run) -> str:
-    processor, info = run.processor, run.engine_info
-    shares = [cell.others for cell in run.cells if cell.others is not None]
-    text = f"{processor['name']} ({', '.join(processor['features'])}), {processor['cores']} cores"
-    text += f", shared with {info.label}" if info else ""
-    text += f"; {run.date}, commit {run.commit}. The load average before the run was {run.load:.1f}."
-    if shares:
-        busy = statistics.median(shares)
-        text += f" Other programs took {busy:.0%} of the processors (median; at most {max(shares):.0%}): "
-        text += f"the machine was {'busy' if busy > _BUSY else 'quiet'}."
-    return text
+    info = run.engine_info
+    shared = f", shared with {info.label}" if info else ""
+    others = [cell.others for cell in run.cells if cell.others is not None]
+    return f"{processor_text(run.processor)}{shared}; {run.date}, commit {run.commit}. {load_text(run.load, others)}"
 
 
 def _growth_table(run: Run, figure: str, name: str, unit: str) -> str:

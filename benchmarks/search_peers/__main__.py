@@ -24,28 +24,22 @@ kind of processor, and writes the section of docs/results.md.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from benchmarks.common import machine, replaced
 from benchmarks.encode_peers.environments import Environments
 from benchmarks.encode_peers.processor import this_processor
+from benchmarks.kept_runs import conditions, peers_folder, run_options, write_json, write_section
 from benchmarks.search_peers import results
 from benchmarks.search_peers.contenders import MAIN_TYPE, SearchPath, offered_types, own_paths, peer_paths
 from benchmarks.search_peers.corpus import query_set, read_corpus
 from benchmarks.search_peers.measure import SearchComparison
 from benchmarks.search_peers.results import Run
-from es_sbert.bundle.bundle import cache_folder
 from es_sbert.bundle.model_lookup import resolve_model
 from es_sbert.config import DEFAULT_MODEL, EngineSettings
 from es_sbert.encoder.encoder import Encoder
@@ -63,16 +57,7 @@ _DOCUMENTS = 100_000
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=1.5, max=15), default=3.0, show_default=True, help="Of a cell.")
 @click.option("--types", default="", help="Only these index types, separated by commas, for a trial.")
-@click.option("--only", multiple=True, metavar="TEXT", help="Only paths with this in their name, for a trial.")
-@click.option(
-    "--environments",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the peers' environments and the vectors. Default: benchmark-peers in ES_SBERT_CACHE.",
-)
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the run here.")
-@click.option("--write", is_flag=True, help="Keep the run, and write its tables into docs/.")
-@click.option("--kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
-@click.option("--check", is_flag=True, help="End with 1 if a goal is missed or was not measured, or a cell failed.")
+@run_options
 def main(
     data: Path | None,
     url: str | None,
@@ -98,11 +83,11 @@ def main(
         raise click.UsageError("--data and --url are needed.")
     if write and (only or types or documents != _DOCUMENTS):
         raise click.UsageError("--write is for whole runs, without --only, --types and --documents.")
-    folder = (environments or cache_folder() / "benchmark-peers").absolute()
+    folder = peers_folder(environments)
     chosen = [IndexType(name) for name in types.split(",") if name]
     run = _run(data, url, model, documents, rounds, seconds, chosen, only, folder)
     if json_file:
-        json_file.write_text(json.dumps(results.as_json(run), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(json_file, results.as_json(run))
     if write:
         results.keep(run)
         _write_page()
@@ -125,7 +110,8 @@ def _run(
     def report(line: str) -> None:
         click.echo(line, err=True)
 
-    processor, load = this_processor(), os.getloadavg()[0]
+    processor = this_processor()
+    begun = conditions(processor)
     with (
         closing(connect(EngineSettings(url=url, timeout=3600))) as engine,
         Encoder(model, device="cpu") as encoder,
@@ -155,16 +141,12 @@ def _run(
             engine=engine.info.label,
             model=encoder.info.model,
             variant=encoder.info.variant,
-            date=datetime.now(UTC).date().isoformat(),
-            commit=machine()["commit"],
             rounds=rounds,
             seconds=seconds,
             threads=processor.cores,
             documents=len(corpus.ids),
             queries=len(queries.texts),
-            processor=asdict(processor),
-            python=platform.python_version(),
-            load=load,
+            **begun,
             indices=comparison.indices,
             cells=comparison.cells,
             figures=comparison.goals,
@@ -173,9 +155,7 @@ def _run(
 
 
 def _write_page() -> None:
-    page = results.PAGE.read_text(encoding="utf-8")
-    text = replaced(page, results.NAME, results.section(results.kept()), maker=results.MAKER)
-    results.PAGE.write_text(text, encoding="utf-8")
+    write_section(results.PAGE, results.NAME, results.section(results.kept()), maker=results.MAKER)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,10 +10,9 @@ from typing import Any
 
 from benchmarks.common import spread, table
 from benchmarks.encode_peers.processor import KINDS
-from benchmarks.encode_peers.results import Goal, rounded_numbers
+from benchmarks.kept_runs import ROOT, Goal, load_text, processor_text, read_kinds, rounded_numbers, write_kind
 from benchmarks.query_parts import PARTS
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results/search"
 PAGE = ROOT / "docs/results.md"
 NAME = "search"
@@ -25,7 +23,6 @@ OWN_TIME = "the gateway's own time of a semantic query"
 COLD_SEARCH = "es-sbert search, from the start of the process to the hits"
 # Figure → most, unit and decimals.
 GOALS = {EMBEDDING: (2.0, "ms", 2), OWN_TIME: (1.5, "ms", 2), COLD_SEARCH: (0.8, "s", 2)}
-_BUSY = 0.05  # share of the processors that other programs use
 
 
 @dataclass
@@ -146,11 +143,9 @@ def as_json(run: Run) -> Any:
 
 def kept(folder: Path = RESULTS) -> dict[str, dict[str, Run]]:
     """Kind of processor → engine → the run that is kept, best kind first."""
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
-    order = {kind: number for number, kind in enumerate(KINDS)}
     return {
-        kind: {engine: Run.from_json(run) for engine, run in sorted(found[kind].items())}
-        for kind in sorted(found, key=lambda kind: order[kind])
+        kind: {engine: Run.from_json(run) for engine, run in sorted(found.items())}
+        for kind, found in read_kinds(folder).items()
     }
 
 
@@ -158,9 +153,7 @@ def keep(run: Run, folder: Path = RESULTS) -> None:
     """Put a run in the place of that of its kind of processor and engine."""
     kind = run.processor["kind"]
     runs = kept(folder).get(kind, {}) | {run.engine_key: run}
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({name: as_json(one) for name, one in sorted(runs.items())}, indent=1, ensure_ascii=False)
-    (folder / f"{kind}.json").write_text(f"{text}\n", encoding="utf-8")
+    write_kind(folder, kind, {name: as_json(one) for name, one in sorted(runs.items())})
 
 
 def section(runs_by_kind: Mapping[str, Mapping[str, Run]]) -> str:
@@ -195,19 +188,11 @@ def run_text(run: Run) -> str:
 
 
 def _conditions(run: Run) -> str:
-    processor = run.processor
     others = [share for cell in run.cells for share in cell.shares.get("others", [])]
-    busy = ""
-    if others:
-        median = statistics.median(others)
-        state = "busy" if median > _BUSY else "quiet"
-        busy = f" Other programs took {median:.0%} of the processors (median; at most {max(others):.0%}): the machine "
-        busy += f"was {state}."
     return (
-        f"{processor['name']} ({', '.join(processor['features'])}), {processor['cores']} cores; {run.engine}, "
-        f"{run.documents:,} documents, {run.model} ({run.variant}); {run.date}, Python {run.python}, commit "
-        f"{run.commit}, rounds: {run.rounds} of {run.seconds:g} s. The load average before the run was "
-        f"{run.load:.1f}.{busy}"
+        f"{processor_text(run.processor)}; {run.engine}, {run.documents:,} documents, {run.model} ({run.variant}); "
+        f"{run.date}, Python {run.python}, commit {run.commit}, rounds: {run.rounds} of {run.seconds:g} s. "
+        f"{load_text(run.load, others)}"
     )
 
 

@@ -114,11 +114,12 @@ def test_code_blocks_parse(page: str) -> None:
 
 @pytest.mark.parametrize("page", _PAGES)
 def test_documented_benchmark_options_exist(page: str) -> None:
-    common = (ROOT / "benchmarks/common.py").read_text()
+    common, of_runs = ((ROOT / "benchmarks" / name).read_text() for name in ("common.py", "kept_runs.py"))
     for module, options in _BENCHMARK.findall((ROOT / page).read_text()):
         place = ROOT / module.replace(".", "/")
         files = [*place.glob("*.py")] if place.is_dir() else [place.with_suffix(".py")]
         source = "".join(file.read_text() for file in files) + common
+        source += of_runs if "\n@run_options\n" in source else ""
         assert all(f'"{option}"' in source for option in re.findall(r"--[a-z-]+", options)), module
 
 
