@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +119,17 @@ class GraphBuilder:
         return model
 
 
+def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs inside a node (If, Loop, Scan)."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
 def _weight_bytes(graph: onnx.GraphProto) -> int:
     """Bytes of the constants of a graph and of its branches."""
-    branches = (each.g for node in graph.node for each in node.attribute if each.HasField("g"))
+    branches = (inner for node in graph.node for inner in inner_graphs(node))
     return sum(len(tensor.raw_data) for tensor in graph.initializer) + sum(map(_weight_bytes, branches))
 
 

@@ -12,7 +12,7 @@ from es_sbert import __version__
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.variants import Precision
 from es_sbert.encoder.batching import ROUTE_INPUT
-from es_sbert.exporters.graph_builder import IR_VERSION
+from es_sbert.exporters.graph_builder import IR_VERSION, inner_graphs
 from es_sbert.exporters.rotary_weights import RotaryWeights
 from es_sbert.exporters.transformer_weights import StaticWeights, TransformerWeights
 
@@ -91,9 +91,8 @@ def _as_branch(graph: onnx.GraphProto, number: int, inputs: dict[str, onnx.Value
         del copied.input[:], copied.output[:]
         copied.input.extend(map(name, node.input))
         copied.output.extend(map(name, node.output))
-        for attribute in copied.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                _rename_values(inner, name)
+        for inner in inner_graphs(copied):
+            _rename_values(inner, name)
         nodes.append(copied)
     tensors = []
     for tensor in graph.initializer:
@@ -108,9 +107,8 @@ def _rename_values(graph: onnx.GraphProto, name: Callable[[str], str]) -> None:
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = list(map(name, names))
-        for attribute in node.attribute:
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                _rename_values(inner, name)
+        for inner in inner_graphs(node):
+            _rename_values(inner, name)
     for value in [*graph.input, *graph.output, *graph.value_info, *graph.initializer]:
         value.name = name(value.name)
 

@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from es_sbert.encoder.batching import ModelInputs
 from es_sbert.encoder.onnx_session import session_options
 from es_sbert.errors import UnsupportedArchitecture
-from es_sbert.exporters.graph_builder import save_graph
+from es_sbert.exporters.graph_builder import inner_graphs, save_graph
 from es_sbert.exporters.quantization import quantize_columns
 from es_sbert.exporters.transformer_weights import Floats
 
@@ -167,10 +167,9 @@ def _rewrite(
 def _inputs(node: onnx.NodeProto) -> Iterable[str]:
     """What a node reads, also in graphs inside it."""
     yield from node.input
-    for attribute in node.attribute:
-        for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            for each in inner.node:
-                yield from _inputs(each)
+    for inner in inner_graphs(node):
+        for each in inner.node:
+            yield from _inputs(each)
 
 
 def smoothing_factors(lowest: Floats, highest: Floats, weights: Iterable[Floats]) -> Floats:

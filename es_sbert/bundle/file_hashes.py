@@ -35,14 +35,15 @@ def remembered_hash(kind: str, paths: Sequence[Path], compute: Callable[[], str]
         compute: Hashes the files.
     """
     before = _states(paths)
-    if before is None:
+    if not before:
         return compute()
     key = "\0".join([kind, *(str(path.absolute()) for path in paths)])
     known = _read()
     if (entry := known.get(key)) is not None and entry["files"] == before:
         return str(entry["hash"])
     computed = compute()
-    if _states(paths) == before and all(_is_settled(path) for path in paths):
+    last_change = max(changed for _, _, changed, _, _ in before) / 1e9
+    if _states(paths) == before and time.time() - last_change > _SETTLED_SECONDS:
         _write({**known, key: {"hash": computed, "files": before}})
     return computed
 
@@ -58,7 +59,7 @@ def _place() -> Path:
 
 
 def _states(paths: Sequence[Path]) -> list[list[int]] | None:
-    """What changes with each file; None where that cannot be told."""
+    """Size, times of the last write and the last change in ns, inode and device of each file; None if unknown."""
     if os.name == "nt":
         return None
     try:
@@ -66,10 +67,6 @@ def _states(paths: Sequence[Path]) -> list[list[int]] | None:
     except OSError:
         return None
     return [[one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino, one.st_dev] for one in stats]
-
-
-def _is_settled(path: Path) -> bool:
-    return time.time() - path.stat().st_ctime > _SETTLED_SECONDS
 
 
 def _read() -> dict[str, Any]:

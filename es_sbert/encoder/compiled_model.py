@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import BatchLimits
+from es_sbert.encoder.batching import BatchLimits, round_up
 
 
 class Session(ABC):
@@ -69,14 +69,19 @@ class CompiledModel(ABC):
         """
 
     @classmethod
+    def length_multiple(cls, longest: int) -> int:
+        """What the padded length of a batch is best a multiple of, by the tokens of its longest text."""
+        return 1
+
+    @classmethod
     def padded_length(cls, longest: int, most: int) -> int:
-        """What a batch is best padded to.
+        """What a batch is padded to.
 
         Args:
             longest: Tokens of its longest text.
             most: Tokens that the model reads at most.
         """
-        return longest
+        return min(round_up(longest, cls.length_multiple(longest)), max(longest, most))
 
     @classmethod
     def batch_limits(cls, tokens: int | None = None) -> BatchLimits:

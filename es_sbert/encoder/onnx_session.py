@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from es_sbert.encoder.batching import BatchLimits, round_up
+from es_sbert.encoder.batching import LENGTH_MULTIPLE, BatchLimits
 from es_sbert.encoder.compiled_model import CompiledModel, Session
 from es_sbert.encoder.cuda_session import device_error, open_cuda_session
 from es_sbert.encoder.device import Device, available_cores
@@ -185,8 +185,8 @@ class OnnxCudaModel(CompiledModel):
         return OnnxCudaSession(open_session(self._path, self._device, short=short), self._device)
 
     @classmethod
-    def padded_length(cls, longest: int, most: int) -> int:
-        return min(round_up(longest), max(longest, most))
+    def length_multiple(cls, longest: int) -> int:
+        return LENGTH_MULTIPLE
 
     @classmethod
     def batch_limits(cls, tokens: int | None = None) -> BatchLimits:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
 from es_sbert.bundle.variants import Precision
-from es_sbert.encoder.batching import POOLING_MASK, round_up
+from es_sbert.encoder.batching import POOLING_MASK
 from es_sbert.encoder.compiled_cache import compiled_path, keep_compiled, read_compiled
 from es_sbert.encoder.compiled_model import CompiledModel, Session
 from es_sbert.encoder.device import Device, available_cores, has_bf16_products, has_int8_products
@@ -31,14 +31,13 @@ from es_sbert.errors import BundleInvalid, DeviceError, ModelError, error_summar
 INSTALL_OPENVINO_COMMAND = "pip install openvino"
 
 # OpenVINO's names of the number formats, as the option takes them and as a compiled model reports them.
-# What the graph has in int8 stays so. The rest is then in float32: with bf16, texts of more than 128 tokens would be a
-# tenth faster, but a vector would depend on the other texts of its batch by cosines of 4e-4 in place of 2e-5.
+# What the graph has in int8 stays so. The rest is then in float32: with bf16, long texts would be faster, but a vector
+# would depend far more on the other texts of its batch.
 _PRECISIONS = {
     Precision.FP32: ("f32", "float"),
     Precision.BF16: ("bf16", "bfloat16"),
     Precision.INT8: ("f32", "float"),
 }
-
 
 # The first batch of a shape takes about a fifth longer than the next ones, so longer texts, which come in more
 # lengths, are padded by up to 6 %. Up to so many tokens, to a multiple of what.
@@ -255,9 +254,8 @@ class OpenVinoModel(CompiledModel):
         self._provider = f"OpenVINO {version}"
 
     @classmethod
-    def padded_length(cls, longest: int, most: int) -> int:
-        multiple = next(multiple for length, multiple in _LENGTH_MULTIPLES if longest <= length)
-        return min(round_up(longest, multiple), max(longest, most))
+    def length_multiple(cls, longest: int) -> int:
+        return next(multiple for length, multiple in _LENGTH_MULTIPLES if longest <= length)
 
     def open_session(self, *, short: bool = False) -> Session:
         return OpenVinoSession(self._model.create_infer_request(), self._input_names, self._provider)
