@@ -42,7 +42,7 @@ def sample_batches(model: SentenceModel, graph: onnx.ModelProto) -> Iterator[Mod
     """Inputs of the sample texts for a graph of a sentence encoder.
 
     Raises:
-        UnsupportedArchitecture: the model has a Router, each of whose networks would need texts of its own.
+        UnsupportedArchitecture: the model has a Router: each of its networks would need separate sample texts.
     """
     if model.routes:
         raise UnsupportedArchitecture(

@@ -25,7 +25,7 @@ class Environment:
     Attributes:
         name: Of its folder, and in the table of versions.
         requirements: The pinned packages; pip chooses the versions of what they need.
-        base: An environment whose packages it sees too, with those of its own base, so that PyTorch, 5 GB large, is
+        base: An environment whose packages it also sees, including those of its base, so that PyTorch, 5 GB large, is
             installed once.
     """
 

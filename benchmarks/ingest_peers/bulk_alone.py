@@ -1,4 +1,4 @@
-"""The load of `es-sbert ingest` with vectors that are ready, in a process of its own.
+"""The load of `es-sbert ingest` with vectors that are ready, in its own process.
 
     python -m benchmarks.ingest_peers.bulk_alone URL INDEX FILE.jsonl VECTORS.npy INDEX_TYPE
 

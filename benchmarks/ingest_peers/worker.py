@@ -1,4 +1,4 @@
-"""A library that loads documents, in a process of its own; speaks the protocol of `encode_peers/worker.py`.
+"""A library that loads documents, in its own process; speaks the protocol of `encode_peers/worker.py`.
 
 Runs in the environments of the peers, where neither es-sbert nor this package is installed. Requests:
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,14 @@ def _sentence_transformer(model: str, threads: int) -> Any:
     return SentenceTransformer(model, device="cpu", local_files_only=True)
 
 
-class Library:
+class Library(ABC):
     """A library with its client and its model."""
 
     details = ""
 
+    @abstractmethod
     def ingest(self, ids: list[str], texts: list[str]) -> None:
-        raise NotImplementedError
+        """Load documents; searches see them afterwards."""
 
 
 class LangChainElasticsearch(Library):
@@ -156,8 +158,9 @@ class _Haystack(Library):
         self._store.write_documents(self._embedder.run(documents)["documents"], refresh=False)
         self._refresh()
 
+    @abstractmethod
     def _refresh(self) -> None:
-        raise NotImplementedError
+        """Let searches see the documents."""
 
 
 class HaystackElasticsearch(_Haystack):

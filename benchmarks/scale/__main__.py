@@ -4,7 +4,7 @@
     python -m benchmarks.scale --model-only [--write]
 
 DATA holds `ingest/short-docs.jsonl.gz` (id, text, source; 451,640 documents). Each cell, a part with a number of
-documents, runs in a process of its own, whose memory is measured. Loading the model, reading files and making vectors
+documents, runs in its own process, whose memory is measured. Loading the model, reading files and making vectors
 count for the memory only, not for the time. Pairs, duplicates, clusters and searches are of sums of two vectors of the
 first 10,000 documents at random, normalized: they are distributed as those of sentences are, which random numbers,
 whose pairs no bound leaves out, are not.

@@ -291,7 +291,7 @@ def gateway_body(text: str) -> Mapping[str, Any]:
 
 
 def with_vector(body: Any, vector: Sequence[float]) -> Any:
-    """A search body with another vector in place of its own, the only list of as many numbers."""
+    """A search body whose vector, the only list of as many numbers, is replaced by another one."""
     if isinstance(body, dict):
         return {name: with_vector(value, vector) for name, value in body.items()}
     if isinstance(body, list):

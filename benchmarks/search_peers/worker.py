@@ -1,4 +1,4 @@
-"""A contender of the search comparison in a process: two requests beside those of `benchmarks.encode_peers.worker`.
+"""A contender of the comparison of searches, in its own process; adds to the requests of `encode_peers/worker.py`:
 
     {"do": "load", "library": …, "model": NAME OR FOLDER, "threads": N, "options": {"url": …, "index": …, …}}
     {"do": "run", "queries": JSON FILE, "clients": N, "seconds": S, "repeat": BOOLEAN}
@@ -293,7 +293,7 @@ def closed_loop(
     """Each client sends its next query once it has the answer to the one before.
 
     Args:
-        clients: A function each, called in a thread of its own.
+        clients: One function for each client, called in its own thread.
         queries: Sent as far as they and the time suffice.
         seconds: No query is sent later than this.
 
