@@ -48,7 +48,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--texts", "own_texts", type=_FILE, help="Also embed the lines of this file.")
 @click.option("--budgets", default="", help="Also try these numbers of tokens in a batch, such as 256,512,1024.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many texts of each set, for a trial.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="At most so many texts of each set, for a trial or a large model."
+)
 @click.option("--svg", "svg_file", type=_FILE, help="Write the plot here.")
 @run_options
 def main(
@@ -74,8 +76,10 @@ def main(
         return
     if data is None:
         raise click.UsageError("--data is needed.")
-    if write and (limit or only or own_texts or budgets):
-        raise click.UsageError("--write is for whole runs, without --limit, --only, --texts and --budgets.")
+    if write and (only or own_texts or budgets or (limit and model == DEFAULT_MODEL)):
+        raise click.UsageError(
+            "--write is for whole runs, without --only, --texts and --budgets; with --limit only for a larger model."
+        )
     folder = peers_folder(environments)
     tokens = [int(budget) for budget in budgets.split(",") if budget]
     run = _run(data, model, rounds, own_texts, tokens, limit, only, folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cluster_faults, migration
+from benchmarks import cluster_faults, migration, operator_times
 from benchmarks import pairs_results as pairs
 from benchmarks.common import replaced
 from benchmarks.compat import kept as compat
@@ -36,6 +36,9 @@ _SECTIONS: dict[tuple[Path, str, str], Callable[[], str]] = {
     (cluster_faults.PAGE, cluster_faults.NAME, cluster_faults.MAKER): cluster_faults.section,
     (reliability.PAGE, reliability.NAME, reliability.MAKER): reliability.section,
     (encode.PAGE, encode.NAME, encode.MAKER): lambda: encode.section(encode.kept()),
+    (operator_times.PAGE, operator_times.NAME, operator_times.MAKER): lambda: operator_times.section(
+        operator_times.kept()
+    ),
     (scale.PAGE, scale.NAME, scale.MAKER): lambda: scale.section(scale.kept()),
     (search.PAGE, search.NAME, search.MAKER): lambda: search.section(search.kept()),
     (pairs.PAGE, pairs.NAME, pairs.MAKER): lambda: pairs.section(pairs.kept()),
