@@ -7,8 +7,9 @@ DATA holds `ingest/short-docs.jsonl.gz`; its first 10,000 distinct documents are
 and are measured one after another. The index `ingest-peers` of each is created and deleted again and again. Each peer
 is installed in its own environment on first use (about 7 GB together, most of it PyTorch, which the environments of
 `benchmarks.encode_peers` share) and runs in its own process. In each round every contender starts, loads the documents
-into a new index and ends; then the index is checked and deleted. Each round has another order of the documents, and
-another punctuation mark at the end of every text, so that no cache is measured.
+into a new index and ends; then the index is checked and deleted. Before the first round, the engine is warmed up by
+loads that do not count. Each round has another order of the documents, and another punctuation mark at the end of every
+text, so that no cache is measured.
 
 Embedding alone and loading ready vectors alone are measured right before each load of es-sbert.
 

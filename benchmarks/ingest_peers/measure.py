@@ -43,6 +43,7 @@ from es_sbert.index.mapping import VectorFieldMeta, index_body
 INDEX = "ingest-peers"
 _ROOT = Path(__file__).parents[2]
 _CHECKED = 64  # documents of the load before the first round
+_WARM_UPS = 3  # loads
 _SAMPLE = 3  # documents whose vectors are compared with those of the reference
 _SAME_VECTOR = 0.97
 _PAGE = 1_000  # documents of a lookup
@@ -119,12 +120,13 @@ class Comparison:
     _own_versions: dict[str, str] = field(default_factory=dict)
 
     def run(self, contenders: Sequence[Contender], rounds: int) -> list[ContenderResult]:
-        """Check each contender with a few documents, then let all take turns."""
-        lists = [self.texts.for_round(number) for number in range(rounds + 1)]
+        """Check each contender with a few documents, warm the engine up, then let all take turns."""
+        lists = [self.texts.for_round(number) for number in range(rounds + 2)]
         lists[0] = lists[0][:_CHECKED]
-        parts = self._with_references(lists)
-        results = {contender.label: self._check(contender, parts[0]) for contender in contenders}
-        for number, documents in enumerate(parts[1:], start=1):
+        checked, *measured, others = self._with_references(lists)
+        results = {contender.label: self._check(contender, checked) for contender in contenders}
+        self._warm_up(others)
+        for number, documents in enumerate(measured, start=1):
             # Another order in each round: none is always the first after a pause, or after a heavy one.
             first = (number - 1) * len(contenders) // rounds
             for contender in [*contenders[first:], *contenders[:first]]:
@@ -172,6 +174,14 @@ class Comparison:
             return result
         self._take_turn(contender, documents, result, "check", counts=False)
         return result
+
+    def _warm_up(self, documents: Documents) -> None:
+        """Load documents that no round has: an engine that was just started loads half as fast for a while."""
+        for _ in range(_WARM_UPS):
+            # A load that fails will fail in its turn too, which reports it.
+            with suppress(ContenderFailed, EsSbertError):
+                self._run_command(documents)
+            self._delete_index()
 
     def _take_turn(
         self, contender: Contender, documents: Documents, result: ContenderResult, turn: str, *, counts: bool = True

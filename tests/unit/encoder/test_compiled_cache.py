@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -153,3 +156,34 @@ def test_what_would_fill_the_cache_is_not_kept(cache: Path, monkeypatch: pytest.
     monkeypatch.setattr(compiled_cache, "_MAX_BYTES", 1000)
     compiled_cache.keep_compiled(cache / "compiled" / "large.blob", memoryview(bytes(501)))
     assert not (cache / "compiled").exists()
+
+
+_ENCODE = """
+import sys
+from pathlib import Path
+from es_sbert.bundle.bundle import open_encoder_bundle
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.encoder import Encoder
+
+bundle = open_encoder_bundle(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+with Encoder.from_bundle(bundle, "openvino-fp32", Device("cpu"), threads=1) as encoder:
+    print(encoder.encode(sys.argv[2:]).tobytes().hex())
+"""
+
+
+def test_processes_that_compile_at_once_keep_one_whole_form(bundle: EncoderBundle, cache: Path) -> None:
+    command = [sys.executable, "-c", _ENCODE, str(bundle.folder), *TEXTS]
+    processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(3)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    found = {process.communicate()[0] for process in processes}
+    assert found == {encode(bundle).tobytes().hex() + "\n"}
+    [blob] = blobs(cache)
+    assert compiled_cache.read_compiled(blob) is not None
