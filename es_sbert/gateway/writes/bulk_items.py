@@ -86,12 +86,13 @@ class WindowLimits:
     Attributes:
         items: Maximum number of actions.
         bytes: Maximum memory, as estimated by `weight`. A larger action is a window of one item.
-        weight: Estimates the memory for an action, from the name of its index and the bytes of its lines.
+        weight: Estimates the memory for an action, from the name of its index, the bytes of its lines and the most
+            strings that lists in its document can hold.
     """
 
     items: int
     bytes: int
-    weight: Callable[[str, int], int]
+    weight: Callable[[str, int, int], int]
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class BulkBody:
         size = 0
         for begin, document, end, operation, parameters in _scan_actions(self.body, start):
             name = self._index(parameters)
-            size += limits.weight(name, end - begin)
+            size += limits.weight(name, end - begin, _most_listed_strings(self.body[document:end]))
             if items and (len(items) == limits.items or size > limits.bytes):
                 return BulkWindow(items, b"", begin)
             items.append(self._read(operation, parameters, self.body[begin:document], self.body[document:end]))
@@ -201,6 +202,11 @@ class BulkBody:
         routing = parameters.get("routing", parameters.get("_routing"))
         routing = self.routing if routing is None else _name_or_none(routing)
         return BulkItem.of(operation, index, id, routing, document, head)
+
+
+def _most_listed_strings(source: bytes) -> int:
+    """An upper limit for the strings that lists in a document hold; 0 without lists."""
+    return source.count(b'"') // 2 if b"[" in source else 0
 
 
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:

@@ -59,9 +59,14 @@ class Destination:
         """Whether it has any vector field."""
         return bool(self.targets or self.without_text)
 
-    def vector_bytes(self, source_bytes: int) -> int:
-        """An estimate of the memory for the vectors of a document of this size."""
-        numbers = sum(_vector_count(target.meta, source_bytes) * target.meta.dimensions for target in self.targets)
+    def vector_bytes(self, source_bytes: int, listed_strings: int) -> int:
+        """An estimate of the memory for the vectors of a document of this size.
+
+        Args:
+            listed_strings: The most strings that its lists hold; each is a chunk, if the field has chunks.
+        """
+        counts = ((_vector_count(target.meta, source_bytes, listed_strings), target.meta) for target in self.targets)
+        numbers = sum(count * meta.dimensions for count, meta in counts)
         return numbers * _BYTES_PER_NUMBER
 
 
@@ -156,5 +161,7 @@ class DestinationResolver:
         return self._upstream.require_object(answer, f"GET {path}")
 
 
-def _vector_count(meta: VectorFieldMeta, source_bytes: int) -> int:
-    return 1 if meta.passages is None else 1 + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
+def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int) -> int:
+    if meta.passages is None:
+        return 1
+    return 1 + listed_strings + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)

@@ -149,10 +149,11 @@ class WriteHandler:
             if not any(destination.has_vectors for destination in destinations.values()):
                 return None
 
-        def weight(name: str, size: int) -> int:
+        def weight(name: str, size: int, listed: int) -> int:
             if body.names is None:
                 return _MEMORY_FACTOR_WITH_VECTORS * size
-            return _MEMORY_FACTOR * size + (destinations[name].vector_bytes(size) if name in destinations else 0)
+            vectors = destinations[name].vector_bytes(size, listed) if name in destinations else 0
+            return _MEMORY_FACTOR * size + vectors
 
         return WindowLimits(_WINDOW_ITEMS, _WINDOW_BYTES, weight)
 
