@@ -11,7 +11,7 @@ import shlex
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
@@ -115,11 +115,16 @@ def find_field(fields: Mapping[str, Any], name: str) -> Any:
 
 def flatten(values: Iterable[Any]) -> Iterator[Any]:
     """The values of a list and of the lists in it, which are one list to the engines."""
-    for value in values:
-        if isinstance(value, list):
-            yield from flatten(value)
-        else:
+    # Without recursion: engines accept lists that are nested deeper than Python's stack.
+    open_lists = [iter(values)]
+    while open_lists:
+        for value in open_lists[-1]:
+            if isinstance(value, list):
+                open_lists.append(iter(value))
+                break
             yield value
+        else:
+            open_lists.pop()
 
 
 def has_value(value: Any) -> bool:
@@ -151,7 +156,7 @@ def _collect(fields: Mapping[str, Any], name: str, found: list[Any]) -> bool:
     return crosses_list
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _splits(name: str) -> tuple[tuple[str, str | None], ...]:
     """The keys with which a dotted name may begin, each with the rest of the name; of the whole name it is None."""
     dots = [place for place, character in enumerate(name) if character == "."]

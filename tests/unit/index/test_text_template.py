@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,7 @@ from es_sbert.ingest.records import InvalidId, document_id
         ({"a": {"b": 17}, "a.b": 18}, "a.b", [17, 18]),
         ({"a.b": 19, "a": {"b": 20}}, "a.b", [19, 20]),
         ({"a": [[1], 2]}, "a", [[1], 2]),
+        ({"a": orjson.loads(b"[" * 1000 + b'{"b":21}' + b"]" * 1000)}, "a.b", [21]),
         ({"a": "text"}, "a.b", MISSING),
         ({}, "a", MISSING),
     ],
