@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,8 @@ from es_sbert.gateway.proxy.json_bodies import lines_to_utf8
 
 # Whitespace of JSON; a line feed ends a line of a bulk request.
 JSON_SPACE = b" \t\r\n"
+# How documents begin. Engines reject others, but Elasticsearch accepts comments before a document.
+DOCUMENT_STARTS = (b"{", b"/")
 # Bytes of a body that are processed in one step.
 _STEP_BYTES = 1024 * 1024
 # Engines index a part of this size in a fraction of a second. Many more small documents cause long garbage collections,
@@ -52,6 +55,11 @@ class BulkItem:
     head: bytes
     source: bytes
     tail: bytes
+
+    @property
+    def has_document(self) -> bool:
+        """Whether it has a document that an engine may accept."""
+        return self.operation is not OpType.DELETE and self.source.startswith(DOCUMENT_STARTS)
 
     @property
     def body(self) -> bytes:
@@ -154,7 +162,7 @@ class BulkBody:
                 if (
                     name not in names
                     and len(names) <= most_names
-                    and body[document:end].lstrip(JSON_SPACE).startswith(b"{")
+                    and body[document:end].lstrip(JSON_SPACE).startswith(DOCUMENT_STARTS)
                 ):
                     names.add(name)
                 if in_part == _PART_ITEMS or (in_part and end - cuts[-1] > _PART_BYTES):
@@ -193,6 +201,14 @@ class BulkBody:
             self._read(operation, parameters, part[begin:document], part[document:stop])
             for begin, document, stop, operation, parameters in _scan_actions(part, 0)
         ]
+
+    def count_documents(self) -> Counter[str]:
+        """Index → actions with a document."""
+        return Counter(
+            self._index(parameters)
+            for _, _, _, operation, parameters in _scan_actions(self.body, 0)
+            if operation is not OpType.DELETE
+        )
 
     def _index(self, parameters: dict[str, Any]) -> str:
         return _name_or_none(parameters.get("_index")) or self.index
