@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     shared.vector_field_option,
     click.option("--index-type", help=f"How vectors are stored: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
     shared.text_field_option(
-        "Field of the text that is embedded, dotted for nested ones; several are joined, each on its own lines.  "
+        "Field of the text that is embedded, dotted if nested; several, and the values of a list, are joined by line "
+        "feeds.  "
         "[default: left to the first `es-sbert ingest`]"
     ),
     shared.text_template_option,

@@ -20,7 +20,8 @@ from es_sbert.config import DEFAULT_MODEL
     "Options",
     shared.vector_field_option,
     shared.text_field_option(
-        "Field of the text that was embedded, dotted for nested ones; several are joined, each on its own lines.  "
+        "Field of the text that was embedded, dotted if nested; several, and the values of a list, are joined by line "
+        "feeds.  "
         "[default: text]"
     ),
     click.option("--text-template", help="Text that was made of several fields, e.g. '{title}. {body}'."),

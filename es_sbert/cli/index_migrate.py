@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     click.option("--index-type", help=f"Of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: as it was]"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
     shared.text_field_option(
-        "Embed this field in place of the old text, dotted for nested ones; several are joined, each on its own "
-        "lines.  [default: the text as it was]"
+        "Embed this field in place of the old text, dotted if nested; several, and the values of a list, are joined "
+        "by line feeds.  [default: the text as it was]"
     ),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
     click.option(

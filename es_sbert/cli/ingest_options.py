@@ -24,8 +24,8 @@ _main_options = option_group(
     click.option("--index", required=True, help="Index or alias; created if it does not exist."),
     click.option("--id-field", help="Field of the id.  [default: a hash of the content]"),
     shared.text_field_option(
-        "Field of the text, dotted if nested; several are joined, each on its own lines.  [default: what the "
-        "index was loaded with, else text]"
+        "Field of the text, dotted if nested; several, and the values of a list, are joined by line feeds.  "
+        "[default: what the index was loaded with, else text]"
     ),
     shared.text_template_option,
     click.option(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from semantic_text_splitter import TextSplitter
 from tokenizers import Tokenizer
 
+from es_sbert.encoder.joined_text import value_spans
 from es_sbert.errors import UsageError
 
 # (start, end) of a chunk in its text, in characters
@@ -44,6 +45,14 @@ class Chunker:
         self._splitter = TextSplitter.from_huggingface_tokenizer(tokenizer, text_tokens, overlap=overlap)
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
-        """The chunks of each text, in order, without surrounding white space; none for a text of white space."""
-        chunks_by_text = self._splitter.chunk_all_indices(list(texts))
-        return [[(start, start + len(chunk)) for start, chunk in chunks] for chunks in chunks_by_text]
+        """The chunks of each text, in order, without surrounding white space; none for a text of white space.
+
+        No chunk holds parts of two values of a `JoinedText`.
+        """
+        parts = [(number, start, end) for number, text in enumerate(texts) for start, end in value_spans(text)]
+        # All at once: the library spreads them over the CPU cores.
+        found = self._splitter.chunk_all_indices([texts[number][start:end] for number, start, end in parts])
+        chunks: list[list[Span]] = [[] for _ in texts]
+        for (number, begin, _), own in zip(parts, found, strict=True):
+            chunks[number] += [(begin + start, begin + start + len(chunk)) for start, chunk in own]
+        return chunks

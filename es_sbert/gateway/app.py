@@ -34,6 +34,7 @@ from es_sbert.gateway.proxy.engine_routes import (
     EngineApi,
     EngineRoute,
     changes_indices,
+    makes_documents,
     match_route,
 )
 from es_sbert.gateway.proxy.forward import OutgoingRequest, forward
@@ -47,6 +48,7 @@ from es_sbert.gateway.search_log import SearchLog, SearchRecorder
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.gateway.ui.page_api import PageApi
 from es_sbert.gateway.ui.page_routes import ui_routes
+from es_sbert.gateway.writes.missing_vectors import UnreadReason
 from es_sbert.gateway.writes.write_handler import WriteHandler
 
 logger = logging.getLogger(__name__)
@@ -168,10 +170,16 @@ class Gateway:
                 return recorder.status
         if route.api in self._others:
             outgoing = await cancel_on_disconnect(incoming, self._others[route.api](incoming, route))
-            return await forward(incoming, send, self._upstream, outgoing)
+            status = await forward(incoming, send, self._upstream, outgoing)
+            if makes_documents(incoming, route):
+                self._writes.record_unread(route, UnreadReason.BY_QUERY, status)
+            return status
         if route.api in WRITE_APIS and self._settings.semantic.writes:
             return await self._writes.answer(incoming, route, send)
-        return await self._forward_unchanged(incoming, send)
+        status = await self._forward_unchanged(incoming, send)
+        if route.api in WRITE_APIS:
+            self._writes.record_unread(route, UnreadReason.NO_WRITES, status)
+        return status
 
     @contextmanager
     def _record_search(self, route: EngineRoute) -> Iterator[SearchRecorder]:

@@ -39,6 +39,10 @@ class UpstreamTimeout(EngineUnreachable):
     """The engine did not respond in time."""
 
 
+class TextUnknown(ModelError):
+    """The mapping does not say which text the vectors of a field are made of."""
+
+
 # The first match wins: subclasses come before their base classes.
 _ERROR_TYPES: tuple[tuple[type[EsSbertError], int, str], ...] = (
     (RequestTooLarge, 413, "es_sbert_body_too_large"),
@@ -87,9 +91,9 @@ def response_headers(engine_type: EngineType | None, length: int) -> list[tuple[
     return headers
 
 
-def unknown_text_error() -> ModelError:
+def unknown_text_error() -> TextUnknown:
     """The error for a vector field whose mapping does not say which text it is made of."""
-    return ModelError(
+    return TextUnknown(
         "the text of a vector field of the index is not known, so its vector cannot be made",
         "State the text by `es-sbert index create INDEX --text-field FIELD`, load documents once by `es-sbert "
         "ingest`, or send documents with their vectors.",
@@ -131,11 +135,18 @@ class ThrottledLog:
     Args:
         logger: Target of the warnings.
         clock: Returns the time in seconds.
+        interval: In seconds; infinite to log each kind once.
     """
 
-    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        interval: float = _LOG_INTERVAL_SECONDS,
+    ) -> None:
         self._logger = logger
         self._clock = clock
+        self._interval = interval
         # Kind → time of its last line, and number of lines suppressed since.
         self._latest: LRUCache[str, tuple[float, int]] = LRUCache(_MAX_LOG_KINDS)
 
@@ -161,7 +172,7 @@ class ThrottledLog:
     def _log(self, level: int, kind: str, message: str, args: tuple[str, ...], error: BaseException | None) -> None:
         now = self._clock()
         at, left_out = self._latest.get(kind, (-math.inf, 0))
-        if now - at < _LOG_INTERVAL_SECONDS:
+        if now - at < self._interval:
             self._latest[kind] = at, left_out + 1
             return
         self._latest[kind] = now, 0

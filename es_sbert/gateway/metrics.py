@@ -82,6 +82,10 @@ class GatewayMetrics:
         self._documents = counter(
             "documents", "Documents with changed texts, by outcome: embedded, without vectors or refused.", "outcome"
         )
+        lacking = "Documents written without the vector of a vector field, by reason."
+        self._documents_without_vector = counter("documents_without_vector", lacking, "reason")
+        unread = "Requests that write documents and pass through unread, by reason."
+        self._unread_writes = counter("unread_writes", unread, "reason")
         # Memory, CPU time and open files of this process.
         ProcessCollector(registry=registry)
 
@@ -112,9 +116,17 @@ class GatewayMetrics:
         self._batch_seconds.observe(seconds)
 
     def documents(self, *, embedded: int, without: int, refused: int) -> None:
-        """Documents were written with vectors, without because embedding failed, or refused for that reason."""
+        """Documents were written with vectors or without, or refused because embedding failed."""
         for outcome, count in (("embedded", embedded), ("without", without), ("refused", refused)):
             self._documents.labels(outcome).inc(count)
+
+    def documents_without_vector(self, reason: str, count: int) -> None:
+        """Documents were written without the vector of a vector field."""
+        self._documents_without_vector.labels(reason).inc(count)
+
+    def unread_write(self, reason: str) -> None:
+        """A request that writes documents passed through unread."""
+        self._unread_writes.labels(reason).inc()
 
     def model_loaded(self, model: str, fingerprint: str, change: int = 1) -> None:
         """A model was loaded, or dropped if `change` is -1."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.document_vectors import read_vector, row_cosines
 from es_sbert.index.mapping import document_meta_field, random_order_query
-from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, find_field
+from es_sbert.index.text_template import TextFieldError, TextTemplate, document_field_names, field_text, find_field
 
 
 class ComparedDocument(NamedTuple):
@@ -134,7 +134,7 @@ class TextPage:
     Attributes:
         documents: Those that have one.
         without_text: How many have none.
-        unreadable: How many have something else than a string in a field of the text.
+        unreadable: How many have something else than strings in a field of the text.
     """
 
     documents: list[TextDocument] = field(default_factory=list)
@@ -306,8 +306,8 @@ def _string_fields(sources: Sequence[Json]) -> list[str]:
     lengths: dict[str, list[int]] = {}
     for source in sources:
         for name in document_field_names(source):
-            value: Any = find_field(source, name)
-            if isinstance(value, str) and value.strip():
-                lengths.setdefault(name, []).append(len(value))
+            text = field_text(source, name)
+            if text is not None and text.strip():
+                lengths.setdefault(name, []).append(len(text))
     common = [name for name, found in lengths.items() if 2 * len(found) >= len(sources)]
     return sorted(common, key=lambda name: -float(np.median(lengths[name])))

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from es_sbert.encoder.batching import Vectors, slice_by_size
+from es_sbert.encoder.joined_text import value_breaks
 from es_sbert.engines.engine import EngineInfo, Json
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, CHUNK_VECTOR, VectorFieldMeta, document_meta_field
-from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
+from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, has_value
 from es_sbert.io.text_formats import dump_object
 
 # Fingerprint in the metadata of a vector that is not the one which the field's model gives for the text.
@@ -67,10 +68,16 @@ class DocumentMeta(NamedTuple):
 def text_hash(text: str) -> str:
     """SHA-256 of the text in UTF-8, the first 32 hex digits (128 bits).
 
+    Of a text of several values, it also covers where they begin: with other values it has other chunks.
+
     Raises:
         UnicodeEncodeError: the text holds lone surrogates.
     """
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    hashed = hashlib.sha256(text.encode())
+    breaks = value_breaks(text)
+    if breaks:
+        hashed.update(f"\0{breaks}".encode())
+    return hashed.hexdigest()[:32]
 
 
 def document_hash(document: dict[str, Any]) -> str:
@@ -326,7 +333,7 @@ def target_texts(fields: Mapping[str, Any], targets: EmbeddingTargets) -> tuple[
     """A document's text for each target, in their order; empty where its fields are all missing, null or blank.
 
     Raises:
-        TextFieldError: a field of a text that the load fills is neither a string nor null.
+        TextFieldError: a field of a text that the load fills holds something else than strings.
     """
     return tuple([_target_text(fields, target) for target in targets])
 
@@ -334,7 +341,7 @@ def target_texts(fields: Mapping[str, Any], targets: EmbeddingTargets) -> tuple[
 def stored_text(source: Mapping[str, Any], target: EmbeddingTarget) -> str | None:
     """The text that a document of the index has for a target; empty where there is nothing to embed.
 
-    None where a field of the text is not a string, which no document of a source has.
+    None where a field of the text holds something else than strings, which no document of a source does.
     """
     try:
         return _target_text(source, target)
@@ -348,8 +355,8 @@ def target_text_fields(targets: EmbeddingTargets) -> tuple[str, ...]:
 
 
 def absent_fields(fields: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Those of the names that a document lacks, or in which it has null."""
-    return [name for name in names if find_field(fields, name) in (MISSING, None)]
+    """Those of the names that a document lacks, or in which it has null or a list without values."""
+    return [name for name in names if not has_value(find_field(fields, name))]
 
 
 def _target_text(fields: Mapping[str, Any], target: EmbeddingTarget) -> str:

@@ -19,7 +19,7 @@ class IndexOptions(TypedDict, total=False):
     """Keyword arguments of a new index or vector field; all may be left out.
 
     Attributes:
-        text_fields: Fields whose text is embedded, joined with line feeds.
+        text_fields: Fields whose text is embedded; several, and the values of a list, are joined with line feeds.
         text_template: Template of the text in their place, e.g. `{title}. {body}`.
         index_type: `hnsw` (default), `int8_hnsw`, `int4_hnsw`, `bbq_hnsw` or `flat`.
         passages: Split texts into passages of this many tokens, each with an embedding.

@@ -365,6 +365,27 @@ def check_field_name(vector_field: str) -> None:
         )
 
 
+def exists_query(field: str, properties: Mapping[str, Any]) -> Json:
+    """Query for documents that have a value in a field, which may be in nested objects.
+
+    Args:
+        field: Dotted name.
+        properties: `properties` of the mapping.
+    """
+    query: Json = {"exists": {"field": field}}
+    path: list[str] = []
+    nested: list[str] = []
+    for name in field.split("."):
+        path.append(name)
+        mapped = properties.get(name, {})
+        if mapped.get("type") == "nested":
+            nested.append(".".join(path))
+        properties = mapped.get("properties", {})
+    for outer in reversed(nested):
+        query = {"nested": {"path": outer, "query": query}}
+    return query
+
+
 def is_in_source(name: str, mappings: Mapping[str, Any]) -> bool:
     """Whether the index keeps a field in `_source`."""
     source = mappings.get("_source", {})

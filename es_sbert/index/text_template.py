@@ -9,12 +9,13 @@ import difflib
 import re
 import shlex
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
+from es_sbert.encoder.joined_text import SEPARATOR, JoinedText
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import document_meta_field
 from es_sbert.io.text_formats import json_type_name
@@ -41,11 +42,19 @@ def mapping_field_names(properties: Mapping[str, Any]) -> list[str]:
 
 
 def document_field_names(fields: Mapping[str, Any]) -> list[str]:
-    """Dotted names of a document's fields, those of the objects in it included and the objects left out."""
-    names: list[str] = []
+    """Dotted names of a document's fields, those of the objects in it included and the objects left out.
+
+    Objects may be in lists.
+    """
+    names: dict[str, None] = {}
     for name, value in fields.items():
-        names += [f"{name}.{below}" for below in document_field_names(value)] if isinstance(value, Mapping) else [name]
-    return names
+        entries = list(flatten(value)) if isinstance(value, list) else [value]
+        objects = [entry for entry in entries if isinstance(entry, Mapping)]
+        if len(objects) < len(entries) or not entries:
+            names[name] = None
+        for entry in objects:
+            names |= dict.fromkeys(f"{name}.{below}" for below in document_field_names(entry))
+    return list(names)
 
 
 def closest_name(name: str, names: Iterable[str]) -> str | None:
@@ -88,22 +97,129 @@ class TextFieldError(Exception):
 def find_field(fields: Mapping[str, Any], name: str) -> Any:
     """The value at a dotted name: `a.b` is a key of that very name, or `b` inside the object `a`.
 
+    As in the engines, a name goes through lists of objects, and may occur more than once: it then has all the values,
+    in the order of the document.
+
     Returns:
-        The value, or `MISSING`. null is a value.
+        The value, or `MISSING`. null is a value. If the name goes through a list or occurs more than once, a list of
+        the values without lists in it.
     """
-    value = fields.get(name, MISSING)
-    if value is not MISSING or "." not in name:
-        return value
-    head, dot, rest = name.partition(".")
-    while dot:
-        inner = fields.get(head)
-        if isinstance(inner, Mapping):
-            value = find_field(inner, rest)
-            if value is not MISSING:
-                return value
-        more, dot, rest = rest.partition(".")
-        head = f"{head}.{more}"
-    return MISSING
+    if "." not in name:
+        return fields.get(name, MISSING)
+    found: list[Any] = []
+    crosses_list = _collect(fields, name, found)
+    if not found:
+        return MISSING
+    return list(flatten(found)) if crosses_list or len(found) > 1 else found[0]
+
+
+def flatten(values: Iterable[Any]) -> Iterator[Any]:
+    """The values of a list and of the lists in it, which are one list to the engines."""
+    # Without recursion: engines accept lists that are nested deeper than Python's stack.
+    open_lists = [iter(values)]
+    while open_lists:
+        for value in open_lists[-1]:
+            if isinstance(value, list):
+                open_lists.append(iter(value))
+                break
+            yield value
+        else:
+            open_lists.pop()
+
+
+def has_value(value: Any) -> bool:
+    """Whether a field with this value has any for the engines: `MISSING`, null and a list of nulls are none."""
+    if isinstance(value, list):
+        return any(each is not None for each in flatten(value))
+    return value is not MISSING and value is not None
+
+
+def _collect(fields: Mapping[str, Any], name: str, found: list[Any]) -> bool:
+    """Append the values at a dotted name; whether there is a list on the way to one of them."""
+    present = [(head, rest) for head, rest in _splits(name) if head in fields]
+    if len(present) > 1:
+        order = list(fields)
+        present.sort(key=lambda split: order.index(split[0]))
+    crosses_list = False
+    for head, rest in present:
+        value = fields[head]
+        if rest is None:
+            found.append(value)
+        elif isinstance(value, Mapping):
+            crosses_list |= _collect(value, rest, found)
+        elif isinstance(value, list):
+            before = len(found)
+            for entry in flatten(value):
+                if isinstance(entry, Mapping):
+                    _collect(entry, rest, found)
+            crosses_list |= len(found) > before
+    return crosses_list
+
+
+@lru_cache(maxsize=1024)
+def _splits(name: str) -> tuple[tuple[str, str | None], ...]:
+    """The keys with which a dotted name may begin, each with the rest of the name; of the whole name it is None."""
+    dots = [place for place, character in enumerate(name) if character == "."]
+    return (*((name[:dot], name[dot + 1 :]) for dot in dots), (name, None))
+
+
+def text_values(document: Mapping[str, Any], field: str) -> list[str] | None:
+    """The strings in a field of a document, in order; blank ones are left out of a list.
+
+    Returns:
+        None if the field is missing or null, or a list without values.
+
+    Raises:
+        TextFieldError: the field holds something else than strings.
+    """
+    value = find_field(document, field)
+    if isinstance(value, str):
+        return [_indexed_text(value)]
+    if not has_value(value):
+        return None
+    problem = text_problem(value)
+    if problem is not None:
+        raise TextFieldError(f"the text field {field} is {problem}")
+    return [_indexed_text(text) for text in flatten(value) if text is not None and text and not text.isspace()]
+
+
+def field_text(document: Mapping[str, Any], field: str) -> str | None:
+    """The text in a field of a document, as `TextTemplate` joins it; None if it holds no text."""
+    value = find_field(document, field)
+    if not has_value(value) or text_problem(value) is not None:
+        return None
+    return SEPARATOR.join(text_values(document, field) or ())
+
+
+def text_problem(*values: Any) -> str | None:
+    """What the values of a field are that cannot be embedded, e.g. `a JSON number, not a string`.
+
+    Returns:
+        None if one of them is text, or none of them is a value.
+    """
+    kinds = {_non_text_type(value) for value in values if has_value(value)}
+    if not kinds or None in kinds:
+        return None
+    expected = "a string or an array of strings" if any(isinstance(value, list) for value in values) else "a string"
+    return f"a JSON {' or '.join(sorted(filter(None, kinds)))}, not {expected}"
+
+
+def _non_text_type(value: Any) -> str | None:
+    """JSON's name of a value that is not text; None for a string or an array of strings."""
+    if not isinstance(value, list):
+        return None if isinstance(value, str) else json_type_name(value)
+    others = {json_type_name(each) for each in flatten(value) if each is not None and not isinstance(each, str)}
+    names = " and ".join(f"{'an' if name == 'object' else 'a'} {name}" for name in sorted(others))
+    return f"array with {names}" if others else None
+
+
+def _indexed_text(text: str) -> str:
+    return text if text.isascii() else _LONE_SURROGATES.sub("\ufffd", text)
+
+
+def _absence(value: Any) -> str:
+    """Why a field has no value."""
+    return "is missing" if value is MISSING else "is null" if value is None else "is an array without values"
 
 
 @dataclass(frozen=True)
@@ -158,38 +274,60 @@ class TextTemplate:
     def render(self, document: Mapping[str, Any]) -> str:
         """The document's text.
 
-        A field that is missing or null counts as empty where the template names others too, and white space
-        it leaves at either end is dropped.
+        The values of a list are joined with line feeds, in their order; blank ones are left out. A field that is
+        missing or null counts as empty where the template names others too, and white space it leaves at either end
+        is dropped.
+
+        Returns:
+            The text; a `JoinedText` if a field has several values.
 
         Raises:
-            TextFieldError: all fields are missing or null, or one is not a string.
+            TextFieldError: all fields are missing or null, or one holds something else than strings.
         """
         text = self.text_of(document)
         if text is None:
-            problems = {MISSING: "is missing", None: "is null"}
             values = ((field, find_field(document, field)) for field in self.fields)
-            raise TextFieldError("; ".join(f"the text field {field} {problems[value]}" for field, value in values))
+            raise TextFieldError("; ".join(f"the text field {field} {_absence(value)}" for field, value in values))
         return text
 
     def text_of(self, document: Mapping[str, Any]) -> str | None:
         """As `render`; None where all fields are missing or null.
 
         Raises:
-            TextFieldError: a field is neither a string nor null.
+            TextFieldError: a field holds something else than strings.
         """
-        if self.is_single_field:
-            value = self._value(document, self.fields[0])
-            return "" if value is not None and value.isspace() else value
-        values = [self._value(document, field) for field in self.fields]
-        present = [value for value in values if value is not None]
+        values = {field: text_values(document, field) for field in self.fields}
+        present = [own for own in values.values() if own is not None]
         if not present:
             return None
-        if not any(value and not value.isspace() for value in present):
+        if not any(text and not text.isspace() for own in present for text in own):
             # The template's own words are no text of the document's.
             return ""
-        by_name = dict(zip(self.fields, values, strict=True))
-        text = "".join(literal + ((by_name[field] or "") if field else "") for literal, field in self.parts)
-        return text if len(present) == len(values) else text.strip()
+        if self.is_single_field and len(present[0]) == 1:
+            return present[0][0]
+        return self._join(values, is_complete=len(present) == len(values))
+
+    def _join(self, values: Mapping[str, Sequence[str] | None], *, is_complete: bool) -> str:
+        """The text of these values by field; white space at its ends is dropped if a field has none."""
+        pieces: list[str] = []
+        breaks: list[int] = []
+        length = 0
+        for literal, field in self.parts:
+            own = () if field is None else values[field] or ()
+            for number, piece in enumerate((literal, *own)):
+                if number > 1:
+                    pieces.append(SEPARATOR)
+                    length += len(SEPARATOR)
+                    breaks.append(length)
+                pieces.append(piece)
+                length += len(piece)
+        text = "".join(pieces)
+        if not is_complete:
+            # No value of several is blank: none of them is dropped as a whole.
+            stripped = text.lstrip()
+            breaks = [place - len(text) + len(stripped) for place in breaks]
+            text = stripped.rstrip()
+        return JoinedText(text, breaks) if breaks else text
 
     @cached_property
     def is_single_field(self) -> bool:
@@ -198,16 +336,7 @@ class TextTemplate:
 
     def is_missing(self, document: Mapping[str, Any]) -> bool:
         """Whether every field is missing or null."""
-        return all(find_field(document, field) in (MISSING, None) for field in self.fields)
-
-    @staticmethod
-    def _value(document: Mapping[str, Any], field: str) -> str | None:
-        value = find_field(document, field)
-        if value is MISSING or value is None:
-            return None
-        if not isinstance(value, str):
-            raise TextFieldError(f"the text field {field} is a JSON {json_type_name(value)}, not a string")
-        return value if value.isascii() else _LONE_SURROGATES.sub("\ufffd", value)
+        return not any(has_value(find_field(document, field)) for field in self.fields)
 
 
 # The text of a vector field of which nothing else is said.

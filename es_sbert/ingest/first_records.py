@@ -18,8 +18,15 @@ from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.document_vectors import EmbeddingTarget, kept_targets
 from es_sbert.index.load_checks import check_strict_mapping
-from es_sbert.index.mapping import VectorFieldMeta, has_vector_query, vector_fields
-from es_sbert.index.text_template import MISSING, document_field_names, fields_hint, find_field, mapping_field_names
+from es_sbert.index.mapping import VectorFieldMeta, exists_query, has_vector_query, vector_fields
+from es_sbert.index.text_template import (
+    MISSING,
+    document_field_names,
+    fields_hint,
+    find_field,
+    mapping_field_names,
+    text_problem,
+)
 from es_sbert.ingest.dead_letters import pending_dead_letters
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
@@ -27,7 +34,6 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.read_documents import Document, DocumentRules, RecordStream, to_document
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource
-from es_sbert.io.text_formats import json_type_name
 
 _BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
 _BULK_PARAMETERS = frozenset({
@@ -162,11 +168,10 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
             f"{hint} Correct --id-field, or leave it out: ids are then hashes of the content.",
         )
     for text in texts:
-        values = [find_field(fields, text) for fields in objects]
-        types = {json_type_name(value) for value in values if value not in (MISSING, None)}
-        if types and "string" not in types:
+        type_problem = text_problem(*(find_field(fields, text) for fields in objects))
+        if type_problem is not None:
             return (
-                f"{problem}, since the text field {text} is a JSON {' or '.join(sorted(types))}, not a string",
+                f"{problem}, since the text field {text} is {type_problem}",
                 f"{have} Name a field of text with --text-field or --text-template.",
             )
     if first.rejects and not first.documents:
@@ -433,7 +438,8 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     hint = f"{fields_hint([], names, _HAVE)} Name a field of text with --text-field or --text-template."
     if not first.documents:
         raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
-    some = {"bool": {"should": [{"exists": {"field": field}} for field in texts], "minimum_should_match": 1}}
+    properties = state.mappings.get("properties", {})
+    some = {"bool": {"should": [exists_query(field, properties) for field in texts], "minimum_should_match": 1}}
     if not engine.count(name, some):
         raise SourceError(f"no document of {name} has the text field {' or '.join(texts)}", hint)
 

@@ -59,7 +59,8 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         index: Index or alias.
         files: Files, patterns, addresses or `-`; none of them, and no query, embeds what the index holds already.
         format: Format of all files; None tells it from their names.
-        text_fields: Fields whose texts are joined with line feeds; empty takes the index's template, or `text`.
+        text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
+            index's template, or `text`.
         text_template: Template of the text instead of `text_fields`.
         id_field: Field of the id; None takes the hash of the content.
         vector_field: Field that takes the vector.

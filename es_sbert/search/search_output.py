@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 import orjson
@@ -13,12 +12,12 @@ from rich.text import Text
 
 from es_sbert.engines.engine import Json
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
+from es_sbert.index.text_template import TextTemplate, document_field_names, field_text, find_field
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines
 from es_sbert.search.search_result import Hit, HybridHit, HybridResult, SearchResult
 
 # Fields that name a document, the best first.
 TITLE_FIELDS = ("title", "name", "headline", "subject", "label", "question")
-_TEMPLATE_FIELD = re.compile(r"\{([^{}]+)\}")
 _SNIPPET = 300  # characters
 _MAX_ID_WIDTH = 40  # columns; a longer id is cut
 _INDENT = 3  # columns
@@ -68,8 +67,11 @@ def hit_list(
 
 
 def select_fields(source: Json, fields: Sequence[str]) -> dict[str, object]:
-    """The leaves of a document that these names or patterns select, by dotted name, in the order of `fields`."""
-    leaves = dict(_leaves(source))
+    """The leaves of a document that these names or patterns select, by dotted name, in the order of `fields`.
+
+    A leaf of objects in a list has the values of all of them.
+    """
+    leaves = _leaves(source)
     return {
         name: value
         for pattern in fields
@@ -80,18 +82,19 @@ def select_fields(source: Json, fields: Sequence[str]) -> dict[str, object]:
 
 def _texts(source: Json, vector_field: str, meta: VectorFieldMeta) -> list[str]:
     """The texts of a document: the fields of its embedded text first, then others."""
-    first = _TEMPLATE_FIELD.findall(meta.text or "")
-    names = [name for name in first if name in source] + [name for name in source if name not in first]
     ours = (vector_field, document_meta_field(vector_field))
-    return [source[name] for name in names if isinstance(source[name], str) and name not in ours]
+    own = {name: value for name, value in source.items() if name not in ours}
+    first = document_field_names(own) if meta.text is None else TextTemplate.parse(meta.text).fields
+    embedded = [text for name in first if (text := field_text(own, name)) is not None]
+    return embedded + [value for name, value in own.items() if name not in first and isinstance(value, str)]
 
 
 def _title_and_text(
     hit: Hit | HybridHit, vector_field: str, meta: VectorFieldMeta, full: bool
 ) -> tuple[str, list[str]]:
     """The title of a hit, and its nearest passage or else its document without the title."""
-    titles = (hit.source.get(name) for name in TITLE_FIELDS)
-    title = next((title for title in titles if isinstance(title, str) and title.strip()), "")
+    titles = (field_text(hit.source, name) for name in TITLE_FIELDS)
+    title = next((title for title in titles if title is not None and title.strip()), "")
     if hit.passage is not None and hit.passage.text is not None:
         passage = hit.passage.text
         texts = [passage.removeprefix(title).lstrip(" .:–-\n") if title else passage]
@@ -114,12 +117,8 @@ def _field_lines(source: Json, fields: Sequence[str], *, full: bool) -> list[str
     return lines
 
 
-def _leaves(value: Json, prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _leaves(inner, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", inner
+def _leaves(source: Json) -> dict[str, object]:
+    return {name: find_field(source, name) for name in document_field_names(source)}
 
 
 def _line(text: str) -> Text:

@@ -20,7 +20,7 @@ def bad_from(start: int, kind: str) -> list[dict[str, Any]]:
     for document in documents[start::2]:
         match kind:
             case "rejected by us":
-                document["text"] = ["no", "string"]
+                document["text"] = ["a string", 7]
             case "refused by the engine":
                 document["price"] = "not a number"
     return documents
@@ -41,7 +41,7 @@ def test_max_errors_stops_load_and_rerun_resumes(
     assert str(dead) in summary.stopped
     assert "--max-errors off" in summary.stopped
     assert "the same command resumes where it stopped" in summary.stopped
-    reason = "is a JSON array, not a string" if kind == "rejected by us" else "price"
+    reason = "is a JSON array with a number, not a string" if kind == "rejected by us" else "price"
     assert reason in summary.stopped
     assert (summary.exit_code, summary.left) == (1, 0)
     assert 1000 < summary.read < COUNT

@@ -111,7 +111,7 @@ def test_every_write_gets_a_vector(engine_url: str, index_name: str, encoder: En
         # One that no longer can be found by its words, one that goes, one that cannot be embedded.
         send(engine, index_name, {"update": {"_id": "d5"}}, {"doc": {"text": " "}})
         send(engine, index_name, {"delete": {"_id": "d6"}})
-        send(engine, index_name, {"index": {"_id": "odd"}}, {"text": ["a", "list"]})
+        send(engine, index_name, {"index": {"_id": "odd"}}, {"text": ["a list", 7]})
         del documents["d5"], documents["d6"]
         until(is_right, done)
         until(lambda: contents(engine_url, index_name)["d5"].get("embedding") is None, done)

@@ -103,6 +103,12 @@ def match_route(incoming: IncomingRequest) -> EngineRoute:
     return OTHER
 
 
+def makes_documents(incoming: IncomingRequest, route: EngineRoute) -> bool:
+    """Whether a request lets the engine write documents that it makes from others."""
+    last = unquote_to_bytes(incoming.path.strip(b"/").rpartition(b"/")[2])
+    return route.api is EngineApi.REINDEX or (route.api is EngineApi.BY_QUERY and last == b"_update_by_query")
+
+
 # Path segments of APIs that change aliases or mappings.
 _INDEX_CHANGING_SEGMENTS = frozenset({
     b"_alias", b"_aliases", b"_clone", b"_close", b"_component_template", b"_data_stream", b"_index_template",

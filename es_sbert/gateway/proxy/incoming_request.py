@@ -246,12 +246,26 @@ class IncomingRequest:
         # Joining a large body takes long enough to delay other requests.
         return await asyncio.to_thread(b"".join, chunks)
 
+    @property
+    def content_encoding(self) -> bytes:
+        """The content encoding of the body, in lower case."""
+        return self.header(b"content-encoding").strip().lower()
+
+    @property
+    def can_decompress(self) -> bool:
+        """Whether the body has no content encoding or a supported one."""
+        return self.content_encoding in (*_NO_ENCODING, *_ENCODINGS)
+
     async def wait_disconnected(self) -> None:
         """Return once the client has disconnected or has received the whole response."""
         if self.has_body:
             await self.body_received.wait()
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+_NO_ENCODING = (b"", b"identity")
+_ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"x-deflate")
 
 
 def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes | None:
@@ -262,10 +276,10 @@ def decompress_body(body: bytes, incoming: IncomingRequest) -> bytes | None:
         Overloaded: request bodies use all the memory they may.
         BadRequest: it is damaged.
     """
-    encoding = incoming.header(b"content-encoding").strip().lower()
-    if encoding in (b"", b"identity") or not body:
+    encoding = incoming.content_encoding
+    if encoding in _NO_ENCODING or not body:
         return body
-    if encoding not in (b"gzip", b"x-gzip", b"deflate", b"x-deflate"):
+    if not incoming.can_decompress:
         return None
     # Some clients send raw deflate without the zlib header, and engines accept it.
     raw = encoding.endswith(b"deflate") and not _has_zlib_header(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,8 @@ from es_sbert.gateway.proxy.json_bodies import lines_to_utf8
 
 # Whitespace of JSON; a line feed ends a line of a bulk request.
 JSON_SPACE = b" \t\r\n"
+# How documents begin. Engines reject others, but Elasticsearch accepts comments before a document.
+DOCUMENT_STARTS = (b"{", b"/")
 # Bytes of a body that are processed in one step.
 _STEP_BYTES = 1024 * 1024
 # Engines index a part of this size in a fraction of a second. Many more small documents cause long garbage collections,
@@ -54,6 +57,11 @@ class BulkItem:
     tail: bytes
 
     @property
+    def has_document(self) -> bool:
+        """Whether it has a document that an engine may accept."""
+        return self.operation is not OpType.DELETE and self.source.startswith(DOCUMENT_STARTS)
+
+    @property
     def body(self) -> bytes:
         """All its bytes."""
         return self.head + self.source + self.tail
@@ -86,12 +94,13 @@ class WindowLimits:
     Attributes:
         items: Maximum number of actions.
         bytes: Maximum memory, as estimated by `weight`. A larger action is a window of one item.
-        weight: Estimates the memory for an action, from the name of its index and the bytes of its lines.
+        weight: Estimates the memory for an action, from the name of its index, the bytes of its lines and the most
+            strings that lists in its document can hold.
     """
 
     items: int
     bytes: int
-    weight: Callable[[str, int], int]
+    weight: Callable[[str, int, int], int]
 
 
 @dataclass(frozen=True)
@@ -153,7 +162,7 @@ class BulkBody:
                 if (
                     name not in names
                     and len(names) <= most_names
-                    and body[document:end].lstrip(JSON_SPACE).startswith(b"{")
+                    and body[document:end].lstrip(JSON_SPACE).startswith(DOCUMENT_STARTS)
                 ):
                     names.add(name)
                 if in_part == _PART_ITEMS or (in_part and end - cuts[-1] > _PART_BYTES):
@@ -178,7 +187,7 @@ class BulkBody:
         size = 0
         for begin, document, end, operation, parameters in _scan_actions(self.body, start):
             name = self._index(parameters)
-            size += limits.weight(name, end - begin)
+            size += limits.weight(name, end - begin, _most_listed_strings(self.body[document:end]))
             if items and (len(items) == limits.items or size > limits.bytes):
                 return BulkWindow(items, b"", begin)
             items.append(self._read(operation, parameters, self.body[begin:document], self.body[document:end]))
@@ -193,6 +202,14 @@ class BulkBody:
             for begin, document, stop, operation, parameters in _scan_actions(part, 0)
         ]
 
+    def count_documents(self) -> Counter[str]:
+        """Index → actions with a document."""
+        return Counter(
+            self._index(parameters)
+            for _, _, _, operation, parameters in _scan_actions(self.body, 0)
+            if operation is not OpType.DELETE
+        )
+
     def _index(self, parameters: dict[str, Any]) -> str:
         return _name_or_none(parameters.get("_index")) or self.index
 
@@ -201,6 +218,11 @@ class BulkBody:
         routing = parameters.get("routing", parameters.get("_routing"))
         routing = self.routing if routing is None else _name_or_none(routing)
         return BulkItem.of(operation, index, id, routing, document, head)
+
+
+def _most_listed_strings(source: bytes) -> int:
+    """An upper limit for the strings that lists in a document hold; 0 without lists."""
+    return source.count(b'"') // 2 if b"[" in source else 0
 
 
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:

@@ -22,6 +22,7 @@ from es_sbert.index.text_template import TextTemplate
 logger = logging.getLogger(__name__)
 
 _CACHE_SIZE = 1000
+_DENIED = (401, 403)
 # Short, so that an index with a new vector field gets vectors soon. The mapping is read again after embedding.
 _CACHE_SECONDS = 1.0
 # Bytes of memory for a number of a vector: as float32, and as JSON in the request.
@@ -38,11 +39,13 @@ class Destination:
         index: Name by which a document can be read.
         targets: The vector fields whose text is known.
         without_text: Names of the vector fields whose text is not known.
+        is_unreadable: Whether its mapping cannot be read, so that its vector fields are not known.
     """
 
     index: str
     targets: EmbeddingTargets = ()
     without_text: tuple[str, ...] = ()
+    is_unreadable: bool = False
 
     @classmethod
     def of(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
@@ -59,9 +62,14 @@ class Destination:
         """Whether it has any vector field."""
         return bool(self.targets or self.without_text)
 
-    def vector_bytes(self, source_bytes: int) -> int:
-        """An estimate of the memory for the vectors of a document of this size."""
-        numbers = sum(_vector_count(target.meta, source_bytes) * target.meta.dimensions for target in self.targets)
+    def vector_bytes(self, source_bytes: int, listed_strings: int) -> int:
+        """An estimate of the memory for the vectors of a document of this size.
+
+        Args:
+            listed_strings: The most strings that its lists hold; each is a chunk, if the field has chunks.
+        """
+        counts = ((_vector_count(target.meta, source_bytes, listed_strings), target.meta) for target in self.targets)
+        numbers = sum(count * meta.dimensions for count, meta in counts)
         return numbers * _BYTES_PER_NUMBER
 
 
@@ -106,7 +114,7 @@ class DestinationResolver:
             found = await self._look_up(name, headers)
         except AccessDenied as error:
             self._log.warning("documents for %s pass without vectors: %s", name, log_detail(error))
-            found = Destination(name)
+            found = Destination(name, is_unreadable=True)
         self._known[key] = found
         return found
 
@@ -142,9 +150,15 @@ class DestinationResolver:
         return next((index for index, option in options.items() if option.get("is_write_index")), ""), False
 
     async def _of_template(self, name: str, headers: Headers) -> dict[str, VectorFieldMeta]:
-        """Vector fields of the index template for a name; none if the caller may not read it."""
+        """Vector fields of the index template for a name.
+
+        Raises:
+            AccessDenied: the caller may not read it.
+        """
         target = f"/_index_template/_simulate_index/{quote(name, safe='')}"
         answer = await self._upstream.request("POST", target, self._indices.lookup_credentials(headers))
+        if answer.status in _DENIED:
+            raise self._upstream.reply_error(answer, "POST /_index_template/_simulate_index")
         if answer.status != 200 or not isinstance(answer.body, dict):
             return {}
         with self._upstream.parsing("POST /_index_template/_simulate_index"):
@@ -156,5 +170,7 @@ class DestinationResolver:
         return self._upstream.require_object(answer, f"GET {path}")
 
 
-def _vector_count(meta: VectorFieldMeta, source_bytes: int) -> int:
-    return 1 if meta.passages is None else 1 + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
+def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int) -> int:
+    if meta.passages is None:
+        return 1
+    return 1 + listed_strings + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)

@@ -15,6 +15,7 @@ from es_sbert.engines.engine import Json
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson
 from es_sbert.gateway.proxy.json_bodies import parse_object as parse_plain_json
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType
+from es_sbert.gateway.writes.missing_vectors import NoVectorReason
 from es_sbert.index.document_vectors import (
     EmbeddingTarget,
     EmbeddingTargets,
@@ -133,6 +134,7 @@ class WriteItem:
             makes it.
         doc: The partial document of an update; None for an update by a script.
         creates: Whether the partial document is the complete one if there is none (`doc_as_upsert`).
+        unseen: Why a document that the item may write cannot be seen; None if it can.
     """
 
     item: BulkItem
@@ -143,22 +145,28 @@ class WriteItem:
     whole: Mapping[str, Json] = field(default_factory=dict)
     doc: Json | None = None
     creates: bool = False
+    unseen: NoVectorReason | None = None
 
     @classmethod
     def of(
         cls, item: BulkItem, targets: EmbeddingTargets, without_text: tuple[str, ...] = (), number: int = 0
     ) -> WriteItem:
         """Read an item's object."""
-        fields = _parse_document(item.source) if item.source else None
-        if fields is None or item.operation is OpType.DELETE:
+        if item.operation is OpType.DELETE or not item.source:
             return cls(item, targets, without_text, number)
+        fields = _parse_document(item.source)
+        if fields is None:
+            unseen = NoVectorReason.UNREADABLE if _may_be_accepted(item.source) else None
+            return cls(item, targets, without_text, number, unseen=unseen)
         if item.operation is not OpType.UPDATE:
             return cls(item, targets, without_text, number, fields, {"": fields})
         doc = None if "script" in fields else _object_member(fields, "doc")
-        upsert = None if fields.get("scripted_upsert") in _TRUE_VALUES else _object_member(fields, "upsert")
+        is_scripted = fields.get("scripted_upsert") in _TRUE_VALUES
+        upsert = None if is_scripted else _object_member(fields, "upsert")
         whole = {} if upsert is None else {"upsert": upsert}
         creates = doc is not None and fields.get("doc_as_upsert") in _TRUE_VALUES
-        return cls(item, targets, without_text, number, fields, whole, doc, creates)
+        unseen = NoVectorReason.SCRIPT if is_scripted and "script" in fields else None
+        return cls(item, targets, without_text, number, fields, whole, doc, creates, unseen)
 
     @property
     def key(self) -> WriteKey | None:
@@ -187,7 +195,7 @@ class WriteItem:
         return () if self.doc is None or self.key is None else needed_previous_fields(self.doc, self.targets)
 
     def changes(self, previous: PreviousDocument) -> dict[str, DocumentChange]:
-        """Changes of vectors by the member of the item that is a document; "" is the item's whole object.
+        """Changes and missing vectors by the member of the item that is a document; "" is the item's whole object.
 
         Args:
             previous: The previous document; used only if `needed` is not empty.
@@ -195,7 +203,7 @@ class WriteItem:
         found = {member: whole_document_change(document, self.targets) for member, document in self.whole.items()}
         if self.doc is not None:
             found["doc"] = partial_document_change(self.doc, previous, self.targets, creates=self.creates)
-        return {member: change for member, change in found.items() if change}
+        return {member: change for member, change in found.items() if change or change.lacking}
 
     def with_vectors(
         self, changes: Mapping[str, DocumentChange], filled: Mapping[str, Sequence[VectorFieldValue]]
@@ -210,8 +218,12 @@ class WriteItem:
         source = self.item.source
         values: dict[str, bytes] = {}
         for member, change in changes.items():
+            if not change:
+                continue
             document = member_value(source, member) if member else source
             values[member] = _apply_change(document, change, filled.get(member, ()), partial=member == "doc")
+        if not values:
+            return self.item
         return replace(self.item, source=values[""] if "" in values else replace_values(source, values))
 
     def after(self, before: PreviousDocument) -> PreviousDocument:
@@ -270,6 +282,11 @@ def _parse_document(source: bytes) -> Json | None:
     return fields if depth_problem(fields, source) is None else None
 
 
+def _may_be_accepted(source: bytes) -> bool:
+    """Whether an engine may accept what `_parse_document` does not read: a deep document, or one with comments."""
+    return b"/" in source or isinstance(parse_json_line(source), dict)
+
+
 def _object_member(fields: Json, name: str) -> Json | None:
     value = fields.get(name)
     return value if isinstance(value, dict) else None
@@ -295,12 +312,14 @@ class DocumentChange:
         removed: Members of the object that are removed: vectors of an older text, and their metadata.
         cleared: Vector fields that a partial document sets to null.
         document_hash: Of the whole document; None for a part of one.
+        lacking: Why vector fields get no vector although the object says what their text is.
     """
 
     wanted: tuple[tuple[EmbeddingTarget, str], ...] = ()
     removed: frozenset[str] = frozenset()
     cleared: tuple[str, ...] = ()
     document_hash: str | None = None
+    lacking: frozenset[NoVectorReason] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.wanted or self.removed or self.cleared)
@@ -314,15 +333,20 @@ def whole_document_change(fields: Json, targets: Sequence[EmbeddingTarget]) -> D
     """
     wanted: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
+    lacking: set[NoVectorReason] = set()
     for target in targets:
         text = stored_text(fields, target)
-        if not _keeps_client_vector(fields, target, text):
-            removed |= _replaced_members(fields, target, bool(text))
-            wanted += [(target, text)] if text else []
+        if _keeps_client_vector(fields, target, text):
+            continue
+        removed |= _replaced_members(fields, target, bool(text))
+        if text:
+            wanted.append((target, text))
+        else:
+            lacking.add(_no_text_reason(text))
     if not wanted and not removed:
-        return DocumentChange()
+        return DocumentChange(lacking=frozenset(lacking))
     content = {name: value for name, value in fields.items() if name not in removed}
-    return DocumentChange(tuple(wanted), frozenset(removed), (), document_hash(content))
+    return DocumentChange(tuple(wanted), frozenset(removed), (), document_hash(content), frozenset(lacking))
 
 
 def partial_document_change(
@@ -337,10 +361,12 @@ def partial_document_change(
     wanted: list[tuple[EmbeddingTarget, str]] = []
     removed: set[str] = set()
     cleared: list[str] = []
+    lacking: set[NoVectorReason] = set()
     for target in targets:
         sets = [_sets_field(doc, field) for field in target.template.fields]
         if not any(sets):
             continue
+        is_unknown = False
         if all(sets) or (previous is NoPreviousDocument.MISSING and creates):
             text = stored_text(doc, target)
         elif isinstance(previous, dict):
@@ -350,7 +376,7 @@ def partial_document_change(
             if vector_change(target, text, stored) is VectorChange.KEEP:
                 continue
         elif previous is NoPreviousDocument.UNKNOWN:
-            text = None
+            text, is_unknown = None, True
         else:
             continue  # the engine rejects the update
         if _keeps_client_vector(doc, target, text):
@@ -360,7 +386,8 @@ def partial_document_change(
             wanted.append((target, text))
         else:
             cleared.append(target.field)
-    return DocumentChange(tuple(wanted), frozenset(removed), tuple(cleared))
+            lacking.add(NoVectorReason.PREVIOUS_UNKNOWN if is_unknown else _no_text_reason(text))
+    return DocumentChange(tuple(wanted), frozenset(removed), tuple(cleared), lacking=frozenset(lacking))
 
 
 def needed_previous_fields(doc: Json, targets: Sequence[EmbeddingTarget]) -> tuple[str, ...]:
@@ -389,6 +416,11 @@ def _keeps_client_vector(fields: Json, target: EmbeddingTarget, text: str | None
     if stored.exists and read_document_meta(fields, target.meta_field) is None:
         return True
     return vector_change(target, text, stored) is VectorChange.KEEP
+
+
+def _no_text_reason(text: str | None) -> NoVectorReason:
+    """Why there is nothing to embed, by what `stored_text` gives."""
+    return NoVectorReason.NOT_TEXT if text is None else NoVectorReason.NO_TEXT
 
 
 def _replaced_members(fields: Json, target: EmbeddingTarget, replaced: bool) -> set[str]:

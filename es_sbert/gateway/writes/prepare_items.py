@@ -17,7 +17,7 @@ from es_sbert.gateway.errors import ThrottledLog, log_detail, public_mapping_err
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.settings import OnEmbeddingFailure
-from es_sbert.gateway.writes.bulk_items import BulkItem
+from es_sbert.gateway.writes.bulk_items import DOCUMENT_STARTS, BulkItem
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_changes import (
     DocumentChange,
@@ -28,6 +28,7 @@ from es_sbert.gateway.writes.document_changes import (
     previous_documents,
 )
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder, EmbeddedText
+from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason
 from es_sbert.index.document_vectors import EmbeddingProvenance, EmbeddingTarget, VectorFieldValue
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class ItemPreparer:
         destinations: Resolves the indices of items.
         embedder: Embeds texts.
         policy: What happens to items that cannot be embedded.
+        missing: Takes the documents that get no vector.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class ItemPreparer:
         destinations: DestinationResolver,
         embedder: DocumentEmbedder,
         policy: OnEmbeddingFailure,
+        missing: MissingVectors,
     ) -> None:
         self._upstream = upstream
         self._destinations = destinations
         self._embedder = embedder
         self._policy = policy
+        self._missing = missing
         self._log = ThrottledLog(logger)
         self._clock = Clock()
 
@@ -93,16 +97,19 @@ class ItemPreparer:
             EsSbertError: the engine is not available, or a mapping is invalid.
         """
         # Skip bodies that are not JSON objects; the engine rejects them.
-        names = {item.index for item in items if item.index and item.source.startswith(b"{")}
+        names = {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
         destinations = await self.resolve(names, headers)
         size = sum(len(item.source) for item in items)
         while True:
             if not any(destination.has_vectors for destination in destinations.values()):
+                self._count_unreadable(items, destinations)
                 return None
             written = await offload_if_large(size, parse_items, items, destinations)
-            self._log_partial_documents(written)
-            changed, errors = await self._detect_changes(written, destinations, headers, size)
+            detected, errors = await self._detect_changes(written, destinations, headers, size)
+            changed = [item for item in detected if any(item.changes.values())]
             if not changed and not errors:
+                self._count_unreadable(items, destinations)
+                self._record_missing(written, detected, errors)
                 return None
             embedded = await self._embedder([text for item in changed for text in item.wanted])
             # An alias may now point to another index, whose vectors are of another model.
@@ -111,6 +118,8 @@ class ItemPreparer:
             if all(destinations[name] == destination for name, destination in latest.items()):
                 break
             destinations |= latest
+        self._count_unreadable(items, destinations)
+        self._record_missing(written, detected, errors)
         size += sum(text.vectors.nbytes for text in embedded if isinstance(text, EmbeddedText))
         # The version is not requested, because a writer may lack the privilege. All versions accept lists of numbers.
         engine = EngineInfo(self._upstream.engine_type_or_default, (0, 0, 0), self._upstream.url)
@@ -120,7 +129,7 @@ class ItemPreparer:
     async def _detect_changes(
         self, written: Sequence[WriteItem], destinations: Mapping[str, Destination], headers: Headers, size: int
     ) -> tuple[list[ChangedItem], dict[int, EsSbertError]]:
-        """The items whose vectors change; and the number of each item whose changes are unknown, with the reason."""
+        """The items whose vectors change or are missing; and the number of each whose changes are unknown, with why."""
         indices = {name: destination.index for name, destination in destinations.items()}
         documents, lookup_errors = await read_previous_documents(self._upstream, written, indices, headers)
         changed = await offload_if_large(size, detect_vector_changes, written, documents)
@@ -135,11 +144,31 @@ class ItemPreparer:
             changed = [item for item in changed if item.written.number not in errors]
         return changed, errors
 
-    def _log_partial_documents(self, written: Sequence[WriteItem]) -> None:
-        """Log that partial updates of documents with an unknown text keep their vectors."""
-        for name in {item.item.index for item in written if item.without_text and item.is_partial}:
-            message = "partial updates of documents in %s pass without a new vector: %s"
-            self._log.warning(message, name, log_detail(unknown_text_error()))
+    def _count_unreadable(self, items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> None:
+        """Count the documents for indices whose mapping cannot be read, which is logged when it is resolved."""
+        unreadable = sum(item.has_document and _is_unreadable(destinations, item.index) for item in items)
+        if unreadable:
+            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], unreadable)
+
+    def _record_missing(
+        self, written: Sequence[WriteItem], detected: Sequence[ChangedItem], errors: Mapping[int, EsSbertError]
+    ) -> None:
+        """Count and log the documents that lack a vector, except those of the errors."""
+        for item in detected:
+            reasons = item.lacking
+            if reasons and item.written.number not in errors:
+                self._missing.record(item.written.item.index, reasons, partly=bool(item.wanted))
+        for one in written:
+            if one.unseen is not None:
+                self._missing.record(one.item.index, [one.unseen])
+            elif one.without_text and one.is_partial:
+                self._missing.count([NoVectorReason.TEXT_UNKNOWN])
+                message = "partial updates of documents in %s pass without a new vector: %s"
+                self._log.warning(message, one.item.index, log_detail(unknown_text_error()))
+
+
+def _is_unreadable(destinations: Mapping[str, Destination], name: str) -> bool:
+    return name in destinations and destinations[name].is_unreadable
 
 
 _MGET = "POST /_mget"
@@ -200,11 +229,11 @@ def _item_status(document: Json) -> int:
 
 @dataclass(frozen=True)
 class ChangedItem:
-    """An item whose vectors change.
+    """An item whose vectors change or are missing.
 
     Attributes:
         written: The parsed item.
-        changes: Changes of vectors, by the member of the item that is a document.
+        changes: Changes of vectors, and reasons for missing ones, by the member of the item that is a document.
     """
 
     written: WriteItem
@@ -214,6 +243,11 @@ class ChangedItem:
     def wanted(self) -> list[tuple[EmbeddingTarget, str]]:
         """The texts to embed."""
         return [text for change in self.changes.values() for text in change.wanted]
+
+    @property
+    def lacking(self) -> frozenset[NoVectorReason]:
+        """Why its documents lack a vector."""
+        return frozenset(reason for change in self.changes.values() for reason in change.lacking)
 
 
 @dataclass(frozen=True)
@@ -248,7 +282,7 @@ def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destinatio
 def detect_vector_changes(
     written: Sequence[WriteItem], documents: Mapping[WriteKey, PreviousDocument]
 ) -> list[ChangedItem]:
-    """The items whose vectors change.
+    """The items whose vectors change or are missing.
 
     Args:
         documents: The documents before the request that partial updates depend on.

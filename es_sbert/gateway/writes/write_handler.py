@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from urllib.parse import parse_qs, unquote
@@ -27,6 +27,7 @@ from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, O
 from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, join_items
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
+from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason, failure_reason
 from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,8 @@ class WriteHandler:
         self._upstream = upstream
         self.destinations = DestinationResolver(upstream, indices)
         embedder = DocumentEmbedder(models, settings.embedding.waiting_texts)
-        self._preparer = ItemPreparer(upstream, self.destinations, embedder, self._policy)
+        self._missing = MissingVectors(metrics)
+        self._preparer = ItemPreparer(upstream, self.destinations, embedder, self._policy, self._missing)
         self._metrics = metrics
         self._log = ThrottledLog(logger)
 
@@ -84,12 +86,24 @@ class WriteHandler:
             EsSbertError: the engine is not available, or a single document cannot be embedded.
             CallerGone: the caller did not wait until the request was sent.
         """
-        if not has_json_body(incoming) or requested_mode(incoming) is RewriteMode.OFF:
-            return await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))
+        unread = _unread_reason(incoming)
+        if unread is not None:
+            status = await forward(incoming, send, self._upstream, OutgoingRequest.unchanged(incoming))
+            self.record_unread(route, unread, status)
+            return status
         if route.api is EngineApi.BULK:
             return await self._answer_bulk(incoming, route, send)
         outgoing = await cancel_on_disconnect(incoming, self._prepare_document(incoming, route))
         return await forward(incoming, send, self._upstream, outgoing)
+
+    def record_unread(self, route: EngineRoute, reason: UnreadReason, status: int) -> None:
+        """Count and log a request that wrote documents and was not read.
+
+        Args:
+            status: Of the engine's response: what it refused wrote nothing.
+        """
+        if 200 <= status < 300:
+            self._missing.record_unread(unquote(route.index), reason)
 
     async def _prepare_document(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
         raw = await incoming.body()
@@ -145,16 +159,26 @@ class WriteHandler:
                 destinations = await self._preparer.resolve(body.names, headers)
             except EsSbertError as error:
                 self._pass_or_raise(error)
+                await self._count_unreadable(body, body.names)
                 return None
             if not any(destination.has_vectors for destination in destinations.values()):
+                unreadable = [name for name, destination in destinations.items() if destination.is_unreadable]
+                await self._count_unreadable(body, unreadable)
                 return None
 
-        def weight(name: str, size: int) -> int:
+        def weight(name: str, size: int, listed: int) -> int:
             if body.names is None:
                 return _MEMORY_FACTOR_WITH_VECTORS * size
-            return _MEMORY_FACTOR * size + (destinations[name].vector_bytes(size) if name in destinations else 0)
+            vectors = destinations[name].vector_bytes(size, listed) if name in destinations else 0
+            return _MEMORY_FACTOR * size + vectors
 
         return WindowLimits(_WINDOW_ITEMS, _WINDOW_BYTES, weight)
+
+    async def _count_unreadable(self, body: BulkBody, names: Collection[str]) -> None:
+        """Count the documents for these indices, whose mappings cannot be read."""
+        if names:
+            counts = await offload_if_large(len(body.body), body.count_documents)
+            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], sum(counts[name] for name in names))
 
     async def _only_window(
         self, window: BulkWindow, incoming: IncomingRequest, raw: bytes, sender: BulkSender
@@ -212,6 +236,7 @@ class WriteHandler:
             prepared = await self._preparer.prepare(items, headers)
         except EsSbertError as error:
             self._pass_or_raise(error)
+            self._missing.count([NoVectorReason.MAPPING_UNREADABLE], sum(item.has_document for item in items))
             return None
         if prepared is not None:
             self._report(prepared)
@@ -230,11 +255,23 @@ class WriteHandler:
 
     def _report(self, prepared: PreparedItems) -> None:
         rejected = len(self._rejected(prepared))
-        self._metrics.documents(embedded=prepared.embedded, without=len(prepared.errors) - rejected, refused=rejected)
+        self._metrics.documents(embedded=prepared.embedded, without=0, refused=rejected)
+        if not rejected:
+            for error in prepared.errors.values():
+                self._missing.count([failure_reason(error)])
         outcome = "are rejected" if rejected else "pass without a vector"
         for number, error in prepared.errors.items():
             name = prepared.items[number].index
             self._log.warning(f"documents for %s {outcome}: %s", name, log_detail(error))
+
+
+def _unread_reason(incoming: IncomingRequest) -> UnreadReason | None:
+    """Why a request passes through unread; None if it is read."""
+    if requested_mode(incoming) is RewriteMode.OFF:
+        return UnreadReason.OFF
+    if not has_json_body(incoming):
+        return UnreadReason.NOT_JSON
+    return None if incoming.can_decompress else UnreadReason.CONTENT_ENCODING
 
 
 async def _decompressed_or_none(raw: bytes, incoming: IncomingRequest) -> bytes | None:

@@ -126,7 +126,7 @@ def test_index_type_change_is_a_migration(place: Place, encoders: tuple[Encoder,
 
 
 def test_unembeddable_documents_are_copied_and_reported(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
-    place.write({"bad": {"text": ["no", "string"], "number": 1}, "empty": {"text": "", "number": 2}})
+    place.write({"bad": {"text": ["a string", 7], "number": 1}, "empty": {"text": "", "number": 2}})
     result = place.migrate(encoders[1])
     assert (result.finished, result.dead, result.exit_code) == (True, 1, 1)
     assert "bad" in place.dead.read_text()

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from es_sbert.gateway.ui.page_routes import page_files
+from es_sbert.index.text_template import TextFieldError, TextTemplate
 from tests.programs import program
 
 # Around words that the engine found.
@@ -123,6 +124,36 @@ def test_excerpts_do_not_repeat_the_title(
     [runs] = call("excerpts.js", "excerptRuns", [[hit, field]])
 
     assert "".join(f"{ON}{run['text']}{OFF}" if run["marked"] else run["text"] for run in runs) == excerpt
+
+
+@pytest.mark.parametrize("template", ["{a}", "{a.b}", "{a.b.c}", "{t}: {a.b}", "{a.b} – {t}", " {t} {a} "])
+def test_texts_are_rendered_as_they_were_embedded(call: Calls, template: str) -> None:
+    values: list[Any] = [
+        "one", " ", "", None, [], [None], ["one"], ["one", "two"], ["one", " ", None, ["two", ["three"]]], ["a", 2],
+        {"b": "one"}, {"b": ["one", "two"]}, [{"b": "one"}, {"b": "two"}, {"c": "x"}, "x"], [{"b": []}], [{"b": None}],
+        [{"b": [{"c": "one"}, {"c": ["two"]}]}, {"b": {"c": "three"}}], [[{"b": "one"}], {"b.c": "two"}], 3,
+    ]  # fmt: skip
+    documents = [{"a": value} | title for value in values for title in ({}, {"t": "T"}, {"t": ["T", "U"]})]
+    documents += [{"a": {"b": "one"}, "a.b": "two"}, {"a.b": ["one"], "a": [{"b": "two"}]}]
+    parsed = TextTemplate.parse(template)
+
+    def embedded(document: dict[str, Any]) -> str | None:
+        try:
+            return parsed.text_of(document)
+        except TextFieldError:
+            return None
+
+    found = call("text.js", "embeddedText", [[parsed.parts, document] for document in documents])
+    assert found == list(map(embedded, documents))
+
+
+def test_passages_and_titles_of_lists_are_shown(call: Calls) -> None:
+    field = FIELD | {"texts": ["title", "parts.text"], "parts": [["", "title"], [". ", "parts.text"]]}
+    source = {"title": ["Weather", "News"], "parts": [{"text": RAIN}, {"text": "Sun."}]}
+    [runs] = call("excerpts.js", "excerptRuns", [[_hit(source, inner_hits=_passage(40, 44)), field]])
+    assert [run["text"] for run in runs if run["marked"]] == ["Sun."]
+    [title] = call("text.js", "titleOf", [[_hit(source), field]])
+    assert title == {"text": "Weather\nNews", "field": "title"}
 
 
 def test_matches_are_marked_in_fully_highlighted_titles(call: Calls) -> None:

@@ -18,7 +18,7 @@ def test_mapping_field_names_match_document_paths() -> None:
 
 
 def test_document_field_names_are_dotted() -> None:
-    assert document_field_names({"a": 1, "b": {"c": [{"d": 1}], "e": {}}}) == ["a", "b.c"]
+    assert document_field_names({"a": 1, "b": {"c": [{"d": 1}], "e": {}}}) == ["a", "b.c.d"]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_sbert.encoder.joined_text import value_spans
 from es_sbert.errors import UsageError
-from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, find_field
+from es_sbert.index.document_vectors import absent_fields, text_hash
+from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, document_field_names, find_field
 from es_sbert.ingest.records import InvalidId, document_id
 
 
@@ -23,7 +27,19 @@ from es_sbert.ingest.records import InvalidId, document_id
         ({"a": {"b.c": 5}}, "a.b.c", 5),
         ({"a": {"x": 0}, "a.b": {"c": 6}}, "a.b.c", 6),
         ({"a": None}, "a", None),
-        ({"a": [{"b": 7}]}, "a.b", MISSING),
+        ({"a": [{"b": 7}]}, "a.b", [7]),
+        ({"a": [{"b": 8}, {"c": 0}, "x", None, [{"b": 9}]]}, "a.b", [8, 9]),
+        ({"a": [{"b": [10, [11]]}, {"b": 12}]}, "a.b", [10, 11, 12]),
+        ({"a": [{"b": [{"c": 13}, {"c": 14}]}, {"b": {"c": 15}}]}, "a.b.c", [13, 14, 15]),
+        ({"a.b": [{"c": 16}, {"c": None}]}, "a.b.c", [16, None]),
+        ({"a": [{"b": []}]}, "a.b", []),
+        ({"a": [{"c": 0}]}, "a.b", MISSING),
+        ({"a": []}, "a.b", MISSING),
+        # Engines index both.
+        ({"a": {"b": 17}, "a.b": 18}, "a.b", [17, 18]),
+        ({"a.b": 19, "a": {"b": 20}}, "a.b", [19, 20]),
+        ({"a": [[1], 2]}, "a", [[1], 2]),
+        ({"a": orjson.loads(b"[" * 1000 + b'{"b":21}' + b"]" * 1000)}, "a.b", [21]),
         ({"a": "text"}, "a.b", MISSING),
         ({}, "a", MISSING),
     ],
@@ -82,8 +98,84 @@ def test_single_field_keeps_whitespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [(1, "number"), (1.5, "number"), (True, "boolean"), (["a"], "array"), ({"a": "b"}, "object")]
+    ("document", "text"),
+    [
+        ({"title": "T", "tags": ["a", "b"]}, "a\nb: T"),
+        ({"title": "T", "tags": ["a", None, " ", ["b", "c"]]}, "a\nb\nc: T"),
+        ({"title": ["T", "U"], "tags": "a"}, "a: T\nU"),
+        ({"title": "T", "tags": []}, ": T"),
+        ({"title": "T", "tags": [None]}, ": T"),
+        ({"title": [], "tags": ["a", "b"]}, "a\nb:"),
+        ({"title": ["", " "], "tags": [""]}, ""),
+        ({"title": ["T"], "tags": ["a"]}, "a: T"),
+        ({"title": ["\ud83d", "T"], "tags": "a"}, "a: \ufffd\nT"),
+    ],
 )
+def test_values_of_a_list_are_joined_with_newlines(document: dict[str, Any], text: str) -> None:
+    assert TextTemplate.parse("{tags}: {title}").render(document) == text
+
+
+def test_path_through_lists_joins_all_values_in_order() -> None:
+    chapters = [{"text": "one"}, {"title": "no text"}, {"text": ["two", "three"]}, [{"text": "four"}]]
+    assert TextTemplate.from_fields(["chapters.text"]).render({"chapters": chapters}) == "one\ntwo\nthree\nfour"
+    template = TextTemplate.parse("{tags}: {chapters.text}")
+    assert template.render({"tags": "x", "chapters": chapters}) == "x: one\ntwo\nthree\nfour"
+    assert template.is_missing({"chapters": [{"title": "no text"}], "tags": []})
+
+
+def test_joined_text_knows_where_each_value_begins() -> None:
+    def segments(template: str, document: dict[str, Any]) -> list[str]:
+        text = TextTemplate.parse(template).render(document)
+        return [text[start:end] for start, end in value_spans(text)]
+
+    assert segments("{a}", {"a": "one\ntwo"}) == ["one\ntwo"]
+    assert segments("{a}", {"a": ["one", " ", "two", "three"]}) == ["one\n", "two\n", "three"]
+    assert segments("{t}. {a}", {"t": "T", "a": ["one", "two"]}) == ["T. one\n", "two"]
+    assert segments("{a}. {t}", {"t": "T", "a": ["one", "two"]}) == ["one\n", "two. T"]
+    # White space at the ends is dropped where a field is missing.
+    assert segments("  {t}. {a}", {"a": ["one", "two "]}) == [". one\n", "two"]
+    assert segments("  {t}  {a}  ", {"a": ["one", "two"]}) == ["one\n", "two"]
+    assert segments("{a}", {"a": " "}) == [""]
+
+
+def test_joined_text_survives_pickling() -> None:
+    text = TextTemplate.from_fields(["a"]).render({"a": ["one", "two"]})
+    copy = pickle.loads(pickle.dumps(text))
+    assert (copy, value_spans(copy)) == (text, value_spans(text))
+
+
+def test_hash_tells_several_values_from_one() -> None:
+    def hash_of(value: Any) -> str:
+        return text_hash(TextTemplate.from_fields(["a"]).render({"a": value}))
+
+    assert hash_of(["one"]) == hash_of("one")
+    assert len({hash_of("one\ntwo\nthree"), hash_of(["one", "two", "three"]), hash_of(["one\ntwo", "three"])}) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (["a", 1], "is a JSON array with a number, not a string or an array of strings"),
+        ([{"text": "a"}, {"text": "b"}], "is a JSON array with an object, not a string or an array of strings"),
+        ([["a"], [True, 1]], "is a JSON array with a boolean and a number, not a string or an array of strings"),
+    ],
+)
+def test_list_of_other_values_raises_text_field_error(value: Any, problem: str) -> None:
+    with pytest.raises(TextFieldError, match=f"the text field text {problem}"):
+        TextTemplate.from_fields(["text"]).render({"text": value})
+
+
+def test_field_names_of_objects_in_lists() -> None:
+    document = {"a": [{"b": 1}, {"c": [{"d": 2}]}, "x"], "e": [], "f": ["g"], "h": {"i": [{"j": 1}, {"j": 2}]}}
+    assert document_field_names(document) == ["a", "a.b", "a.c.d", "e", "f", "h.i.j"]
+
+
+def test_absent_fields_are_those_without_a_value() -> None:
+    document = {"a": [], "b": [None], "c": [""], "d": [{"e": None}], "f": None}
+    assert absent_fields(document, ["a", "b", "c", "d.e", "d.x", "f", "g"]) == ["a", "b", "d.e", "d.x", "f", "g"]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(1, "number"), (1.5, "number"), (True, "boolean"), ({"a": "b"}, "object")])
 def test_non_string_text_raises_text_field_error(value: Any, kind: str) -> None:
     with pytest.raises(TextFieldError, match=f"the text field text is a JSON {kind}, not a string"):
         TextTemplate.from_fields(["title", "text"]).render({"title": "T", "text": value})

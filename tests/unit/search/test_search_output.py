@@ -98,6 +98,27 @@ def test_selected_fields_are_shown_in_the_given_order() -> None:
     assert select_fields(source, ["gone"]) == {}
 
 
+def test_text_in_lists_is_shown() -> None:
+    chapters = [{"text": "Rain and wind."}, {"text": "Sun at noon."}, {"n": 1}]
+    source = {"meta": {"tags": ["on the coast", "at sea"]}, "chapters": chapters, "n": 3}
+    assert shown(result_of(source), "{chapters.text}")[2:] == ["   Rain and wind. Sun at noon."]
+    assert shown(result_of(source), "{meta.tags}: {chapters.text}")[2:] == [
+        "   on the coast at sea · Rain and wind. Sun at noon."
+    ]
+    assert shown(result_of(source), None)[2:] == ["   on the coast at sea · Rain and wind. Sun at noon."]
+    assert shown(result_of({"chapters": [{"text": "Rain"}, {"text": "Sun"}]}), "{chapters.text}")[2:] == ["   Rain Sun"]
+    assert shown(result_of({"title": ["Storm", "Rain"], "text": "Sun at noon."}), "{text}")[1:] == [
+        " 1    0.5000  d0  Storm Rain",
+        "   Sun at noon.",
+    ]
+    lines = shown(result_of(source), "{chapters.text}", fields=["chapters.text", "meta", "chapters.n"])
+    assert lines[2:] == [
+        '   chapters.text: ["Rain and wind.","Sun at noon."]',
+        '   meta.tags: ["on the coast","at sea"]',
+        "   chapters.n: [1]",
+    ]
+
+
 def test_control_characters_do_not_reach_the_terminal() -> None:
     source = {"title": "\x1b[31mred", "text": "a \x1b[2J text\u202e"}
     for options in ({}, {"full": True}, {"fields": ["text", "title"]}):

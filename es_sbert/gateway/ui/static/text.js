@@ -11,17 +11,46 @@ const TITLES = ["title", "name", "headline", "subject"];
 // Around words that the engine found; characters of no meaning, which are turned into elements and never shown.
 export const FOUND = { before: "\ue000", after: "\ue001" };
 
-/** The value at a dotted name: a key of that very name, or one inside an object. `undefined` where there is none. */
+/**
+ * The value at a dotted name: a key of that very name, or one inside an object. `undefined` where there is none.
+ *
+ * A list of values without lists in it, if the name goes through a list or occurs more than once, as
+ * es_sbert.index.text_template.find_field gives them.
+ */
 export function valueAt(source, name) {
-  if (source === null || typeof source !== "object") return undefined;
-  if (Object.hasOwn(source, name)) return source[name];
-  for (let dot = name.indexOf("."); dot !== -1; dot = name.indexOf(".", dot + 1)) {
-    const inner = source[name.slice(0, dot)];
-    if (inner === null || typeof inner !== "object" || Array.isArray(inner)) continue;
-    const value = valueAt(inner, name.slice(dot + 1));
-    if (value !== undefined) return value;
+  const found = [];
+  const crossesList = collect(source, name, found);
+  if (found.length === 0) return undefined;
+  return crossesList || found.length > 1 ? found.flat(Infinity) : found[0];
+}
+
+/** Append the values at a dotted name; whether there is a list on the way to one of them. */
+function collect(source, name, found) {
+  if (source === null || typeof source !== "object" || Array.isArray(source)) return false;
+  let crossesList = false;
+  for (const [key, value] of Object.entries(source)) {
+    if (key === name) {
+      found.push(value);
+    } else if (name.startsWith(`${key}.`)) {
+      const rest = name.slice(key.length + 1);
+      const before = found.length;
+      if (!Array.isArray(value)) {
+        crossesList = collect(value, rest, found) || crossesList;
+      } else {
+        for (const entry of value.flat(Infinity)) collect(entry, rest, found);
+        crossesList ||= found.length > before;
+      }
+    }
   }
-  return undefined;
+  return crossesList;
+}
+
+/** The strings of a value, blank ones of a list left out; null if there is no value, `undefined` if others are in it. */
+function textValues(value) {
+  if (typeof value === "string") return [value];
+  const values = (Array.isArray(value) ? value.flat(Infinity) : [value ?? null]).filter((each) => each !== null);
+  if (values.length === 0) return null;
+  return values.every((each) => typeof each === "string") ? values.filter((each) => !BLANK.test(each)) : undefined;
 }
 
 /**
@@ -29,13 +58,12 @@ export function valueAt(source, name) {
  * `parts` are pairs of a literal and the field after it (or null).
  */
 export function embeddedText(parts, source) {
-  const fields = parts.filter(([, field]) => field !== null);
-  const values = fields.map(([, field]) => valueAt(source, field) ?? null);
-  if (values.some((value) => value !== null && typeof value !== "string") || values.every((value) => value === null)) {
-    return null;
-  }
-  if (values.every((value) => value === null || BLANK.test(value))) return "";
-  const text = parts.map(([literal, field]) => literal + (field === null ? "" : valueAt(source, field) ?? "")).join("");
+  const fields = parts.map(([, field]) => field).filter((field) => field !== null);
+  const byName = new Map(fields.map((field) => [field, textValues(valueAt(source, field))]));
+  const values = [...byName.values()];
+  if (values.includes(undefined) || values.every((own) => own === null)) return null;
+  if (values.every((own) => own === null || own.every((value) => BLANK.test(value)))) return "";
+  const text = parts.map(([literal, field]) => literal + (byName.get(field) ?? []).join("\n")).join("");
   return values.includes(null) ? text.replace(AT_THE_ENDS, "") : text;
 }
 
@@ -72,8 +100,8 @@ export const visible = (text) => text.replace(CONTROLS, "\ufffd");
  */
 export function titleOf(hit, field) {
   for (const name of titleFields(field)) {
-    const value = valueAt(hit._source ?? {}, name);
-    if (typeof value === "string" && value.trim() !== "") return { text: value, field: name };
+    const text = textValues(valueAt(hit._source ?? {}, name))?.join("\n") ?? "";
+    if (text.trim() !== "") return { text, field: name };
   }
   return { text: hit._id, field: null };
 }

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
+from es_sbert.gateway.writes.destinations import Destination
+from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from tests.unit.gateway.writes.reading import read_bulk
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
@@ -42,7 +44,7 @@ def _actions(draw: st.DrawFn) -> bytes:
 
 
 def windows(
-    bulk: BulkBody, items: int = 1000, size: int = 1 << 30, weight: Any = lambda name, size: size
+    bulk: BulkBody, items: int = 1000, size: int = 1 << 30, weight: Any = lambda name, size, listed: size
 ) -> list[BulkWindow]:
     """All windows of a request."""
     found: list[BulkWindow] = []
@@ -88,7 +90,7 @@ def test_parts_hold_every_action_once_and_in_order(actions: list[bytes], end: by
     assert bulk is not None
     assert (bulk.cuts[0], bulk.cuts[-1]) == (0, len(body))
     parts = [bulk.items(start, stop) for start, stop in itertools.pairwise(bulk.cuts)]
-    whole = bulk.window(0, WindowLimits(1000, 1 << 30, lambda name, size: size)).items
+    whole = bulk.window(0, WindowLimits(1000, 1 << 30, lambda name, size, listed: size)).items
     assert [item for part in parts for item in part] == whole
     for part in parts:
         assert len(part) <= items
@@ -128,8 +130,25 @@ def test_window_weight_depends_on_the_index() -> None:
     line = b'{"index":{"_index":"%s"}}\n{"a":1}\n'
     bulk = read_bulk(b"".join(line % name for name in (b"a", b"a", b"b", b"b", b"a")))
     assert bulk is not None
-    found = windows(bulk, 10, 8, lambda name, size: 4 if name == "a" else 5)
+    found = windows(bulk, 10, 8, lambda name, size, listed: 4 if name == "a" else 5)
     assert [[item.index for item in window.items] for window in found] == [["a", "a"], ["b"], ["b"], ["a"]]
+
+
+def test_window_weight_counts_strings_in_lists() -> None:
+    """Each of them may become a chunk, whose vector takes far more memory than the string."""
+    documents = [b'{"text":["a","b"]}', b'{"text":[{"a":"x\\"y"}]}', b'{"text":"a \\"b\\""}', b'{"n":[1,2]}']
+    bulk = read_bulk(b"".join(b'{"index":{"_index":"i"}}\n' + document + b"\n" for document in documents))
+    assert bulk is not None
+    seen: list[int] = []
+    windows(bulk, weight=lambda name, size, listed: seen.append(listed) or 0)  # type: ignore[func-returns-value]
+    assert seen == [3, 3, 0, 1]
+    meta = VectorFieldMeta(
+        fingerprint="f", model="m", dimensions=4, index_type="hnsw", text="{text}", passages=ChunkRules.of(16)
+    )
+    chunked = Destination.of("i", {"embedding": meta})
+    whole = Destination.of("i", {"embedding": meta.model_copy(update={"passages": None})})
+    assert chunked.vector_bytes(20, 100) > 100 * 4 * 4
+    assert whole.vector_bytes(20, 100) == whole.vector_bytes(20, 0)
 
 
 def test_index_names_are_tracked_up_to_a_limit() -> None:

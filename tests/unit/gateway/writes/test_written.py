@@ -56,7 +56,7 @@ def read(body: bytes) -> list[BulkItem]:
     """All items of a bulk request."""
     bulk = read_bulk(body, "docs")
     assert bulk is not None
-    return bulk.window(0, WindowLimits(1000, 1000, lambda name, size: 0)).items
+    return bulk.window(0, WindowLimits(1000, 1000, lambda name, size, listed: 0)).items
 
 
 def passed(
@@ -123,7 +123,7 @@ def test_indexed_document_gets_vector_and_keeps_its_bytes() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        {}, {"other": 1}, {"text": None}, {"text": ""}, {"text": " \n"}, {"text": 5}, {"text": ["a", "b"]},
+        {}, {"other": 1}, {"text": None}, {"text": ""}, {"text": " \n"}, {"text": 5}, {"text": ["a", 7]},
         b"", b"[]", b'"text"', b'{"text": "a', b'{"text": "a \xff"}', b"\xff", b'{"text":"a","n":NaN}',
         b'{"text":"a","deep":' + b"[" * 300 + b"]" * 300 + b"}",
         {"text": "a cat", "embedding": [1, 2, 3, 4]},

@@ -1,0 +1,118 @@
+"""Documents that are written without a vector: counted by reason, and logged once per index and reason."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection
+from enum import StrEnum
+
+from es_sbert.errors import EngineError, EsSbertError, Overloaded
+from es_sbert.gateway.errors import TextUnknown, ThrottledLog
+from es_sbert.gateway.metrics import GatewayMetrics
+
+logger = logging.getLogger(__name__)
+
+
+class NoVectorReason(StrEnum):
+    """Why a written document lacks the vector of a vector field; a label of a metric."""
+
+    NO_TEXT = "no_text"
+    NOT_TEXT = "not_text"
+    TEXT_UNKNOWN = "text_unknown"
+    PREVIOUS_UNKNOWN = "previous_unknown"
+    SCRIPT = "script"
+    UNREADABLE = "unreadable"
+    MAPPING_UNREADABLE = "mapping_unreadable"
+    QUEUE_FULL = "queue_full"
+    EMBEDDING_FAILED = "embedding_failed"
+
+
+class UnreadReason(StrEnum):
+    """Why a request that writes documents passes through unread; a label of a metric."""
+
+    OFF = "off"
+    NO_WRITES = "no_writes"
+    NOT_JSON = "not_json"
+    CONTENT_ENCODING = "content_encoding"
+    BY_QUERY = "by_query"
+
+
+_EXPLANATIONS = {
+    NoVectorReason.NO_TEXT: "the fields of the text are missing, null or blank. If they should have a text, check the "
+    "names of the fields: `es-sbert index show {index}`",
+    NoVectorReason.NOT_TEXT: "a field of the text holds something else than strings. Send a string or a list of "
+    "strings, or name another field of the text",
+    NoVectorReason.TEXT_UNKNOWN: "the mapping does not say which text is embedded. State it by `es-sbert index create "
+    "{index} --text-field FIELD`",
+    NoVectorReason.PREVIOUS_UNKNOWN: "an update changes a part of the text, and the same request changes the rest in a "
+    "way that the gateway cannot see. `es-sbert ingest --index {index}` embeds such documents",
+    NoVectorReason.SCRIPT: "a script may create them (scripted_upsert). `es-sbert ingest --index {index}` embeds such "
+    "documents",
+    NoVectorReason.UNREADABLE: "they are nested too deeply or contain comments. Send plain JSON",
+}
+# Of `NO_WRITES` nothing is logged: it is the operator's own setting.
+_UNREAD_EXPLANATIONS = {
+    UnreadReason.OFF: "they have the header X-Es-Sbert: off",
+    UnreadReason.NOT_JSON: "their bodies are not JSON",
+    UnreadReason.CONTENT_ENCODING: "their content encoding is neither gzip nor deflate",
+    UnreadReason.BY_QUERY: "the engine makes the documents",
+}
+
+
+def failure_reason(error: EsSbertError) -> NoVectorReason:
+    """The reason for a document that could not be embedded because of this error."""
+    if isinstance(error, TextUnknown):
+        return NoVectorReason.TEXT_UNKNOWN
+    if isinstance(error, Overloaded):
+        return NoVectorReason.QUEUE_FULL
+    return NoVectorReason.PREVIOUS_UNKNOWN if isinstance(error, EngineError) else NoVectorReason.EMBEDDING_FAILED
+
+
+class MissingVectors:
+    """Counts and logs documents without a vector.
+
+    Args:
+        metrics: Counts documents and requests.
+    """
+
+    def __init__(self, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
+        self._log = ThrottledLog(logger, interval=math.inf)
+
+    def record(self, index: str, reasons: Collection[NoVectorReason], count: int = 1, *, partly: bool = False) -> None:
+        """Count documents, and log each reason once per index.
+
+        Args:
+            index: The index, as the request names it.
+            reasons: Why they lack a vector, each of them for the same documents.
+            count: Number of documents.
+            partly: Whether they get the vectors of other vector fields.
+        """
+        self.count(reasons, count, partly=partly)
+        for reason in sorted(reasons):
+            explanation = _EXPLANATIONS[reason].format(index=index)
+            message = "documents for %s are written without a vector: %s (logged once; the metric's reason is %s)"
+            self._log.warning(message, index, explanation, reason)
+
+    def count(self, reasons: Collection[NoVectorReason], count: int = 1, *, partly: bool = False) -> None:
+        """Count documents whose error is logged elsewhere; see `record`."""
+        for reason in reasons:
+            self._metrics.documents_without_vector(reason, count)
+        if not partly:
+            self._metrics.documents(embedded=0, without=count, refused=0)
+
+    def record_unread(self, index: str, reason: UnreadReason) -> None:
+        """Count a request that writes documents and passes through unread, and log it once per index and reason.
+
+        Args:
+            index: The index in its path; empty if there is none.
+        """
+        self._metrics.unread_write(reason)
+        explanation = _UNREAD_EXPLANATIONS.get(reason)
+        if explanation is not None:
+            message = (
+                "writes to %s pass through unread, because %s. If the index has vector fields, embed its documents: "
+            )
+            message += "`es-sbert ingest --index INDEX` (logged once; the metric's reason is %s)"
+            self._log.warning(message, index or "indices that their bodies name", explanation, reason)

@@ -1,0 +1,251 @@
+"""Texts in lists, and paths that go through lists of objects, from files and in place, on real engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine
+from es_sbert.errors import SourceError
+from es_sbert.index.adopt import AdoptionSettings, adopt_vectors
+from es_sbert.index.adopt_field import read_adoptable_field
+from es_sbert.index.document_vectors import text_hash, vector_value
+from es_sbert.index.text_template import TextTemplate
+from es_sbert.ingest.dry_run import dry_run
+from es_sbert.ingest.load_plan import IngestSettings, plan_load
+from es_sbert.search import SemanticIndex
+from tests.engine.ingest_support import contents, letters, load, open_engine, same_vectors, vector_of, write_jsonl
+from tests.engine.test_adopt import vector_mapping
+
+Documents = list[dict[str, Any]]
+BOOKS: Documents = [
+    {"id": "b0", "tags": ["a cat", "a mat"], "chapters": [{"text": "the man plays"}, {"text": "guitar"}, {"n": 1}]},
+    {"id": "b1", "tags": "a man", "chapters": {"text": "the cat sleeps"}},
+    {"id": "b2", "tags": [], "chapters": [{"text": ["on", "the mat"]}, {"text": None}, {"text": "plays"}]},
+    {"id": "b3", "tags": ["query", None], "chapters": []},
+    {"id": "b4", "tags": None, "chapters": [{"n": 2}]},
+]
+CHAPTERS = ["the man plays\nguitar", "the cat sleeps", "on\nthe mat\nplays", None, None]
+TAGS_AND_CHAPTERS = [
+    "a cat\na mat: the man plays\nguitar",
+    "a man: the cat sleeps",
+    ": on\nthe mat\nplays",
+    "query:",
+    None,
+]
+CASES = pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ({"text_fields": ("chapters.text",)}, CHAPTERS),
+        ({"text_fields": ("tags",)}, ["a cat\na mat", "a man", None, "query", None]),
+        ({"text_template": "{tags}: {chapters.text}"}, TAGS_AND_CHAPTERS),
+    ],
+    ids=["path", "list", "template"],
+)
+
+
+def put(engine: Engine, index: str, documents: Documents) -> None:
+    lines = [line for document in documents for line in ({"index": {"_id": document["id"]}}, document)]
+    results = engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert all(result.ok for result in results), results
+    engine.refresh(index)
+
+
+def assert_embedded(url: str, index: str, encoder: Encoder, texts: list[str | None]) -> None:
+    held = contents(url, index)
+    for number, text in enumerate(texts):
+        source = held.get(f"b{number}", {})
+        if text is None:
+            assert source.get("embedding") is None
+        else:
+            assert same_vectors(vector_of(source), encoder.encode([text], "document")[0]), text
+
+
+@CASES
+def test_files_with_texts_in_lists(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, options: dict[str, Any], texts: list[str | None]
+) -> None:
+    files = write_jsonl(tmp_path / "books.jsonl", BOOKS)
+    given = options | {"dead": tmp_path / "dead", "id_field": "id"}
+    report = load(engine_url, tiny, index_name, files, **given)
+    embedded = sum(text is not None for text in texts)
+    assert (report.indexed, report.skipped.empty, report.dead) == (embedded, len(texts) - embedded, 0)
+    assert_embedded(engine_url, index_name, tiny, texts)
+    again = load(engine_url, tiny, index_name, files, **given)
+    assert (again.unchanged, again.indexed) == (embedded, 0)
+    # A change inside a list is a change of the text.
+    changed = BOOKS[0] | {"tags": ["a cat", "a man"], "chapters": [{"text": "the man plays"}, {"text": "a cat"}]}
+    files = write_jsonl(tmp_path / "books.jsonl", [changed, *BOOKS[1:]])
+    report = load(engine_url, tiny, index_name, files, **given)
+    assert (report.indexed, report.unchanged) == (1, embedded - 1)
+
+
+@CASES
+def test_documents_in_place_with_texts_in_lists(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, options: dict[str, Any], texts: list[str | None]
+) -> None:
+    with open_engine(engine_url) as engine:
+        put(engine, index_name, BOOKS)
+    report = load(engine_url, tiny, index_name, dead=tmp_path / "dead", **options)
+    embedded = sum(text is not None for text in texts)
+    assert (report.indexed, report.skipped.empty, report.dead) == (embedded, len(texts) - embedded, 0)
+    assert_embedded(engine_url, index_name, tiny, texts)
+    again = load(engine_url, tiny, index_name, dead=tmp_path / "dead")
+    assert (again.unchanged, again.indexed) == (embedded, 0)
+
+
+def test_documents_in_place_with_nested_objects(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    nested = {"type": "nested", "properties": {"text": {"type": "text"}}}
+    with open_engine(engine_url) as engine:
+        engine.create_index(index_name, {"mappings": {"properties": {"chapters": nested}}})
+        # The first documents, in which a text is looked for, have none.
+        put(engine, index_name, [{"id": f"x{number}", "chapters": [{"text": " "}]} for number in range(100)])
+        put(engine, index_name, BOOKS[:3])
+    report = load(engine_url, tiny, index_name, dead=tmp_path / "dead", text_fields=("chapters.text",))
+    assert (report.indexed, report.skipped.empty) == (3, 100)
+    assert_embedded(engine_url, index_name, tiny, CHAPTERS[:3])
+
+
+def test_each_value_of_a_list_is_a_passage(engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> None:
+    books = [
+        BOOKS[0] | {"title": "query"},
+        {"id": "b1", "title": "a mat", "chapters": [{"text": "the cat sleeps on the mat " * 3}, {"text": "a man"}]},
+        {"id": "b2", "chapters": {"text": "the man plays\nguitar"}},
+    ]
+    given: dict[str, Any] = {"passages": ("16",), "dead": tmp_path / "dead", "id_field": "id"}
+    template = {"text_template": "{title}. {chapters.text}"}
+    report = load(engine_url, tiny, index_name, write_jsonl(tmp_path / "b.jsonl", books), **given, **template)
+    assert report.indexed == 3
+
+    def passages(number: int, held: dict[str, Any]) -> list[str]:
+        text = TextTemplate.parse(template["text_template"]).render(books[number])
+        value = held[f"b{number}"]["embedding"]
+        chunks = value if isinstance(value, list) else [value]
+        found = [text[chunk["start"] : chunk["end"]] for chunk in chunks]
+        vectors = tiny.encode(found, "document")
+        assert all(
+            same_vectors(vector_of(chunk, "vector"), vector) for chunk, vector in zip(chunks, vectors, strict=True)
+        )
+        return found
+
+    held = contents(engine_url, index_name)
+    assert passages(0, held) == ["query. the man plays", "guitar"]
+    *long, last = passages(1, held)
+    assert (len(long) > 1, last, long[0][:6]) == (True, "a man", "a mat.")
+    assert passages(2, held) == [". the man plays\nguitar"]
+    with SemanticIndex(index_name, engine_url, encoder=tiny) as index:
+        [hit] = index.search("guitar", 1).hits
+        assert hit.passage is not None
+        assert (hit.id, hit.passage.text) == ("b0", "guitar")
+    # The same characters in two values are two passages.
+    books[2] = {"id": "b2", "chapters": [{"text": "the man plays"}, {"text": "guitar"}]}
+    report = load(engine_url, tiny, index_name, write_jsonl(tmp_path / "b.jsonl", books), **given, **template)
+    assert (report.indexed, report.unchanged) == (1, 2)
+    assert passages(2, contents(engine_url, index_name)) == [". the man plays", "guitar"]
+    assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").unchanged == 3
+
+
+@CASES
+def test_parquet_with_lists(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, options: dict[str, Any], texts: list[str | None]
+) -> None:
+    text = pa.list_(pa.struct([("text", pa.string()), ("n", pa.int64())]))
+    schema = pa.schema([("id", pa.string()), ("tags", pa.list_(pa.string())), ("chapters", text)])
+    rows = [
+        book | {"tags": [book["tags"]] if isinstance(book["tags"], str) else book["tags"]}
+        for book in (BOOKS[0], BOOKS[1] | {"chapters": [BOOKS[1]["chapters"]]}, *BOOKS[3:])
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "books.parquet")
+    report = load(
+        engine_url, tiny, index_name, tmp_path / "books.parquet", dead=tmp_path / "dead", id_field="id", **options
+    )
+    expected = [*texts[:2], None, *texts[3:]]
+    embedded = sum(text is not None for text in expected)
+    assert (report.indexed, report.skipped.empty, report.dead) == (embedded, 4 - embedded, 0)
+    assert_embedded(engine_url, index_name, tiny, expected)
+
+
+def test_add_from_python_with_lists(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"text_fields": ["tags", "chapters.text"]}
+    with SemanticIndex.create(index_name, engine_url, encoder=tiny, **given) as index:
+        report = index.add([book | {"tags": book["tags"] or ()} for book in BOOKS], id_field="id")
+        assert (report.indexed, report.skipped.empty) == (4, 1)
+        assert index.search("guitar", 5).total == 4
+    assert_embedded(engine_url, index_name, tiny, ["a cat\na mat\nthe man plays\nguitar", "a man\nthe cat sleeps"])
+
+
+def test_vectors_of_lists_are_adopted(engine: Engine, engine_url: str, index_name: str, tiny: Encoder) -> None:
+    books = [BOOKS[0], BOOKS[1], BOOKS[2]]
+    vectors = tiny.encode([text or "" for text in CHAPTERS[:3]], "document")
+    mapping = {"properties": {"vector": vector_mapping(engine, 16)}}
+    knn = {"index.knn": True} if engine.info.engine_type == "opensearch" else {}
+    engine.create_index(index_name, {"mappings": mapping, "settings": knn})
+    written = [book | {"vector": vector_value(engine.info, row)} for book, row in zip(books, vectors, strict=True)]
+    put(engine, index_name, written)
+    adoptable = read_adoptable_field(engine, index_name, "vector", TextTemplate.from_fields(["chapters.text"]))
+    report = adopt_vectors(engine, adoptable, tiny, AdoptionSettings())
+    assert report.written is not None
+    assert (report.written.adopted, report.check.without_text, report.check.unreadable) == (3, 0, 0)
+    meta = contents(engine_url, index_name)["b0"]["vector_meta"]
+    assert meta["text_hash"] == text_hash(TextTemplate.from_fields(["chapters.text"]).render(BOOKS[0]))
+
+
+def test_list_with_other_values_is_a_dead_letter(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    documents = [{"id": "d0", "tags": ["a cat"]}, {"id": "d1", "tags": ["a cat", 7]}]
+    given: dict[str, Any] = {"dead": tmp_path / "dead", "id_field": "id", "text_fields": ("tags",)}
+    report = load(engine_url, tiny, index_name, write_jsonl(tmp_path / "d.jsonl", documents), **given)
+    assert (report.indexed, report.dead) == (1, 1)
+    [letter] = letters(tmp_path / "dead")
+    assert letter["reason"] == "the text field tags is a JSON array with a number, not a string or an array of strings"
+
+
+@pytest.mark.parametrize(
+    ("field", "problem", "remedy"),
+    [
+        ("chapters", "is a JSON array with an object, not a string or an array of strings", "chapters.text"),
+        ("chapters.txt", "none of the first 3 records has the field chapters.txt", "Did you mean chapters.text?"),
+        ("chapters.n", "is a JSON array with a number, not a string or an array of strings", "chapters.text"),
+    ],
+)
+def test_message_names_the_field_inside_the_list(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path, field: str, problem: str, remedy: str
+) -> None:
+    books = [book | {"chapters": [*book["chapters"], {"n": 3}]} for book in (BOOKS[0], BOOKS[2], BOOKS[4])]
+    files = write_jsonl(tmp_path / "books.jsonl", books)
+    with pytest.raises(SourceError) as refused:
+        load(engine_url, tiny, index_name, files, dead=tmp_path / "dead", id_field="id", text_fields=(field,))
+    assert problem in refused.value.message
+    assert remedy in refused.value.remedy
+
+
+def test_dry_run_shows_texts_of_lists(
+    open_engine: Callable[[str], Engine], es9_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    settings = IngestSettings(
+        index=index_name,
+        files=(str(write_jsonl(tmp_path / "books.jsonl", BOOKS)),),
+        dead_letters=tmp_path / "dead",
+        id_field="id",
+        text_template="{tags}: {chapters.text}",
+        dry_run=5,
+    )
+    engine = open_engine(es9_url)
+    shown = dry_run(engine, tiny, plan_load(engine, settings), 5)
+    assert ["".join(text.text for text in document.texts) or None for document in shown.documents] == TAGS_AND_CHAPTERS
+    assert [document.missing_fields for document in shown.documents[2:]] == [
+        ("tags",), ("chapters.text",), ("tags", "chapters.text"),
+    ]  # fmt: skip

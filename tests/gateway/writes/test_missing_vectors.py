@@ -1,0 +1,267 @@
+"""Writes that leave a document without a vector are in the metrics by reason, and logged once per index and reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import EngineType
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from tests.engine.ingest_support import contents, open_engine
+from tests.faulty_proxy import Exchange, FaultyProxy, answer
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+from tests.gateway.writes.support import JSON, bulk_lines, make, of_model
+
+DOCUMENTS, UNREAD = "es_sbert_gateway_documents_without_vector_total", "es_sbert_gateway_unread_writes_total"
+
+
+class Counters:
+    """Counters of a gateway by their label, since the last look."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+        self._before: dict[str, dict[str, float]] = {}
+        for name in (DOCUMENTS, UNREAD, "es_sbert_gateway_documents_total"):
+            self.increase(name)
+
+    def increase(self, name: str) -> dict[str, int]:
+        now: dict[str, float] = {}
+        for family in text_string_to_metric_families(self._client.get("/metrics").text):
+            now |= {next(iter(one.labels.values())): one.value for one in family.samples if one.name == name}
+        before = self._before.get(name, {})
+        self._before[name] = now
+        grown = {label: int(value - before.get(label, 0)) for label, value in now.items()}
+        return {label: count for label, count in grown.items() if count}
+
+    def documents(self) -> dict[str, int]:
+        return self.increase(DOCUMENTS)
+
+
+@pytest.fixture
+def counters(client: httpx.Client) -> Counters:
+    return Counters(client)
+
+
+def told(caplog: pytest.LogCaptureFixture, index: str) -> list[str]:
+    """The reasons that were logged for an index, with the number of lines."""
+    names = [record.args[-1] for record in caplog.records if "logged once" in record.msg and index in record.message]  # type: ignore[index]
+    return [str(name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"n": 1}, "no_text"),
+        ({"text": None, "title": None}, "no_text"),
+        ({"text": " ", "title": ""}, "no_text"),
+        ({"text": [], "title": [None, " "]}, "no_text"),
+        ({"text": 5, "title": 6}, "not_text"),
+        ({"text": ["a", 5], "title": [7]}, "not_text"),
+    ],
+)
+def test_documents_without_text_are_counted_and_logged_once(
+    client: httpx.Client,
+    empty: str,
+    engine_url: str,
+    counters: Counters,
+    caplog: pytest.LogCaptureFixture,
+    document: dict[str, Any],
+    reason: str,
+) -> None:
+    assert client.put(f"/{empty}/_doc/1", json=document).status_code == 201
+    assert counters.documents() == {reason: 1}
+    lines = bulk_lines([
+        ("index", {"_id": "1"}, document),
+        ("create", {}, document),
+        ("update", {"_id": "2"}, {"doc": {"text": None, **document}, "doc_as_upsert": True}),
+        ("update", {"_id": "3"}, {"doc": {"n": 1}, "upsert": document}),
+        ("delete", {"_id": "9"}, None),
+    ])  # fmt: skip
+    client.post(f"/{empty}/_bulk", content=lines, headers=JSON).raise_for_status()
+    assert counters.documents() == {reason: 4}
+    assert counters.increase("es_sbert_gateway_documents_total") == {"without": 5}
+    assert told(caplog, empty) == [reason]
+    held = contents(engine_url, empty)
+    assert len(held) == 4
+    assert all(source.get("embedding") is None and source.get("parts") is None for source in held.values())
+
+
+def test_document_with_a_part_of_its_vectors_is_counted(
+    client: httpx.Client, engine_url: str, tiny_encoder: Encoder, fresh_index: Callable[[str], str], counters: Counters
+) -> None:
+    name = fresh_index(engine_url)
+    make(engine_url, name, of_model(tiny_encoder))
+    with open_engine(engine_url) as engine:
+        info = tiny_encoder.info
+        request = FieldRequest("title_vector", info.fingerprint, info.model, info.dimensions, text="{title}")
+        ensure_vector_field(engine, name, request)
+    client.put(f"/{name}/_doc/1", json={"text": "a cat"}).raise_for_status()
+    assert counters.documents() == {"no_text": 1}
+    assert counters.increase("es_sbert_gateway_documents_total") == {"embedded": 1}
+
+
+def test_updates_are_counted_if_they_change_the_text(
+    client: httpx.Client, empty: str, counters: Counters, engine_url: str
+) -> None:
+    for number in range(5):
+        client.put(f"/{empty}/_doc/{number}", json={"text": "a cat", "title": "a mat", "n": number}).raise_for_status()
+    assert counters.documents() == {}
+    changes: list[dict[str, Any]] = [
+        {"n": 9},
+        {"text": "a man"},
+        {"text": None, "title": None},
+        {"text": 5},
+        {"title": ""},
+    ]
+    lines = bulk_lines([("update", {"_id": str(number)}, {"doc": doc}) for number, doc in enumerate(changes)])
+    assert client.post(f"/{empty}/_bulk", content=lines, headers=JSON).json()["errors"] is False
+    assert counters.documents() == {"no_text": 1, "not_text": 1}
+    held = contents(engine_url, empty)
+    assert [held[str(number)].get("embedding") is None for number in range(5)] == [False, False, True, True, False]
+
+
+def test_update_after_an_unseen_change_is_counted(client: httpx.Client, empty: str, counters: Counters) -> None:
+    client.put(f"/{empty}/_doc/1", json={"text": "a cat", "title": "a mat"}).raise_for_status()
+    lines = bulk_lines([
+        ("update", {"_id": "1"}, {"script": {"source": "ctx._source.text = 'a'"}}),
+        ("update", {"_id": "1"}, {"doc": {"title": "a man"}}),
+    ])  # fmt: skip
+    client.post(f"/{empty}/_bulk", content=lines, headers=JSON).raise_for_status()
+    assert counters.documents() == {"previous_unknown": 1}
+
+
+def test_documents_that_a_script_may_create_are_counted(
+    client: httpx.Client, empty: str, counters: Counters, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = {"source": "ctx._source.n = 1"}
+    update = {"script": script, "scripted_upsert": True, "upsert": {"text": "a cat"}}
+    client.post(f"/{empty}/_update/1", json=update)
+    client.post(f"/{empty}/_update/1", json={"script": script})
+    assert counters.documents() == {"script": 1}
+    assert told(caplog, empty) == ["script"]
+
+
+def test_documents_that_only_the_engine_reads_are_counted(
+    client: httpx.Client, empty: str, counters: Counters, caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = b'{"text":"a cat","deep":' + b"[" * 300 + b"]" * 300 + b"}"
+    lines = b'{"index":{}}\n' + deep + b'\n{"index":{}}\n/* c */ {"text":"a cat"}\n{"index":{}}\n{"text":"a\n'
+    client.post(f"/{empty}/_bulk", content=lines, headers=JSON).raise_for_status()
+    assert counters.documents() == {"unreadable": 2}
+    assert told(caplog, empty) == ["unreadable"]
+
+
+def test_unread_requests_are_counted(
+    client: httpx.Client, empty: str, engine_url: str, counters: Counters, caplog: pytest.LogCaptureFixture
+) -> None:
+    yaml = {"content-type": "application/yaml"}
+    accepted: Counter[str] = Counter()
+
+    def write(reason: str, path: str, method: str = "PUT", **request: Any) -> None:
+        """Send a request; what the engine refuses writes nothing, and is not counted."""
+        accepted[reason] += client.request(method, f"/{empty}/{path}", **request).is_success
+
+    for number in range(2):
+        write("off", f"_doc/{number}", json={"text": "a"}, headers={"x-es-sbert": "off"})
+        write("not_json", f"_doc/{number}", content=b"---\ntext: a cat\n", headers=yaml)
+    write("not_json", "_doc/3", content=b"text", headers=yaml)
+    write("content_encoding", "_doc/3", content=b"{}", headers=JSON | {"content-encoding": "x-none"})
+    write("by_query", "_update_by_query", "POST", params={"refresh": True})
+    client.post(f"/{empty}/_delete_by_query", json={"query": {"match_none": {}}})
+    with open_engine(engine_url) as engine:
+        is_opensearch = engine.info.engine_type is EngineType.OPENSEARCH
+    # OpenSearch refuses YAML for an index with vectors.
+    assert (accepted["off"], accepted["not_json"]) == (2, 0 if is_opensearch else 2)
+    expected = {reason: count for reason, count in accepted.items() if count}
+    assert counters.increase(UNREAD) == expected
+    assert counters.documents() == {}
+    assert sorted(told(caplog, empty)) == sorted(expected)
+
+
+def test_writes_are_counted_if_embedding_is_turned_off(engine_url: str, empty: str, tiny: Path) -> None:
+    with passing(engine_url, tiny, writes=False) as client:
+        counters = Counters(client)
+        client.put(f"/{empty}/_doc/1", json={"text": "a cat"}).raise_for_status()
+        assert counters.increase(UNREAD) == {"no_writes": 1}
+
+
+@contextmanager
+def passing(url: str, tiny: Path, **semantic: Any) -> Iterator[httpx.Client]:
+    """A gateway that writes documents without their vectors if these cannot be made."""
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=url),
+        models=tiny_settings(tiny),
+        semantic=SemanticSettings(on_embedding_failure=OnEmbeddingFailure.PASS, **semantic),
+    )
+    with (
+        served(create_app(settings)) as gateway,
+        httpx.Client(base_url=gateway, timeout=300, trust_env=False) as client,
+    ):
+        yield client
+
+
+def test_failures_are_counted_by_reason(
+    engine_url: str, unknown: str, tiny: Path, tiny_encoder: Encoder, fresh_index: Callable[[str], str]
+) -> None:
+    textless = fresh_index(engine_url)
+    make(engine_url, textless, of_model(tiny_encoder, text=None))
+    with passing(engine_url, tiny) as client:
+        counters = Counters(client)
+        client.put(f"/{unknown}/_doc/1", json={"text": "a cat"}).raise_for_status()
+        assert counters.documents() == {"embedding_failed": 1}
+        client.put(f"/{textless}/_doc/1", json={"text": "a cat"}).raise_for_status()
+        client.post(f"/{textless}/_update/1", json={"doc": {"text": "a mat"}}).raise_for_status()
+        assert counters.documents() == {"text_unknown": 2}
+        damaged = {"_meta": {"es_sbert": {"fields": {"embedding": {"model": 1}}}}}
+        httpx.put(f"{engine_url}/{unknown}/_mapping", json=damaged, timeout=300, trust_env=False).raise_for_status()
+        client.put(f"/{unknown}/_doc/2", json={"text": "a cat"}).raise_for_status()
+        lines = bulk_lines([("index", {}, {"text": "a cat"}), ("delete", {"_id": "7"}, None), ("create", {}, {"n": 1})])
+        client.post(f"/{unknown}/_bulk", content=lines, headers=JSON).raise_for_status()
+        assert counters.documents() == {"mapping_unreadable": 3}
+        assert counters.increase("es_sbert_gateway_documents_total") == {"without": 6}
+
+
+def test_refused_documents_are_not_counted(client: httpx.Client, unknown: str, counters: Counters) -> None:
+    assert client.put(f"/{unknown}/_doc/1", json={"text": "a cat"}).status_code == 503
+    assert counters.documents() == {}
+    assert counters.increase("es_sbert_gateway_documents_total") == {"refused": 1}
+
+
+def test_documents_of_unreadable_mappings_are_counted(
+    engine_url: str, empty: str, tiny: Path, fresh_index: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    created = fresh_index(engine_url)
+
+    def deny(exchange: Exchange) -> tuple[int, bytes]:
+        """As the engine answers a caller without the privilege view_index_metadata or manage_index_templates."""
+        path = exchange.path.partition("?")[0]
+        denied = path == f"/{empty}" or path.startswith("/_index_template")
+        return answer(403)(exchange) if denied else exchange.forward()
+
+    with FaultyProxy(engine_url, always=deny, paths="") as proxy:
+        settings = GatewaySettings(upstream=EngineSettings(url=proxy.url), models=tiny_settings(tiny))
+        with (
+            served(create_app(settings)) as url,
+            httpx.Client(base_url=url, timeout=300, trust_env=False) as client,
+        ):
+            counters = Counters(client)
+            client.put(f"/{empty}/_doc/1", json={"text": "a cat"}).raise_for_status()
+            lines = bulk_lines([("index", {}, {"text": "a cat"}), ("index", {}, {"text": "a mat"})])
+            client.post(f"/{empty}/_bulk", content=lines, headers=JSON).raise_for_status()
+            assert counters.documents() == {"mapping_unreadable": 3}
+            # The write creates the index, and its vector fields may be in a template.
+            client.put(f"/{created}/_doc/1", json={"text": "a cat"}).raise_for_status()
+            assert counters.documents() == {"mapping_unreadable": 1}
+    assert any(created in record.message and "without vectors" in record.message for record in caplog.records)
