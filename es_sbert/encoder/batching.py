@@ -249,7 +249,7 @@ class InputBuilder:
     Args:
         names: Names of the inputs of a sentence encoder's graph.
         properties: The graph's metadata.
-        padded_length: What a batch is padded to, by the tokens of its longest text.
+        padded_length: What a batch is padded to, by the tokens of its longest text and the number of its texts.
 
     Attributes:
         packed: Whether it takes texts without padding.
@@ -260,7 +260,7 @@ class InputBuilder:
         self,
         names: Sequence[str],
         properties: Mapping[str, str],
-        padded_length: Callable[[int], int] = lambda longest: longest,
+        padded_length: Callable[[int, int], int] = lambda longest, texts: longest,
     ) -> None:
         self._names = names
         self._padded_length = padded_length
@@ -282,7 +282,7 @@ class InputBuilder:
             route = row_route(rows[0])
             extra |= {f"{ROUTE_INPUT}{number}": np.array(number == route) for number in self._routes}
             rows = [row[: row_length(row)] for row in rows]
-        length = round_up(self._padded_length(max(1, *map(len, rows))), self._multiple)
+        length = round_up(self._padded_length(max(1, *map(len, rows)), len(rows)), self._multiple)
         if self._masks_pooling:
             pooled, _ = pad([(row >= 0).astype(np.int64) for row in rows], length=length)
             extra[POOLING_MASK] = pooled.astype(np.int32)
