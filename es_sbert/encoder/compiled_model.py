@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import BatchLimits, round_up
 
+# On a CPU, padding takes as long as text. In lists of a few texts, which differ in length, it would be half of a batch.
+_SIMILAR = 0.75
+
 
 class Session(ABC):
     """Runs the batches of a compiled model, one at a time.
@@ -91,4 +94,4 @@ class CompiledModel(ABC):
         Args:
             tokens: In place of `batch_tokens`.
         """
-        return BatchLimits(tokens or cls.batch_tokens)
+        return BatchLimits(tokens or cls.batch_tokens, similar=_SIMILAR)
