@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,10 +21,17 @@ class BatchLimits:
     Attributes:
         padded: Most tokens with padding: longest × texts.
         tokens: Most tokens without padding; None for no such limit.
+        similar: A text with less than this share of the longest one's tokens begins the next batch, once the batch has
+            `ENOUGH_TOKENS`; 0 for no such limit.
     """
 
     padded: int
     tokens: int | None = None
+    similar: float = 0.0
+
+
+# Padded tokens of a batch from which on a larger one is hardly faster on a CPU.
+ENOUGH_TOKENS = 64
 
 
 def plan_batches(lengths: NDArray[np.int64], budget: int | BatchLimits) -> list[NDArray[np.int64]]:
@@ -40,10 +48,16 @@ def plan_batches(lengths: NDArray[np.int64], budget: int | BatchLimits) -> list[
     """
     limits = budget if isinstance(budget, BatchLimits) else BatchLimits(budget)
     order = np.argsort(-lengths, kind="stable")
-    ends = np.cumsum(lengths[order])  # (texts,), tokens up to and with each
+    descending = lengths[order]  # (texts,)
+    ends = np.cumsum(descending)  # (texts,), tokens up to and with each
     batches, start = [], 0
     while start < len(order):
-        stop = start + limits.padded // max(1, int(lengths[order[start]]))
+        longest = max(1, int(descending[start]))
+        stop = start + limits.padded // longest
+        if limits.similar:
+            # The first that is too short: -lengths ascend.
+            short = int(np.searchsorted(-descending, -limits.similar * longest, side="right"))
+            stop = min(stop, max(short, start + math.ceil(ENOUGH_TOKENS / longest)))
         if limits.tokens is not None:
             used = int(ends[start - 1]) if start else 0
             stop = min(stop, int(np.searchsorted(ends, used + limits.tokens, side="right")))
@@ -249,7 +263,7 @@ class InputBuilder:
     Args:
         names: Names of the inputs of a sentence encoder's graph.
         properties: The graph's metadata.
-        padded_length: What a batch is padded to, by the tokens of its longest text.
+        padded_length: What a batch is padded to, by the tokens of its longest text and the number of its texts.
 
     Attributes:
         packed: Whether it takes texts without padding.
@@ -260,7 +274,7 @@ class InputBuilder:
         self,
         names: Sequence[str],
         properties: Mapping[str, str],
-        padded_length: Callable[[int], int] = lambda longest: longest,
+        padded_length: Callable[[int, int], int] = lambda longest, texts: longest,
     ) -> None:
         self._names = names
         self._padded_length = padded_length
@@ -282,7 +296,7 @@ class InputBuilder:
             route = row_route(rows[0])
             extra |= {f"{ROUTE_INPUT}{number}": np.array(number == route) for number in self._routes}
             rows = [row[: row_length(row)] for row in rows]
-        length = round_up(self._padded_length(max(1, *map(len, rows))), self._multiple)
+        length = round_up(self._padded_length(max(1, *map(len, rows)), len(rows)), self._multiple)
         if self._masks_pooling:
             pooled, _ = pad([(row >= 0).astype(np.int64) for row in rows], length=length)
             extra[POOLING_MASK] = pooled.astype(np.int32)

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import BatchLimits, round_up
 
+# On a CPU, padding takes as long as text. In lists of a few texts, which differ in length, it would be half of a batch.
+_SIMILAR = 0.75
+
 
 class Session(ABC):
     """Runs the batches of a compiled model, one at a time.
@@ -69,19 +72,20 @@ class CompiledModel(ABC):
         """
 
     @classmethod
-    def length_multiple(cls, longest: int) -> int:
-        """What the padded length of a batch is best a multiple of, by the tokens of its longest text."""
+    def length_multiple(cls, longest: int, texts: int) -> int:
+        """What the padded length of a batch is best a multiple of; see `padded_length`."""
         return 1
 
     @classmethod
-    def padded_length(cls, longest: int, most: int) -> int:
+    def padded_length(cls, longest: int, texts: int, most: int) -> int:
         """What a batch is padded to.
 
         Args:
             longest: Tokens of its longest text.
+            texts: How many it has.
             most: Tokens that the model reads at most.
         """
-        return min(round_up(longest, cls.length_multiple(longest)), max(longest, most))
+        return min(round_up(longest, cls.length_multiple(longest, texts)), max(longest, most))
 
     @classmethod
     def batch_limits(cls, tokens: int | None = None) -> BatchLimits:
@@ -90,4 +94,4 @@ class CompiledModel(ABC):
         Args:
             tokens: In place of `batch_tokens`.
         """
-        return BatchLimits(tokens or cls.batch_tokens)
+        return BatchLimits(tokens or cls.batch_tokens, similar=_SIMILAR)

@@ -185,7 +185,7 @@ class OnnxCudaModel(CompiledModel):
         return OnnxCudaSession(open_session(self._path, self._device, short=short), self._device)
 
     @classmethod
-    def length_multiple(cls, longest: int) -> int:
+    def length_multiple(cls, longest: int, texts: int) -> int:
         return LENGTH_MULTIPLE
 
     @classmethod

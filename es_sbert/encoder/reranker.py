@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from es_sbert.bundle.bundle import RerankerBundle
 from es_sbert.bundle.cross_encoder_model import ScoreActivation
-from es_sbert.encoder.batching import plan_batches
+from es_sbert.encoder.batching import BatchLimits, plan_batches
 from es_sbert.encoder.compiled_model import Session
 from es_sbert.encoder.inference_pool import InferencePool
 from es_sbert.encoder.model_loading import OnnxModel, SelectedVariant, open_variant, select_reranker_variant
@@ -118,7 +118,8 @@ class Reranker(OnnxModel[RerankerBundle]):
         bundle = selected.bundle
         self._pool = pool
         self._tokenizer = PairTokenizer(bundle.model, bundle.manifest.pairs)
-        self._budget = budget or min(pool.model.batch_tokens, _MAX_BATCH_TOKENS)
+        tokens = budget or min(pool.model.batch_tokens, _MAX_BATCH_TOKENS)
+        self._limits = BatchLimits(tokens, similar=pool.model.batch_limits().similar)
         self._padded_length = partial(pool.model.padded_length, most=bundle.model.max_tokens)
         self._window = pool.model.window
         self._activation = _ACTIVATIONS[bundle.model.activation]
@@ -187,7 +188,7 @@ class Reranker(OnnxModel[RerankerBundle]):
         for start in range(0, len(first), self._window):
             part = slice(start, start + self._window)
             tokenized = self._tokenizer(first[part], second[part])
-            batches = plan_batches(tokenized.lengths, self._budget)
+            batches = plan_batches(tokenized.lengths, self._limits)
             self._pool.run(batches, partial(self._run_batch, tokenized, scores[part]))
             truncated[part] = tokenized.truncated
         return self._activation(scores), truncated

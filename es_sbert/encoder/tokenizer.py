@@ -399,14 +399,14 @@ class PairTokenizer:
         self,
         tokenized: TokenizedPairs,
         batch: TokenIds,
-        padded_length: Callable[[int], int] = lambda longest: longest,
+        padded_length: Callable[[int, int], int] = lambda longest, texts: longest,
     ) -> dict[str, TokenIds]:
         """The graph's inputs for some pairs, each of *shape* ``(batch, length)``.
 
         Args:
-            padded_length: What the batch is padded to, by the tokens of its longest pair.
+            padded_length: What the batch is padded to, by the tokens of its longest pair and the number of pairs.
         """
-        length = padded_length(max(len(tokenized.ids[number]) for number in batch))
+        length = padded_length(max(len(tokenized.ids[number]) for number in batch), len(batch))
         ids, mask = self._pad([tokenized.ids[number] for number in batch], length, self._pairs.padding_id)
         types, _ = self._pad([tokenized.types[number] for number in batch], length, 0)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}

@@ -229,4 +229,22 @@ def test_variant_whose_file_is_gone_is_replaced_by_the_next_with_one_line(
 def test_longer_texts_are_padded_to_fewer_lengths_and_not_beyond_what_the_model_reads(
     longest: int, most: int, padded: int
 ) -> None:
-    assert openvino_session.OpenVinoModel.padded_length(longest, most) == padded
+    assert openvino_session.OpenVinoModel.padded_length(longest, 600, most) == padded
+
+
+@pytest.mark.parametrize(
+    ("longest", "texts", "padded"),
+    [
+        (1, 1, 8),
+        (8, 1, 8),
+        (9, 1, 16),
+        (9, 50, 16),
+        (9, 57, 9),
+        (33, 15, 40),
+        (33, 16, 36),
+        (129, 1, 144),
+        (249, 1, 254),
+    ],
+)
+def test_small_batches_are_padded_to_a_few_lengths(longest: int, texts: int, padded: int) -> None:
+    assert openvino_session.OpenVinoModel.padded_length(longest, texts, most=254) == padded
