@@ -131,7 +131,7 @@ def test_unembeddable_documents_are_copied_and_reported(place: Place, encoders: 
     assert (result.finished, result.dead, result.exit_code) == (True, 1, 1)
     assert "bad" in place.dead.read_text()
     found = place.contents()
-    assert found["bad"]["text"] == ["no", "string"]
+    assert found["bad"]["text"] == ["a string", 7]
     assert "embedding" not in found["bad"]
     assert len(found) == COUNT + 2
 
