@@ -195,4 +195,4 @@ class FieldResolver:
         shards = sum(searched.shards[index] for index in field_by_index)
         # Local indices first: their mappings say more, such as the name of the model.
         fields.sort(key=lambda field: (is_remote_name(field.index), field.index))
-        return SearchScope(tuple(fields), searched.filters, shards)
+        return SearchScope(tuple(fields), searched.filters, shards=shards)

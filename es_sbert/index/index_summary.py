@@ -16,7 +16,7 @@ from es_sbert.index.mapping import (
     plain_vector_fields,
     vector_fields,
 )
-from es_sbert.index.vector_field import require_index
+from es_sbert.index.vector_field import index_not_found, require_index
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,19 @@ class IndexSummary:
             for f in self.fields
         ]
         return plain
+
+
+def describe_indices(engine: Engine, expression: str) -> list[IndexSummary]:
+    """Look at all indices of a name, a list of names or a pattern; see `describe_index`.
+
+    Raises:
+        IndexMissing: no such index.
+        EngineError: the engine failed.
+    """
+    states = engine.resolve_indices(expression)
+    if not states:
+        raise index_not_found(expression, engine)
+    return [describe_index(engine, state) for state in states]
 
 
 def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:

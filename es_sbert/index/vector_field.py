@@ -5,14 +5,17 @@ Vectors of different models are never mixed in one field.
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import orjson
 
-from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine, EngineType, IndexState, Json, write_index
+from es_sbert.engines.rest import is_index_expression
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.index_meta import update_mapping
@@ -79,6 +82,8 @@ class FieldRequest:
         text_options: The options that the text was given by, for messages.
         replace_text: Whether the text may change although documents have vectors. These are no longer current then,
             and the caller embeds them again.
+        new_index_type: For a new field without `index_type`, where the index can have it: the type of the field of that
+            name in another index.
     """
 
     name: str
@@ -90,6 +95,26 @@ class FieldRequest:
     passages: ChunkRules | None = None
     text_options: str | None = None
     replace_text: bool = False
+    new_index_type: str | None = None
+
+    def like(self, other: VectorField) -> FieldRequest:
+        """The request for a field that is searched together with the field of that name in another index.
+
+        What is not chosen is the same as there.
+
+        Raises:
+            IndexMismatch: that field has another model, or one vector a document where passages are chosen.
+        """
+        check_field_model(other, self.fingerprint, self.model_name)
+        if self.passages is not None and other.meta.passages is None:
+            raise IndexMismatch(
+                f"{other.index}.{other.name} has one vector a document, so it cannot be searched together with "
+                f"{self.passages}",
+                "Omit --passages, or use another --vector-field.",
+            )
+        meta = other.meta
+        text, passages = self.text or meta.text, self.passages or meta.passages
+        return replace(self, text=text, passages=passages, new_index_type=meta.index_type)
 
     def new_meta(self, engine: Engine) -> VectorFieldMeta:
         """The `_meta` entry of a new field.
@@ -98,11 +123,12 @@ class FieldRequest:
             UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
         """
         check_field_name(self.name)
+        index_type = self.index_type or self.new_index_type or DEFAULT_INDEX_TYPE
         return VectorFieldMeta(
             fingerprint=self.fingerprint,
             model=self.model_name,
             dimensions=self.dimensions,
-            index_type=parse_index_type(self.index_type or DEFAULT_INDEX_TYPE, engine.info, self.dimensions),
+            index_type=parse_index_type(index_type, engine.info, self.dimensions),
             text=self.text,
             passages=self.passages,
         )
@@ -124,6 +150,8 @@ def ensure_vector_field(
     different texts do not belong in one field.
 
     Args:
+        index: Index or alias. Of an alias of several indices, the field is added to the write index, like that of the
+            others.
         create: Whether a missing index may be created.
         shards, replicas: For a new index.
 
@@ -135,7 +163,13 @@ def ensure_vector_field(
         EngineError: the engine failed.
     """
     meta = request.new_meta(engine)
-    state = engine.get_index(index) if create else require_index(engine, index)
+    states = engine.get_indices(index)
+    if not states and not create:
+        raise index_not_found(index, engine)
+    state = write_index(index, states) if states else None
+    if state is not None and request.name not in vector_fields(state.mappings, state.name):
+        similar = similar_fields([other for other in reversed(states) if other is not state]).get(request.name)
+        request = request if similar is None else request.like(similar)
     if state is None:
         body = index_body(engine.info.engine_type, request.name, meta, shards=shards, replicas=replicas)
         try:
@@ -163,6 +197,19 @@ def ensure_vector_field(
 
     update_mapping(engine, state, plan)
     return replace(planned[-1], outcome=planned[0].outcome)
+
+
+def similar_fields(states: Iterable[IndexState]) -> dict[str, VectorField]:
+    """The vector fields of several indices, by name; of several of one name, that of the first index.
+
+    Raises:
+        IndexMismatch: `_meta.es_sbert` of a mapping is damaged.
+    """
+    found: dict[str, VectorField] = {}
+    for state in states:
+        for name, meta in vector_fields(state.mappings, state.name).items():
+            found.setdefault(name, VectorField(state.name, name, meta))
+    return found
 
 
 def plan_field_change(
@@ -200,8 +247,8 @@ def _add_field(
     engine_type = engine.info.engine_type
     if engine_type is EngineType.OPENSEARCH:
         knn, is_flat = state.settings.get("index.knn") == "true", meta.index_type == IndexType.FLAT
-        if request.index_type is None and not knn:
-            meta = meta.model_copy(update={"index_type": IndexType.FLAT})
+        if request.index_type is None and is_flat is knn:
+            meta = meta.model_copy(update={"index_type": DEFAULT_INDEX_TYPE if knn else IndexType.FLAT})
         elif knn and is_flat:
             raise IndexMismatch(
                 f"the index {state.name} was created with index.knn, so every vector field in it gets a graph",
@@ -270,6 +317,16 @@ def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorFi
         IndexMismatch: no such field, or not one that es-sbert fills.
     """
     return vector_field_from_state(engine, require_index(engine, index), vector_field)
+
+
+def has_vector_field(state: IndexState, vector_field: str) -> bool:
+    """Whether an index has a field of this name that es-sbert fills.
+
+    Raises:
+        IndexMismatch: `_meta.es_sbert` of the mapping is damaged.
+    """
+    mapped = vector_field in state.mappings.get("properties", {})
+    return mapped and vector_field in vector_fields(state.mappings, state.name)
 
 
 def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
@@ -367,6 +424,23 @@ def adopt_command(index: str, vector_field: str) -> str:
     return f"`es-sbert index adopt {index} --vector-field {vector_field} --model MODEL --text-field FIELD`"
 
 
+def embed_command(state: IndexState, similar: Iterable[VectorField] = ()) -> str:
+    """The command that embeds the documents of an index in place, for messages.
+
+    Args:
+        similar: Vector fields of other indices; the first that the index lacks is added by the command.
+    """
+    missing = next((field for field in similar if not has_vector_field(state, field.name)), None)
+    command = ["es-sbert", "ingest", "--index", state.name]
+    if missing is not None:
+        meta = missing.meta
+        command += ["--vector-field", missing.name, "--model", meta.model]
+        command += [] if meta.text is None else ["--text-template", meta.text]
+        if meta.passages is not None:
+            command += ["--passages", str(meta.passages.tokens), "--passage-overlap", str(meta.passages.overlap)]
+    return f"`{shlex.join(command)}`"
+
+
 def require_index(engine: Engine, index: str) -> IndexState:
     """An index, or the one index of an alias.
 
@@ -383,6 +457,11 @@ def require_index(engine: Engine, index: str) -> IndexState:
 
 def index_not_found(index: str, engine: Engine) -> IndexMissing:
     """The error for a name that no index or alias has."""
+    if is_index_expression(index):
+        return IndexMissing(
+            f"{index!r} names no index, or one that does not exist ({engine.info.label} at {engine.info.url})",
+            "Check the names and patterns: `GET _cat/indices` lists the indices, `GET _cat/aliases` the aliases.",
+        )
     return IndexMissing(
         f"there is no index {index!r} ({engine.info.label} at {engine.info.url})",
         f"Check the name, or create it: `es-sbert index create {index}`.",

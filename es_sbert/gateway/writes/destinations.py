@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from cachetools import TTLCache
@@ -38,21 +38,19 @@ class Destination:
         index: Name by which a document can be read.
         targets: The vector fields whose text is known.
         without_text: Names of the vector fields whose text is not known.
+        lacking: Vector fields that other indices of the alias or data stream have and this one lacks, as after a
+            rollover without an index template; those whose text is known.
     """
 
     index: str
     targets: EmbeddingTargets = ()
     without_text: tuple[str, ...] = ()
+    lacking: EmbeddingTargets = ()
 
     @classmethod
     def of(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
         """The destination with these vector fields."""
-        targets = tuple(
-            EmbeddingTarget(name, TextTemplate.parse(meta.text), meta)
-            for name, meta in fields.items()
-            if meta.text is not None
-        )
-        return cls(index, targets, tuple(name for name, meta in fields.items() if meta.text is None))
+        return cls(index, _targets(fields), tuple(name for name, meta in fields.items() if meta.text is None))
 
     @property
     def has_vectors(self) -> bool:
@@ -120,7 +118,12 @@ class DestinationResolver:
             return Destination.of(name, searched.fields.get(name, {}))
         # An alias or a data stream: other indices than the write index may have vectors.
         index, alone = await self._write_index(name, headers)
-        return Destination.of(name if alone else index, searched.fields.get(index, {}))
+        own = searched.fields.get(index, {})
+        others: dict[str, VectorFieldMeta] = {}
+        for other, fields in sorted(searched.fields.items(), reverse=True):
+            others = fields | others if other != index else others
+        lacking = _targets({field: meta for field, meta in others.items() if field not in own})
+        return replace(Destination.of(name if alone else index, own), lacking=lacking)
 
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
         """The concrete write index, and whether it is the only index of that name."""
@@ -154,6 +157,15 @@ class DestinationResolver:
     async def _get(self, path: str, headers: Headers) -> Json:
         answer = await self._upstream.request("GET", path, self._indices.lookup_credentials(headers))
         return self._upstream.require_object(answer, f"GET {path}")
+
+
+def _targets(fields: Mapping[str, VectorFieldMeta]) -> EmbeddingTargets:
+    """The vector fields whose text is known."""
+    return tuple(
+        EmbeddingTarget(name, TextTemplate.parse(meta.text), meta)
+        for name, meta in fields.items()
+        if meta.text is not None
+    )
 
 
 def _vector_count(meta: VectorFieldMeta, source_bytes: int) -> int:
