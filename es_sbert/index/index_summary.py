@@ -116,6 +116,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         passages = None if meta.passages is None else count_chunks(engine, state.name, name)
         fields.append(FieldSummary(name, meta, count(exists), count(current), count(truncated), passages))
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
+    properties = state.mappings.get("properties", {})
     store_size = None
     with suppress(AccessDenied):
         store_size = engine.store_size(state.name)
@@ -125,7 +126,8 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         documents=count(),
         bytes=store_size,
         fields=tuple(fields),
-        other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),
+        # With `subobjects: false`, the metadata is several fields with a dot in their names.
+        other_fields=tuple(sorted(name for name in properties if name.partition(".")[0] not in ours)),
         plain_vector_fields=tuple(plain_vector_fields(engine.info.engine_type, state.mappings, state.name)),
     )
 

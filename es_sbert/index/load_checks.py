@@ -216,10 +216,15 @@ def _refused(value: Any, properties: Mapping[str, Any], dynamic: Any, path: Sequ
         return
     for key, inner in value.items():
         head, dot, rest = key.partition(".")
-        mapped = properties.get(head)
+        mapped = properties.get(key, properties.get(head))
         if mapped is None:
-            if dynamic == "strict":
+            # With `subobjects: false`, the fields of an object are fields with a dot in their names.
+            start = f"{key}."
+            flat = {name.removeprefix(start): field for name, field in properties.items() if name.startswith(start)}
+            if flat and isinstance(inner, Mapping):
+                yield from _refused(inner, flat, dynamic, (*path, key))
+            elif dynamic == "strict":
                 yield ".".join((*path, key))
         elif "properties" in mapped and mapped.get("enabled", True) is not False:
-            below = {rest: inner} if dot else inner
+            below = {rest: inner} if dot and key not in properties else inner
             yield from _refused(below, mapped["properties"], mapped.get("dynamic", dynamic), (*path, head))

@@ -14,9 +14,10 @@ from enum import StrEnum
 
 import orjson
 
-from es_sbert.engines.engine import Engine, EngineType, IndexState, Json, write_index
+from es_sbert.engines.engine import Engine, EngineInfo, EngineType, IndexState, Json, write_index
 from es_sbert.engines.rest import is_index_expression
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import (
@@ -38,7 +39,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     vector_property,
 )
-from es_sbert.index.text_template import format_text_options
+from es_sbert.index.text_template import TextTemplate, format_text_options
 
 _OTHER_FIELD_REMEDY = "Use another --vector-field or another index; `es-sbert index show` lists what is there."
 
@@ -82,6 +83,8 @@ class FieldRequest:
         text_options: The options that the text was given by, for messages.
         replace_text: Whether the text may change although documents have vectors. These are no longer current then,
             and the caller embeds them again.
+        documents_checked: Whether documents were seen to have the fields of the text. Otherwise fields that the engine
+            fills, by the mapping, are refused.
         new_index_type: For a new field without `index_type`, where the index can have it: the type of the field of that
             name in another index.
     """
@@ -95,6 +98,7 @@ class FieldRequest:
     passages: ChunkRules | None = None
     text_options: str | None = None
     replace_text: bool = False
+    documents_checked: bool = False
     new_index_type: str | None = None
 
     def like(self, other: VectorField) -> FieldRequest:
@@ -229,16 +233,35 @@ def plan_field_change(
     """
     new_meta = request.new_meta(engine)
     if request.name not in state.mappings.get("properties", {}):
+        _check_text_fields(state, request)
         return _add_field(engine, state, request, new_meta)
     field = _check_existing_field(engine, state, request)
     stored, text = field.meta, request.text
     if text is None or text == stored.text:
         return field, None
+    _check_text_fields(state, request)
     if stored.text is not None and not request.replace_text and _has_vectors(engine, field):
         raise text_mismatch(name, field, text, request.text_options)
     meta = stored.model_copy(update={"text": text})
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
     return VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body
+
+
+def _check_text_fields(state: IndexState, request: FieldRequest) -> None:
+    """Refuse a text of fields that are in the mapping only.
+
+    Raises:
+        IndexMismatch: the engine fills one of them from other fields, so documents do not have it.
+    """
+    if request.text is None or request.documents_checked:
+        return
+    derived = derived_fields(state.mappings)
+    filled = [name for name in TextTemplate.parse(request.text).fields if name in derived]
+    if filled:
+        raise IndexMismatch(
+            f"documents of {state.name} do not have the text field {' and '.join(filled)}, which only its mapping has",
+            " ".join(derived[name].explain(name) for name in filled),
+        )
 
 
 def _add_field(
@@ -260,8 +283,34 @@ def _add_field(
                 "Add the field with --index-type flat (exact search), or load the documents into a new index.",
             )
     check_meta_field_is_free(state, request.name, _OTHER_FIELD_REMEDY)
+    _check_flat_mapping(engine.info, state, meta)
     body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
     return VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body
+
+
+def _check_flat_mapping(info: EngineInfo, state: IndexState, meta: VectorFieldMeta) -> None:
+    """Refuse a mapping without objects in which every document would be rejected.
+
+    Elasticsearch 8 acknowledges a nested field under `subobjects: false`, and makes flat fields of its members. If the
+    mapping is strict as well, it rejects every object in a document.
+
+    Raises:
+        IndexMismatch: the mapping is such a one.
+    """
+    if state.mappings.get("subobjects", True) is not False or info.version >= (9, 0, 0):
+        return
+    if meta.passages is not None:
+        raise IndexMismatch(
+            f"the mapping of {state.name} has `subobjects: false`, so {info.label} cannot keep several passages of a "
+            "document in it",
+            "Omit --passages, or load the documents into an index without this setting.",
+        )
+    if state.mappings.get("dynamic") == "strict":
+        raise IndexMismatch(
+            f"the mapping of {state.name} has `subobjects: false` and `dynamic: strict`, with which {info.label} "
+            "rejects every document with an object, such as the metadata of a vector",
+            f"Set `dynamic` to false (`PUT {state.name}/_mapping`), or load the documents into another index.",
+        )
 
 
 def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) -> None:
@@ -386,6 +435,11 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
     engine_type = engine.info.engine_type
     field = state.mappings["properties"][vector_field]
     dimensions = mapped_dimensions(engine_type, field)
+    if field.get("type") == "alias":
+        raise IndexMismatch(
+            f"{vector_field!r} of {state.name} is an alias of the field {field['path']}, which has the vectors",
+            f"Give --vector-field {field['path']}.",
+        )
     if dimensions is None:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",

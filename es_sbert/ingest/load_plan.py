@@ -314,6 +314,7 @@ class LoadPlan:
             passages=planned.passages,
             text_options=planned.text_options,
             replace_text=self.settings.replace_text_template,
+            documents_checked=True,  # by `check_first_records`
         )
         return request if planned.similar is None else request.like(planned.similar)
 
