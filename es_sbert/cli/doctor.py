@@ -23,7 +23,7 @@ _LEVEL_LABELS = {"ok": "ok", "warning": "look", "error": "FAIL"}
 @cloup.command()
 @option_group(
     "Options",
-    click.option("--index", help="Index or alias to look at as well."),
+    click.option("--index", help="Index or alias to look at as well; several (a,b) or a pattern."),
     click.option(
         "--json", "as_json", is_flag=True, help="One JSON object a finding and line: level, about, message, remedy."
     ),

@@ -1,4 +1,4 @@
-"""`es-sbert index`: the command group, and the commands create, show, change-type and repair."""
+"""`es-sbert index`: the command group, and the commands create, show, template, change-type and repair."""
 
 from __future__ import annotations
 
@@ -132,16 +132,23 @@ def _count_without_vector(engine: Engine, field: VectorField) -> int:
 def show(name: str, as_json: bool, **options: Any) -> None:
     """Show what the index NAME holds: documents, vectors, model, index type, size.
 
+    NAME may also be an alias or a data stream, several names with commas between, or a pattern: each index is shown,
+    with --json as one object a line.
+
     \b
-    Example:
+    Examples:
       es-sbert index show docs
+      es-sbert index show 'logs-*'
     """
-    from es_sbert.index.index_summary import describe_index
+    from es_sbert.index.index_summary import describe_indices
     from es_sbert.messages import escape_unprintable_lines
 
     with shared.open_engine(options) as engine:
-        summary = describe_index(engine, name)
-    print_report(summary.as_json(), list(map(escape_unprintable_lines, _summary_lines(summary))), as_json=as_json)
+        summaries = describe_indices(engine, name)
+    for number, summary in enumerate(summaries):
+        if number and not as_json:
+            click.echo()
+        print_report(summary.as_json(), list(map(escape_unprintable_lines, _summary_lines(summary))), as_json=as_json)
 
 
 def _summary_lines(summary: IndexSummary) -> list[str]:
@@ -174,6 +181,31 @@ def _vector_field_lines(field: FieldSummary) -> list[str]:
         f"    vectors      {pluralize(field.vectors, 'document')}{passages}, {field.current:,} of this model, "
         f"{field.truncated:,} truncated",
     ]
+
+
+@cloup.command()
+@click.argument("name")
+@shared.connection_options
+def template(name: str, **options: Any) -> None:
+    """Print the requests that put the vector fields of the index NAME into its index template.
+
+    After a rollover the new index has what its index template says. Without the vector fields in it, documents
+    are written without vectors. The requests are for the console of Kibana or Dashboards; nothing is sent.
+
+    NAME may be an alias or a data stream. The template is the one that an index of that name gets. If there is
+    none, a new one is printed: check its index_patterns first.
+
+    \b
+    Example:
+      es-sbert index template logs
+    """
+    from es_sbert.index.index_template import template_requests
+    from es_sbert.search.search_output import console_request
+
+    with shared.open_engine(options) as engine:
+        requests = template_requests(engine, name)
+    click.echo("\n\n".join(console_request(f"PUT {request.path}", request.body) for request in requests))
+    print_message("Send these requests, and new indices have the vector fields. Existing ones: `es-sbert doctor`.")
 
 
 @cloup.command()
@@ -301,5 +333,5 @@ def index() -> None:
     """Create, inspect and change indices with a vector field."""
 
 
-for _command in (adopt, calibrate, change_type, create, estimate, migrate, recall, repair, show):
+for _command in (adopt, calibrate, change_type, create, estimate, migrate, recall, repair, show, template):
     index.add_command(_command)

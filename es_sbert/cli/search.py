@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("text", required=False)
 @option_group(
     "Options",
-    click.option("--index", required=True, help="Index or alias to search."),
+    click.option("--index", required=True, help="Index or alias to search; several (a,b) or a pattern (logs-*)."),
     click.option("-k", "--k", "k", type=int, default=10, help="Number of hits."),
     click.option(
         "--filter", "filter_text", metavar="JSON", help="Query that every hit must match, applied during the search."
@@ -112,6 +112,7 @@ def search(
       es-sbert search --index docs --like 42
       es-sbert search --index docs "storm damage" --rerank my-reranker --rerank-window 100
       es-sbert search --index docs "storm damage" --show-body
+      es-sbert search --index 'logs-*' "disk is full"
     """
     shared.import_engine_transport()
     from es_sbert.index.text_template import TextTemplate

@@ -25,13 +25,20 @@ from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
 from es_sbert.encoder.tuning import read_tuning
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.detection import detect_cluster
-from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine, EngineType, IndexState, Json, write_index
+from es_sbert.engines.rest import is_index_expression
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
 from es_sbert.index.load_settings import unrestored_settings
 from es_sbert.index.mapping import plain_vector_fields, vector_fields
 from es_sbert.index.privileges import INDEX_TASKS, granted_privileges, missing_privileges, privileges_remedy
-from es_sbert.index.vector_field import VectorField, adopt_command, vector_field_from_state
+from es_sbert.index.vector_field import (
+    VectorField,
+    adopt_command,
+    embed_command,
+    has_vector_field,
+    vector_field_from_state,
+)
 from es_sbert.search.search_scope import SearchScope
 
 
@@ -378,7 +385,12 @@ def _check_permissions(engine: Engine, index: str) -> Iterator[Finding]:
             "OpenSearch does not report permissions; the error of a rejected request names the missing one",
         )
         return
-    has = granted_privileges(engine, index, {name for task in INDEX_TASKS for name in task.privileges})
+    needed = {name for task in INDEX_TASKS for name in task.privileges}
+    has: Mapping[str, bool] | None = dict.fromkeys(needed, True)
+    for name in index.split(","):
+        # Of an exclusion nothing is needed.
+        granted = {} if name.startswith("-") else granted_privileges(engine, name, needed)
+        has = None if granted is None or has is None else {key: has[key] and granted.get(key, True) for key in has}
     if has is None:
         yield ok("permissions", "security is switched off: everybody may do everything")
         return
@@ -419,10 +431,10 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
     """Read the mappings of a name's indices, and check their vector fields.
 
     Args:
-        name: Index or alias.
+        name: Index or alias, a list of them or a pattern.
     """
     try:
-        states = engine.get_indices(name)
+        states = engine.resolve_indices(name)
     except EsSbertError as error:
         return IndexInspection([], [], [Finding.of("index", error)])
     fields: list[VectorField] = []
@@ -433,27 +445,54 @@ def inspect_index(engine: Engine, name: str) -> IndexInspection:
     for state in states:
         _read_fields(engine, state, fields, findings)
     if len(states) > 1:
-        findings += _multi_index_findings(name, [state.name for state in states], fields)
+        findings += _multi_index_findings(name, states, fields)
+    if not fields and not any(finding.level is Severity.ERROR for finding in findings):
+        findings += [_no_vector_field_finding(engine, state) for state in states]
     return IndexInspection(states, fields, findings)
 
 
-def _multi_index_findings(name: str, indices: Sequence[str], fields: Sequence[VectorField]) -> Iterator[Finding]:
-    """What searches and loads make of a name that points to several indices."""
-    message = f"{name} points to {len(indices)} indices, which searches take together and loads do not"
-    yield warning("index", message, f"Load into one of them: {', '.join(indices[:5])}.")
+def _multi_index_findings(name: str, states: Sequence[IndexState], fields: Sequence[VectorField]) -> Iterator[Finding]:
+    """What searches and loads make of a name of several indices."""
+    count = f"{name} names {len(states)} indices, which searches take together"
+    is_alias = not is_index_expression(name)
+    try:
+        target = write_index(name, states) if is_alias else None
+    except IndexMismatch as error:
+        yield warning("index", f"{count}, and none of them is its write index", error.remedy)
+    else:
+        loads = "loads need the name of one" if target is None else f"documents are written to {target.name}"
+        yield ok("index", f"{count}; {loads}")
     for field_name in dict.fromkeys(field.name for field in fields):
         same = [field for field in fields if field.name == field_name]
-        lacking = [index for index in indices if index not in {field.index for field in same}]
-        if lacking:
-            yield failure(
-                f"field {field_name}",
-                f"{', '.join(lacking[:5])} has none, so that {name} cannot be searched",
-                f"Embed its documents: `es-sbert ingest --index {lacking[0]} --vector-field {field_name}`.",
-            )
+        yield from _lacking_field_findings(name, states, same)
         try:
             SearchScope(tuple(same))
         except IndexMismatch as error:
             yield Finding.of(f"field {field_name}", error)
+
+
+def _lacking_field_findings(name: str, states: Sequence[IndexState], same: Sequence[VectorField]) -> Iterator[Finding]:
+    """Indices without a field that others have, such as the newest one after a rollover.
+
+    Args:
+        same: The field in the indices that have it.
+    """
+    field = same[-1]
+    others = [state for state in states if state.name not in {each.index for each in same}]
+    lacking = [state for state in others if not has_vector_field(state, field.name)]
+    unfit = [state.name for state in others if has_vector_field(state, field.name)]
+    if unfit:
+        remedy = f"Repair it, or search the other indices: {', '.join(each.index for each in same[:5])}."
+        message = f"that of {', '.join(unfit[:5])} cannot be searched, and so {name} cannot be"
+        yield failure(f"field {field.name}", message, remedy)
+    if lacking:
+        commands = ", ".join(embed_command(state, [field]) for state in lacking[:3])
+        yield warning(
+            f"field {field.name}",
+            f"{', '.join(state.name for state in lacking[:5])} lacks it: searches of {name} do not find its documents",
+            f"Add it and embed them: {commands}. So that new indices have it, put it into their index template: "
+            f"`es-sbert index template {field.index}`.",
+        )
 
 
 def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], findings: list[Finding]) -> None:
@@ -468,8 +507,6 @@ def _read_fields(engine: Engine, state: IndexState, fields: list[VectorField], f
             fields.append(vector_field_from_state(engine, state, name))
         except IndexMismatch as error:
             findings.append(Finding.of(f"field {name}", error))
-    if not names:
-        findings.append(_no_vector_field_finding(engine, state))
 
 
 def _no_vector_field_finding(engine: Engine, state: IndexState) -> Finding:

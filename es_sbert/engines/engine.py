@@ -20,7 +20,9 @@ from es_sbert.engines.rest import (
     EngineResponse,
     QueryParams,
     encode_json,
+    is_index_expression,
     limit_engine_wait,
+    quote_index_expression,
     quote_index_name,
     quote_index_names,
     shard_preference,
@@ -33,6 +35,7 @@ from es_sbert.errors import (
     IndexMismatch,
     IndexMissing,
     RequestFailed,
+    UsageError,
 )
 
 Json = dict[str, Any]
@@ -45,6 +48,10 @@ logger = logging.getLogger(__name__)
 _UNSUPPORTED_API_STATUSES = frozenset({400, 404, 405})
 # In the reason why a search cannot ask the copy on a node.
 _NO_SUCH_COPY = "no data nodes with criteria"
+# Parameter of a search that OpenSearch's `_msearch` lacks.
+_NAMED_SCORES = "include_named_queries_score"
+# Characters of index names in the path of a request; engines refuse request lines of more than 4096 bytes.
+_MAX_NAMES_IN_PATH = 3000
 # What is read of an item of a bulk answer.
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
@@ -137,10 +144,39 @@ class IndexState:
         """Whether searches by this name ask a part of the shards only."""
         return self.aliases.get(name, {}).get("search_routing") is not None
 
+    def is_write_index(self, alias: str) -> bool:
+        """Whether the alias names this index, of all of its indices, as the one that takes writes."""
+        return self.aliases.get(alias, {}).get("is_write_index") is True
+
     def alias_routing(self, alias: str) -> str | None:
         """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""
         routing: str | None = self.aliases.get(alias, {}).get("index_routing")
         return routing
+
+
+def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
+    """The index that documents written by a name go to: of an alias its write index, of a data stream its newest.
+
+    Args:
+        states: All indices of the name, at least one.
+
+    Raises:
+        IndexMismatch: the alias points to several indices, and names none of them for writes.
+    """
+    if len(states) == 1:
+        return states[0]
+    backing = [state for state in states if state.data_stream == name]
+    if backing:
+        # `.ds-STREAM-DATE-GENERATION`
+        return max(backing, key=lambda state: state.name.rpartition("-")[2])
+    named = [state for state in states if state.is_write_index(name)]
+    if not named:
+        raise IndexMismatch(
+            f"{name!r} points to {len(states)} indices, and none of them is its write index: "
+            f"{', '.join(state.name for state in states[:5])}",
+            "Name one of them, or set `is_write_index` for one of them (`POST _aliases`).",
+        )
+    return named[0]
 
 
 @dataclass(frozen=True)
@@ -330,7 +366,34 @@ class Engine(ABC):
 
     def get_indices(self, name: str) -> list[IndexState]:
         """The index, or all indices of an alias; empty if there is no such name."""
-        answer = self._request("GET", f"/{quote_index_name(name)}", {"flat_settings": "true"}, missing_ok=True) or {}
+        return self._get_indices(quote_index_name(name))
+
+    def resolve_indices(self, expression: str) -> list[IndexState]:
+        """The indices that a search by this expression asks, sorted by name; empty if there are none.
+
+        Args:
+            expression: An index, an alias or a data stream; several of them (`a,b`); a pattern (`logs-*`, `*,-old-*`).
+        """
+        return self._get_indices(quote_index_expression(expression))
+
+    def alias_filters(self, expression: str, states: Sequence[IndexState]) -> dict[str, Json | None]:
+        """Concrete index → the filter that a search by this expression applies to it; None where there is none.
+
+        Args:
+            states: What `resolve_indices` returned.
+        """
+        if not is_index_expression(expression):
+            return {state.name: state.alias_filter(expression) for state in states}
+        filters: dict[str, Json | None] = dict.fromkeys([state.name for state in states])
+        if any("filter" in alias for state in states for alias in state.aliases.values()):
+            # An index may be meant by its own name and by those of several aliases.
+            path = f"/{quote_index_expression(expression)}/_search_shards"
+            found = self._request("GET", path, {"filter_path": "indices"}).get("indices", {})
+            filters |= {index: state.get("filter") for index, state in found.items() if index in filters}
+        return filters
+
+    def _get_indices(self, path: str) -> list[IndexState]:
+        answer = self._request("GET", f"/{path}", {"flat_settings": "true"}, missing_ok=True) or {}
         return [
             IndexState(
                 name=concrete,
@@ -465,6 +528,10 @@ class Engine(ABC):
             hit_fields: Return only these members of the hits (`_id`), and nothing else of the answer.
             allow_partial: Return an answer that lacks shards, too.
         """
+        if len(quote_index_names(name)) > _MAX_NAMES_IN_PATH:
+            options = {} if preference is None else {"preference": preference}
+            [answer] = self._multi_search(name, [body], options, allow_partial, named_scores=named_scores)
+            return answer
         params = {} if preference is None else {"preference": preference}
         if allow_partial:
             # A cluster can refuse them by default (`search.default_allow_partial_results`).
@@ -472,26 +539,57 @@ class Engine(ABC):
         if hit_fields:
             params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
         if named_scores:
-            params["include_named_queries_score"] = "true"
+            params[_NAMED_SCORES] = "true"
         path = quote_index_names(name)
-        answer: Json = self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial)
-        return answer
+        result: Json = self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial)
+        return result
 
     def multi_search(
         self, name: str | Sequence[str], bodies: Sequence[Json], *, allow_partial: bool = False
     ) -> list[Json]:
         """`_msearch`: several searches in one request, each answered as by `search`."""
-        path = quote_index_names(name)
-        header = encode_json({"allow_partial_search_results": True} if allow_partial else {})
+        return self._multi_search(name, bodies, {}, allow_partial)
+
+    def _multi_search(
+        self,
+        name: str | Sequence[str],
+        bodies: Sequence[Json],
+        options: Json,
+        allow_partial: bool,
+        *,
+        named_scores: bool = False,
+    ) -> list[Json]:
+        """See `multi_search`; names that are too long for the path go into the body.
+
+        Args:
+            options: Parameters of each search.
+            named_scores: See `search`.
+
+        Raises:
+            UsageError: OpenSearch cannot return named scores for that many indices.
+        """
+        path = f"/{quote_index_names(name)}/_msearch"
+        if len(path) > _MAX_NAMES_IN_PATH:
+            path, options = "/_msearch", options | {"index": [name] if isinstance(name, str) else list(name)}
+        if allow_partial:
+            options = options | {"allow_partial_search_results": True}
+        if named_scores and self.info.engine_type is EngineType.OPENSEARCH:
+            raise UsageError(
+                f"the names of the {len(options['index'])} indices of this search are longer than a request line may "
+                "be, and OpenSearch tells the scores of several clauses in no other request",
+                "Search fewer indices at a time, or by one vector field or the fusion rrf, which need no such scores.",
+            )
+        params = {_NAMED_SCORES: "true"} if named_scores else None
+        header = encode_json(options)
         lines = b"".join(header + b"\n" + encode_json(body) + b"\n" for body in bodies)
-        answers: list[Json] = self._request("POST", f"/{path}/_msearch", body=lines)["responses"]
+        answers: list[Json] = self._request("POST", path, params, lines)["responses"]
         for answer in answers:
             if "error" in answer:
-                raise self._response_error(answer.get("status", 500), answer, f"POST /{path}/_msearch")
+                raise self._response_error(answer.get("status", 500), answer, f"POST {path}")
             if not allow_partial:
-                self._check_complete(answer, f"POST /{path}/_msearch")
+                self._check_complete(answer, f"POST {path}")
         if len(answers) != len(bodies):
-            raise self._item_count_error(f"POST /{path}/_msearch", len(answers), len(bodies))
+            raise self._item_count_error(f"POST {path}", len(answers), len(bodies))
         return answers
 
     def search_point_in_time(self, pit_id: str, body: Json) -> Json:

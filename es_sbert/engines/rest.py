@@ -82,15 +82,46 @@ def quote_index_name(name: str) -> str:
             f"{name!r} is not the name of one index of this cluster, but names a remote cluster",
             "Only the gateway (`es-sbert serve`) searches remote clusters. Or connect to that cluster itself (--url).",
         )
-    if (
-        not name.isprintable()
-        or not name
-        or name in (".", "..")
-        or name[0] in "_-+"
-        or any(c in '*?,#\\/"<>|: ' for c in name)
-    ):
+    if not _is_index_name(name):
         raise UsageError(f"{name!r} is not the name of one index", "Give one index or alias, without wildcards.")
     return quote(name, safe="")
+
+
+def _is_index_name(name: str) -> bool:
+    """Whether an index may have this name, apart from the engine's limit of its length."""
+    return (
+        name.isprintable()
+        and name not in ("", ".", "..")
+        and name[0] not in "_-+"
+        and not any(character in '*?,#\\/"<>|: ' for character in name)
+    )
+
+
+def is_index_expression(name: str) -> bool:
+    """Whether a name may stand for several indices by itself: a list (`a,b`), a pattern (`logs-*`) or `_all`."""
+    return name == "_all" or any(character in name for character in ",*")
+
+
+def quote_index_expression(expression: str) -> str:
+    """An index expression as a part of a path: names and patterns with commas between, exclusions (`logs-*,-logs-old`).
+
+    Raises:
+        UsageError: a name of a remote cluster, an API's own path, or something that no index is called.
+    """
+    if not is_index_expression(expression):
+        return quote_index_name(expression)
+    parts = expression.split(",")
+    for number, part in enumerate(parts):
+        if expression.isprintable() and is_remote_name(part):
+            quote_index_name(part)  # raises
+        name = part.removeprefix("-") if number else part
+        # What is left of a pattern keeps to the rules of names, but for its beginning.
+        if name != "_all" and not _is_index_name(f"x{name.replace('*', '')}" if "*" in name else name):
+            raise UsageError(
+                f"{part!r} in {expression!r} is neither the name of an index nor a pattern",
+                "Give indices or aliases with commas between; * stands for any characters: logs-*,-logs-old.",
+            )
+    return ",".join(quote(part, safe="*") for part in parts)
 
 
 # Last parts of the paths of POST requests that change nothing, or the same however often they are sent.

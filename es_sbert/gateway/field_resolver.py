@@ -9,6 +9,7 @@ from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.engines.rest import is_remote_name
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.index_lookup import ResolvedIndices
+from es_sbert.index.derived_fields import source_names
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.index.vector_field import VectorField
 from es_sbert.search.search_scope import SearchScope, find_incompatible
@@ -50,7 +51,7 @@ class FieldResolver:
         return self.virtual(name) if known and not self._searched.ordinary else None
 
     def named(self, name: str) -> SearchScope | None:
-        """The vector field of that name (`NAME.vector` for a field of chunks); None if no index has it.
+        """The vector field of that name (`NAME.vector` for a field of chunks) or alias; None if no index has it.
 
         Raises:
             IndexMismatch: the models differ.
@@ -60,13 +61,15 @@ class FieldResolver:
     def for_text(self, field: str) -> SearchScope | None:
         """The vector field whose text contains this field; None if there is none.
 
+        An alias stands for its field, and the target of a `copy_to` for the fields that are copied to it.
+
         Raises:
             IndexMismatch: the models differ.
         """
         return self._cached("for_text", field, self._resolve_text)
 
     def texts(self) -> list[str]:
-        """The fields that are embedded."""
+        """The fields that are embedded, then those that are filled from them."""
         return self._cached("texts", "", self._text_fields)
 
     def _cached(self, kind: str, name: str, compute: Callable[[str], T]) -> T:
@@ -143,8 +146,13 @@ class FieldResolver:
 
     def _resolve_name(self, name: str) -> SearchScope | None:
         self._check_known(name)
-        plain = name.removesuffix(".vector")
-        field_by_index = {index: plain for index, fields in self._searched.fields.items() if plain in fields}
+        field_by_index: dict[str, str] = {}
+        for index, fields in self._searched.fields.items():
+            derived = self._searched.derived.get(index, {})
+            meant = [name, *(derived[name].sources if name in derived else ())]
+            found = next((plain for each in meant if (plain := each.removesuffix(".vector")) in fields), None)
+            if found is not None:
+                field_by_index[index] = found
         return self._resolve(field_by_index, name) if field_by_index else None
 
     def _resolve_text(self, text_field: str) -> SearchScope | None:
@@ -152,17 +160,30 @@ class FieldResolver:
         field_by_index: dict[str, str] = {}
         for index, fields in self._searched.fields.items():
             default = self._default_field(index)
-            for name in sorted(fields, key=lambda name: name != default):
-                text = fields[name].text
-                if text is not None and text_field in TextTemplate.parse(text).fields:
-                    field_by_index[index] = name
-                    break
+            texts = {
+                name: TextTemplate.parse(text).fields
+                for name in sorted(fields, key=lambda name: name != default)
+                if (text := fields[name].text) is not None
+            }
+            meant = source_names(self._searched.derived.get(index, {}), text_field)
+            # By its own name first: another vector field may be of a text that is copied to this one.
+            matches = [name for name, embedded in texts.items() if text_field in embedded]
+            matches += [name for name, embedded in texts.items() if not meant.isdisjoint(embedded)]
+            if matches:
+                field_by_index[index] = matches[0]
         return self._resolve(field_by_index, text_field) if field_by_index else None
 
     def _text_fields(self, _: str) -> list[str]:
         self._check_texts_known("a query on several fields")
         templates = {meta.text for fields in self._searched.fields.values() for meta in fields.values()}
-        return sorted({field for text in templates if text is not None for field in TextTemplate.parse(text).fields})
+        texts = {field for text in templates if text is not None for field in TextTemplate.parse(text).fields}
+        filled = {
+            name
+            for derived in self._searched.derived.values()
+            for name in derived
+            if not texts.isdisjoint(source_names(derived, name))
+        }
+        return [*sorted(texts), *sorted(filled - texts)]
 
     def _resolve(self, field_by_index: dict[str, str], query_name: str) -> SearchScope:
         """The field in all its indices, sorted by name.
@@ -195,4 +216,4 @@ class FieldResolver:
         shards = sum(searched.shards[index] for index in field_by_index)
         # Local indices first: their mappings say more, such as the name of the model.
         fields.sort(key=lambda field: (is_remote_name(field.index), field.index))
-        return SearchScope(tuple(fields), searched.filters, shards)
+        return SearchScope(tuple(fields), searched.filters, shards=shards)

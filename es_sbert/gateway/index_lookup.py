@@ -20,6 +20,7 @@ from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, credential_headers
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.remote_lookup import RemoteIndices, RemoteLookup, RemoteRefusal, split_remote
+from es_sbert.index.derived_fields import DerivedField, derived_fields
 from es_sbert.index.mapping import VectorFieldMeta, vector_fields
 
 _CACHE_SIZE = 1000
@@ -153,6 +154,8 @@ _FILTER_PATH = (
     "*.mappings._meta.es_sbert", "*.settings.index.number_of_shards", "*.aliases.*.filter",
     # Ordinary fields of the virtual field's name: with a type, with subfields, with a dot in the name, runtime fields.
     "*.mappings.properties.{0}*.type", "*.mappings.properties.{0}.properties", "*.mappings.runtime.{0}*.type",
+    # Fields by which queries name the texts and vectors of others.
+    "*.mappings.properties.**.path", "*.mappings.properties.**.copy_to",
 )  # fmt: skip
 # Characters of an expression; the rest of the request line is for the parameters.
 _MAX_EXPRESSION_LENGTH = 3000
@@ -186,6 +189,7 @@ class ResolvedIndices:
         ordinary: Whether the virtual field's name may be an ordinary field in one of them.
         refusal: Why the vector fields of the remote indices among them are unknown.
         filters: Concrete index → filter of the alias, where the engine does not apply it to a kNN search.
+        derived: Concrete index → its aliases of fields and targets of `copy_to`, by name.
     """
 
     fields: dict[str, dict[str, VectorFieldMeta]]
@@ -194,6 +198,7 @@ class ResolvedIndices:
     ordinary: bool = True
     refusal: RemoteRefusal | None = None
     filters: dict[str, Json] = field(default_factory=dict)
+    derived: dict[str, dict[str, DerivedField]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.fields)
@@ -424,10 +429,12 @@ def resolve_mappings(answer: Json, virtual_field: str) -> ResolvedIndices:
     shards = {
         index: int(answer[index].get("settings", {}).get("index", {}).get("number_of_shards", 1)) for index in fields
     }
+    derived = {index: derived_fields(answer[index].get("mappings", {})) for index in fields}
     ordinary = any(
         name == virtual_field or name.startswith(f"{virtual_field}.")
         for state in answer.values()
         for section in ("properties", "runtime")
         for name in state.get("mappings", {}).get(section, {})
     )
-    return ResolvedIndices(fields, shards, ordinary=ordinary or not answer)
+    named = {index: names for index, names in derived.items() if names}
+    return ResolvedIndices(fields, shards, ordinary=ordinary or not answer, derived=named)

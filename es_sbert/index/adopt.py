@@ -32,6 +32,7 @@ from es_sbert.index.adopt_sample import (
     read_sample,
     without_metadata_query,
 )
+from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import (
     UNKNOWN_FINGERPRINT,
     DocumentMeta,
@@ -196,7 +197,7 @@ def _no_text_error(adoptable: AdoptableField, without_text: int, unreadable: int
     return IndexMismatch(
         f"no sampled document of {name} with a vector has a text for {template.template!r}: {reason}",
         "Give --text-field or --text-template as it was when the vectors were made. "
-        + fields_hint(missing, own, "The index has"),
+        + fields_hint(missing, own, "The index has", derived_fields(adoptable.state.mappings)),
     )
 
 

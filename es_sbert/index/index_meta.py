@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from es_sbert.config import cache_folder
 from es_sbert.engines.engine import Engine, IndexState, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.filesystem import file_lock
+from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.messages import log_event
 
 # Decides from the present mapping what to write: the body of `PUT /index/_mapping`, whose `_meta` keeps everything that
@@ -50,13 +52,17 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
         The index with the change.
 
     Raises:
-        IndexMissing, IndexMismatch: the index was deleted or replaced, or another program keeps erasing the change.
+        IndexMissing, IndexMismatch: the index was deleted or replaced, another program keeps erasing the change, or the
+            engine has made other fields than it was asked for.
         EngineError: the engine failed; the change may be there. The same call completes it.
     """
+    body: Json | None = None
     for writes in range(_MAX_WRITES + 1):
         with _mapping_lock(index):
             began = time.monotonic()
             state = _read_again(engine, index)
+            if body is not None:
+                _check_fields_made(engine, state, body)
             body = plan(state)
             if body is None:
                 return state
@@ -71,6 +77,54 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
         "same command runs elsewhere with other options",
         "Stop the other program, or let it keep the key `es_sbert` of `_meta`. Then run the command again.",
     )
+
+
+def _check_fields_made(engine: Engine, state: IndexState, body: Json) -> None:
+    """Compare the fields of the mapping with those that were put; engines acknowledge what they make of them.
+
+    Raises:
+        IndexMismatch: a field is missing, or has become another one.
+    """
+    differences = mapping_differences(body.get("properties", {}), state.mappings.get("properties", {}))
+    if differences:
+        raise IndexMismatch(
+            f"{engine.info.label} acknowledged a change of the mapping of {state.name}, and made something else of it: "
+            f"{'; '.join(differences)}",
+            "Load the documents into a new index, without `subobjects: false` in its mapping, by another name of the "
+            "vector field, or without --passages.",
+        )
+
+
+# What must be as it was put; engines add defaults to the rest, or write it in another way.
+_COMPARED = ("dims", "dimension", "similarity")
+
+
+def mapping_differences(put: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
+    """How fields of a mapping differ from what was put.
+
+    Args:
+        put, made: `properties` of a mapping. An object may have become the fields in it (`subobjects: false`).
+    """
+    found = dict(mapped_fields(made))
+    differences = []
+    for name, wanted in mapped_fields(put):
+        is_object = "type" not in wanted and "properties" in wanted
+        field = found.get(name)
+        if field is None and is_object:
+            continue  # the fields in it are compared
+        if field is None:
+            differences.append(f"the field {name} is missing")
+            continue
+        kinds = [each.get("type", "object") for each in (wanted, field)]
+        if kinds[0] != kinds[1]:
+            differences.append(f"the field {name} is of type {kinds[1]}, not {kinds[0]}")
+            continue
+        differences += [
+            f"the field {name} has {key} {field.get(key)}, not {wanted[key]}"
+            for key in _COMPARED
+            if key in wanted and field.get(key) != wanted[key]
+        ]
+    return differences
 
 
 def _pause(seconds: float, writes: int) -> float:

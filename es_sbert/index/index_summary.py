@@ -16,7 +16,7 @@ from es_sbert.index.mapping import (
     plain_vector_fields,
     vector_fields,
 )
-from es_sbert.index.vector_field import require_index
+from es_sbert.index.vector_field import index_not_found, require_index
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,19 @@ class IndexSummary:
         return plain
 
 
+def describe_indices(engine: Engine, expression: str) -> list[IndexSummary]:
+    """Look at all indices of a name, a list of names or a pattern; see `describe_index`.
+
+    Raises:
+        IndexMissing: no such index.
+        EngineError: the engine failed.
+    """
+    states = engine.resolve_indices(expression)
+    if not states:
+        raise index_not_found(expression, engine)
+    return [describe_index(engine, state) for state in states]
+
+
 def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
     """Look at an index; nothing is changed but a refresh, so that the counts are of now.
 
@@ -103,6 +116,7 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         passages = None if meta.passages is None else count_chunks(engine, state.name, name)
         fields.append(FieldSummary(name, meta, count(exists), count(current), count(truncated), passages))
     ours = {name for field in fields for name in (field.name, document_meta_field(field.name))}
+    properties = state.mappings.get("properties", {})
     store_size = None
     with suppress(AccessDenied):
         store_size = engine.store_size(state.name)
@@ -112,7 +126,8 @@ def describe_index(engine: Engine, index: str | IndexState) -> IndexSummary:
         documents=count(),
         bytes=store_size,
         fields=tuple(fields),
-        other_fields=tuple(sorted(set(state.mappings.get("properties", {})) - ours)),
+        # With `subobjects: false`, the metadata is several fields with a dot in their names.
+        other_fields=tuple(sorted(name for name in properties if name.partition(".")[0] not in ours)),
         plain_vector_fields=tuple(plain_vector_fields(engine.info.engine_type, state.mappings, state.name)),
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from es_sbert.engines.engine import Engine, IndexState
-from es_sbert.errors import AccessDenied, VectorIndexError
+from es_sbert.engines.engine import Engine, IndexState, write_index
+from es_sbert.errors import AccessDenied, IndexMismatch, VectorIndexError
 from es_sbert.index.mapping import is_in_source
+from es_sbert.index.vector_field import embed_command, similar_fields
 
 
 def fields_missing_from_source(mappings: Mapping[str, Any], made: Collection[str]) -> str | None:
@@ -30,31 +32,60 @@ def fields_missing_from_source(mappings: Mapping[str, Any], made: Collection[str
     return f"{', '.join(missing)} in its _source" if missing else None
 
 
-def read_target_index(engine: Engine, name: str, *, files: bool) -> IndexState | None:
-    """The index that a load writes to; None if there is none.
+@dataclass(frozen=True)
+class TargetIndex:
+    """The index that a load goes to.
+
+    Attributes:
+        state: The index; None if it does not exist yet.
+        others: The other indices of the alias that was named, the newest name first.
+    """
+
+    state: IndexState | None
+    others: tuple[IndexState, ...] = ()
+
+
+def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
+    """The index that a load goes to: of an alias of several indices, its write index.
 
     Args:
         files: Whether the documents come from sources, not from the index.
 
     Raises:
-        IndexMismatch: the alias points to several indices.
-        VectorIndexError: a data stream that a load cannot go to.
+        IndexMismatch: the alias points to several indices, and names none of them for writes.
+        VectorIndexError: a data stream or an alias that a load cannot go to.
         EngineError: the engine failed.
     """
     states = engine.get_indices(name)
-    streams = {state.data_stream for state in states}
-    if len(states) < 2 or None in streams:
-        return engine.get_index(name)
-    commands = in_place_commands(state.name for state in states)
-    if files:
+    if len(states) < 2:
+        if files and states and states[0].aliases.get(name, {}).get("is_write_index") is False:
+            raise IndexMismatch(
+                f"{name} is an alias of {states[0].name} with `is_write_index: false`, so it takes no documents",
+                f"Load into {states[0].name}, or make it the write index (`POST _aliases`).",
+            )
+        return TargetIndex(states[0] if states else None)
+    is_stream = None not in {state.data_stream for state in states}
+    similar = similar_fields(reversed(states)).values()
+    commands = ", ".join(embed_command(state, similar) for state in states)
+    if files and is_stream:
         raise VectorIndexError(
             f"{name} is a data stream: its documents are added, never written by their ids",
             f"Let the application that fills it write the documents. Then embed them in place: {commands}.",
         )
-    raise VectorIndexError(
-        f"{name} is a data stream of {len(states)} backing indices, and vectors belong to one index",
-        f"Run one command for each of them: {commands}. After a rollover, run it for the new backing index too.",
-    )
+    if not files:
+        what = f"a data stream of {len(states)} backing indices" if is_stream else f"an alias of {len(states)} indices"
+        raise VectorIndexError(
+            f"{name} is {what}, and documents are embedded in place in one index at a time",
+            f"Run one command for each of them: {commands}. After a rollover, run it for the new index too.",
+        )
+    target = write_index(name, states)
+    if target.alias_routing(name) is not None:
+        raise VectorIndexError(
+            f"{name} is an alias of {len(states)} indices with an `index_routing`, and a load that looks documents up "
+            f"in its write index {target.name} could not find them without it",
+            f"Give {target.name} an alias of its own with that routing (`POST _aliases`), and load by that alias.",
+        )
+    return TargetIndex(target, tuple(state for state in reversed(states) if state is not target))
 
 
 def in_place_commands(indices: Iterable[str]) -> str:
@@ -185,10 +216,15 @@ def _refused(value: Any, properties: Mapping[str, Any], dynamic: Any, path: Sequ
         return
     for key, inner in value.items():
         head, dot, rest = key.partition(".")
-        mapped = properties.get(head)
+        mapped = properties.get(key, properties.get(head))
         if mapped is None:
-            if dynamic == "strict":
+            # With `subobjects: false`, the fields of an object are fields with a dot in their names.
+            start = f"{key}."
+            flat = {name.removeprefix(start): field for name, field in properties.items() if name.startswith(start)}
+            if flat and isinstance(inner, Mapping):
+                yield from _refused(inner, flat, dynamic, (*path, key))
+            elif dynamic == "strict":
                 yield ".".join((*path, key))
         elif "properties" in mapped and mapped.get("enabled", True) is not False:
-            below = {rest: inner} if dot else inner
+            below = {rest: inner} if dot and key not in properties else inner
             yield from _refused(below, mapped["properties"], mapped.get("dynamic", dynamic), (*path, head))

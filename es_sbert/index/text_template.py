@@ -17,6 +17,7 @@ from typing import Any
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.joined_text import SEPARATOR, JoinedText
 from es_sbert.errors import UsageError
+from es_sbert.index.derived_fields import DerivedField, derived_fields, mapped_fields
 from es_sbert.index.mapping import document_meta_field
 from es_sbert.io.text_formats import json_type_name
 
@@ -27,18 +28,14 @@ _MAX_NAMES_SHOWN = 20
 def mapping_field_names(properties: Mapping[str, Any]) -> list[str]:
     """Dotted names of the fields that documents bring themselves, objects left out.
 
-    Multi-fields and aliases are left out: they are never in `_source`.
+    Derived fields are left out, see `derived_fields`: a document may bring the target of a `copy_to`, but need not.
 
     Args:
         properties: `properties` of a mapping.
     """
-    names: list[str] = []
-    for name, field in properties.items():
-        if field.get("type") == "alias":
-            continue
-        inner = field.get("properties")
-        names += [f"{name}.{below}" for below in mapping_field_names(inner)] if inner else [name]
-    return names
+    derived = derived_fields({"properties": properties})
+    fields = mapped_fields(properties)
+    return [name for name, field in fields if not field.get("properties") and name not in derived]
 
 
 def document_field_names(fields: Mapping[str, Any]) -> list[str]:
@@ -68,17 +65,22 @@ def closest_name(name: str, names: Iterable[str]) -> str | None:
     return ends[0] if len(ends) == 1 else None
 
 
-def fields_hint(missing: Sequence[str], names: Sequence[str], owner: str) -> str:
+def fields_hint(
+    missing: Sequence[str], names: Sequence[str], owner: str, derived: Mapping[str, DerivedField] | None = None
+) -> str:
     """What to say about fields that do not exist: the names that were probably meant, and those that there are.
 
     Args:
         missing: Names that nothing has.
         names: Names that exist.
         owner: What has them, e.g. `The documents have`.
+        derived: Fields that the engine fills; of these the sources are meant.
     """
-    near = {name: closest_name(name, names) for name in missing}
+    filled = derived or {}
+    near = {name: closest_name(name, names) for name in missing if name not in filled}
     meant = [known for known in near.values() if known is not None]
-    question = f"Did you mean {' and '.join(dict.fromkeys(meant))}? " if meant else ""
+    question = "".join(f"{filled[name].explain(name)} " for name in missing if name in filled)
+    question += f"Did you mean {' and '.join(dict.fromkeys(meant))}? " if meant else ""
     shown = ", ".join(names[:_MAX_NAMES_SHOWN]) + (
         f" and {len(names) - _MAX_NAMES_SHOWN:,} more" if len(names) > _MAX_NAMES_SHOWN else ""
     )

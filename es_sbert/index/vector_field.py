@@ -5,15 +5,19 @@ Vectors of different models are never mixed in one field.
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import orjson
 
-from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine, EngineInfo, EngineType, IndexState, Json, write_index
+from es_sbert.engines.rest import is_index_expression
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
+from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import (
@@ -35,7 +39,7 @@ from es_sbert.index.mapping import (
     vector_fields,
     vector_property,
 )
-from es_sbert.index.text_template import format_text_options
+from es_sbert.index.text_template import TextTemplate, format_text_options
 
 _OTHER_FIELD_REMEDY = "Use another --vector-field or another index; `es-sbert index show` lists what is there."
 
@@ -79,6 +83,10 @@ class FieldRequest:
         text_options: The options that the text was given by, for messages.
         replace_text: Whether the text may change although documents have vectors. These are no longer current then,
             and the caller embeds them again.
+        documents_checked: Whether documents were seen to have the fields of the text. Otherwise fields that the engine
+            fills, by the mapping, are refused.
+        new_index_type: For a new field without `index_type`, where the index can have it: the type of the field of that
+            name in another index.
     """
 
     name: str
@@ -90,6 +98,27 @@ class FieldRequest:
     passages: ChunkRules | None = None
     text_options: str | None = None
     replace_text: bool = False
+    documents_checked: bool = False
+    new_index_type: str | None = None
+
+    def like(self, other: VectorField) -> FieldRequest:
+        """The request for a field that is searched together with the field of that name in another index.
+
+        What is not chosen is the same as there.
+
+        Raises:
+            IndexMismatch: that field has another model, or one vector a document where passages are chosen.
+        """
+        check_field_model(other, self.fingerprint, self.model_name)
+        if self.passages is not None and other.meta.passages is None:
+            raise IndexMismatch(
+                f"{other.index}.{other.name} has one vector a document, so it cannot be searched together with "
+                f"{self.passages}",
+                "Omit --passages, or use another --vector-field.",
+            )
+        meta = other.meta
+        text, passages = self.text or meta.text, self.passages or meta.passages
+        return replace(self, text=text, passages=passages, new_index_type=meta.index_type)
 
     def new_meta(self, engine: Engine) -> VectorFieldMeta:
         """The `_meta` entry of a new field.
@@ -98,11 +127,12 @@ class FieldRequest:
             UsageError: an index type that the engine or the dimensions rule out, or an impossible field name.
         """
         check_field_name(self.name)
+        index_type = self.index_type or self.new_index_type or DEFAULT_INDEX_TYPE
         return VectorFieldMeta(
             fingerprint=self.fingerprint,
             model=self.model_name,
             dimensions=self.dimensions,
-            index_type=parse_index_type(self.index_type or DEFAULT_INDEX_TYPE, engine.info, self.dimensions),
+            index_type=parse_index_type(index_type, engine.info, self.dimensions),
             text=self.text,
             passages=self.passages,
         )
@@ -124,6 +154,8 @@ def ensure_vector_field(
     different texts do not belong in one field.
 
     Args:
+        index: Index or alias. Of an alias of several indices, the field is added to the write index, like that of the
+            others.
         create: Whether a missing index may be created.
         shards, replicas: For a new index.
 
@@ -135,7 +167,13 @@ def ensure_vector_field(
         EngineError: the engine failed.
     """
     meta = request.new_meta(engine)
-    state = engine.get_index(index) if create else require_index(engine, index)
+    states = engine.get_indices(index)
+    if not states and not create:
+        raise index_not_found(index, engine)
+    state = write_index(index, states) if states else None
+    if state is not None and request.name not in vector_fields(state.mappings, state.name):
+        similar = similar_fields([other for other in reversed(states) if other is not state]).get(request.name)
+        request = request if similar is None else request.like(similar)
     if state is None:
         body = index_body(engine.info.engine_type, request.name, meta, shards=shards, replicas=replicas)
         try:
@@ -165,6 +203,19 @@ def ensure_vector_field(
     return replace(planned[-1], outcome=planned[0].outcome)
 
 
+def similar_fields(states: Iterable[IndexState]) -> dict[str, VectorField]:
+    """The vector fields of several indices, by name; of several of one name, that of the first index.
+
+    Raises:
+        IndexMismatch: `_meta.es_sbert` of a mapping is damaged.
+    """
+    found: dict[str, VectorField] = {}
+    for state in states:
+        for name, meta in vector_fields(state.mappings, state.name).items():
+            found.setdefault(name, VectorField(state.name, name, meta))
+    return found
+
+
 def plan_field_change(
     engine: Engine, state: IndexState, request: FieldRequest, *, name: str
 ) -> tuple[VectorField, Json | None]:
@@ -182,16 +233,35 @@ def plan_field_change(
     """
     new_meta = request.new_meta(engine)
     if request.name not in state.mappings.get("properties", {}):
+        _check_text_fields(state, request)
         return _add_field(engine, state, request, new_meta)
     field = _check_existing_field(engine, state, request)
     stored, text = field.meta, request.text
     if text is None or text == stored.text:
         return field, None
+    _check_text_fields(state, request)
     if stored.text is not None and not request.replace_text and _has_vectors(engine, field):
         raise text_mismatch(name, field, text, request.text_options)
     meta = stored.model_copy(update={"text": text})
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
     return VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body
+
+
+def _check_text_fields(state: IndexState, request: FieldRequest) -> None:
+    """Refuse a text of fields that are in the mapping only.
+
+    Raises:
+        IndexMismatch: the engine fills one of them from other fields, so documents do not have it.
+    """
+    if request.text is None or request.documents_checked:
+        return
+    derived = derived_fields(state.mappings)
+    filled = [name for name in TextTemplate.parse(request.text).fields if name in derived]
+    if filled:
+        raise IndexMismatch(
+            f"documents of {state.name} do not have the text field {' and '.join(filled)}, which only its mapping has",
+            " ".join(derived[name].explain(name) for name in filled),
+        )
 
 
 def _add_field(
@@ -200,8 +270,8 @@ def _add_field(
     engine_type = engine.info.engine_type
     if engine_type is EngineType.OPENSEARCH:
         knn, is_flat = state.settings.get("index.knn") == "true", meta.index_type == IndexType.FLAT
-        if request.index_type is None and not knn:
-            meta = meta.model_copy(update={"index_type": IndexType.FLAT})
+        if request.index_type is None and is_flat is knn:
+            meta = meta.model_copy(update={"index_type": DEFAULT_INDEX_TYPE if knn else IndexType.FLAT})
         elif knn and is_flat:
             raise IndexMismatch(
                 f"the index {state.name} was created with index.knn, so every vector field in it gets a graph",
@@ -213,8 +283,34 @@ def _add_field(
                 "Add the field with --index-type flat (exact search), or load the documents into a new index.",
             )
     check_meta_field_is_free(state, request.name, _OTHER_FIELD_REMEDY)
+    _check_flat_mapping(engine.info, state, meta)
     body = mapping_addition(engine_type, request.name, meta, state.mappings.get("_meta", {}))
     return VectorField(state.name, request.name, meta, FieldOutcome.ADDED), body
+
+
+def _check_flat_mapping(info: EngineInfo, state: IndexState, meta: VectorFieldMeta) -> None:
+    """Refuse a mapping without objects in which every document would be rejected.
+
+    Elasticsearch 8 acknowledges a nested field under `subobjects: false`, and makes flat fields of its members. If the
+    mapping is strict as well, it rejects every object in a document.
+
+    Raises:
+        IndexMismatch: the mapping is such a one.
+    """
+    if state.mappings.get("subobjects", True) is not False or info.version >= (9, 0, 0):
+        return
+    if meta.passages is not None:
+        raise IndexMismatch(
+            f"the mapping of {state.name} has `subobjects: false`, so {info.label} cannot keep several passages of a "
+            "document in it",
+            "Omit --passages, or load the documents into an index without this setting.",
+        )
+    if state.mappings.get("dynamic") == "strict":
+        raise IndexMismatch(
+            f"the mapping of {state.name} has `subobjects: false` and `dynamic: strict`, with which {info.label} "
+            "rejects every document with an object, such as the metadata of a vector",
+            f"Set `dynamic` to false (`PUT {state.name}/_mapping`), or load the documents into another index.",
+        )
 
 
 def check_meta_field_is_free(state: IndexState, vector_field: str, remedy: str) -> None:
@@ -270,6 +366,16 @@ def read_vector_field(engine: Engine, index: str, vector_field: str) -> VectorFi
         IndexMismatch: no such field, or not one that es-sbert fills.
     """
     return vector_field_from_state(engine, require_index(engine, index), vector_field)
+
+
+def has_vector_field(state: IndexState, vector_field: str) -> bool:
+    """Whether an index has a field of this name that es-sbert fills.
+
+    Raises:
+        IndexMismatch: `_meta.es_sbert` of the mapping is damaged.
+    """
+    mapped = vector_field in state.mappings.get("properties", {})
+    return mapped and vector_field in vector_fields(state.mappings, state.name)
 
 
 def vector_field_from_state(engine: Engine, state: IndexState, vector_field: str) -> VectorField:
@@ -329,6 +435,11 @@ def _read_field_meta(engine: Engine, state: IndexState, vector_field: str) -> Ve
     engine_type = engine.info.engine_type
     field = state.mappings["properties"][vector_field]
     dimensions = mapped_dimensions(engine_type, field)
+    if field.get("type") == "alias":
+        raise IndexMismatch(
+            f"{vector_field!r} of {state.name} is an alias of the field {field['path']}, which has the vectors",
+            f"Give --vector-field {field['path']}.",
+        )
     if dimensions is None:
         raise IndexMismatch(
             f"the field {vector_field!r} of {state.name} is of type {field.get('type', 'object')}, not a vector field",
@@ -367,6 +478,23 @@ def adopt_command(index: str, vector_field: str) -> str:
     return f"`es-sbert index adopt {index} --vector-field {vector_field} --model MODEL --text-field FIELD`"
 
 
+def embed_command(state: IndexState, similar: Iterable[VectorField] = ()) -> str:
+    """The command that embeds the documents of an index in place, for messages.
+
+    Args:
+        similar: Vector fields of other indices; the first that the index lacks is added by the command.
+    """
+    missing = next((field for field in similar if not has_vector_field(state, field.name)), None)
+    command = ["es-sbert", "ingest", "--index", state.name]
+    if missing is not None:
+        meta = missing.meta
+        command += ["--vector-field", missing.name, "--model", meta.model]
+        command += [] if meta.text is None else ["--text-template", meta.text]
+        if meta.passages is not None:
+            command += ["--passages", str(meta.passages.tokens), "--passage-overlap", str(meta.passages.overlap)]
+    return f"`{shlex.join(command)}`"
+
+
 def require_index(engine: Engine, index: str) -> IndexState:
     """An index, or the one index of an alias.
 
@@ -383,6 +511,11 @@ def require_index(engine: Engine, index: str) -> IndexState:
 
 def index_not_found(index: str, engine: Engine) -> IndexMissing:
     """The error for a name that no index or alias has."""
+    if is_index_expression(index):
+        return IndexMissing(
+            f"{index!r} names no index, or one that does not exist ({engine.info.label} at {engine.info.url})",
+            "Check the names and patterns: `GET _cat/indices` lists the indices, `GET _cat/aliases` the aliases.",
+        )
     return IndexMissing(
         f"there is no index {index!r} ({engine.info.label} at {engine.info.url})",
         f"Check the name, or create it: `es-sbert index create {index}`.",

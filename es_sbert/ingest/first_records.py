@@ -16,6 +16,7 @@ from typing import Any
 from es_sbert.engines.engine import Engine, IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
+from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import EmbeddingTarget, kept_targets
 from es_sbert.index.load_checks import check_strict_mapping
 from es_sbert.index.mapping import VectorFieldMeta, exists_query, has_vector_query, vector_fields
@@ -374,17 +375,20 @@ def _raise_unknown_fields(
         names: Existing fields.
         first: The first records of a source; None for documents of the index.
     """
-    mapped = [] if plan.state is None else mapping_field_names(plan.state.mappings.get("properties", {}))
+    mappings = {} if plan.state is None else plan.state.mappings
+    mapped = mapping_field_names(mappings.get("properties", {}))
+    derived = derived_fields(mappings)
     for planned in plan.fields:
         unknown = [name for name in planned.template.fields if name in missing and name not in mapped]
         if not unknown or (names == [] and first is not None) or _has_vectors_of_text(engine, plan.state, planned):
             continue
         several = "fields" if len(unknown) > 1 else "field"
         looked_at = "the documents of the index" if first is None else f"the first {len(first.records):,} records"
-        mapping = "" if plan.state is None else f", and the mapping of {plan.state.name} lacks it"
+        known = all(name in derived for name in unknown)
+        mapping = "" if plan.state is None or known else f", and the mapping of {plan.state.name} lacks it"
         text = planned.text_options or f"the text {planned.template.template!r}"
-        hint = fields_hint(unknown, names, _HAVE)
-        if first is not None:
+        hint = fields_hint(unknown, names, _HAVE, derived)
+        if first is not None and not known:
             hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} ({text})", hint)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -142,6 +142,7 @@ class _Load:
             fields = self._wait(self._ensure_fields)
             self._started = time.monotonic()
             stack.enter_context(closing(self._meter))
+            self._notes += _added_field_notes(self._plan, fields)
             created = any(field.outcome is FieldOutcome.CREATED for field in fields)
             context = self._open(fields, created, stream, stack)
             mode = self._settings.load_settings
@@ -331,6 +332,17 @@ class _Load:
         return f"{reason}; the same command resumes{where}"
 
 
+def _added_field_notes(plan: LoadPlan, fields: Sequence[VectorField]) -> list[str]:
+    """Notes on the vector fields that the write index of an alias lacked, as after a rollover."""
+    return [
+        f"{field.index} had no vector field {field.name}, which {planned.similar.index} of the alias {plan.alias} has, "
+        "so this load added it. Put it into the index template too, or the next rollover makes an index without it: "
+        f"`es-sbert index template {planned.similar.index}`"
+        for planned, field in zip(plan.fields, fields, strict=True)
+        if planned.similar is not None and field.outcome is FieldOutcome.ADDED
+    ]
+
+
 def _load_targets(plan: LoadPlan, fields: list[VectorField], index: IndexState) -> EmbeddingTargets:
     """The fields that the load fills, and those that documents from files keep."""
     own = tuple(
@@ -365,7 +377,7 @@ def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock:
     if checkpoint is not None and checkpoint.resumed:
         checkpoint.record_dead_letters(dead_letter_keys(plan.dead_letters, run))
         is_written = checkpoint.has_dead_letter
-    return DeadLetters(plan.dead_letters, run, is_written, clock, plan.settings.index)
+    return DeadLetters(plan.dead_letters, run, is_written, clock, plan.name)
 
 
 def _advance_clock(context: LoadContext) -> None:

@@ -110,7 +110,7 @@ def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_secon
     """Delete documents by id, with any routing, and refresh the index.
 
     Args:
-        index: Index or alias.
+        index: Index or alias; all of its indices are searched for the documents.
         retry_seconds: How long transient failures are retried.
 
     Returns:
@@ -122,11 +122,17 @@ def delete_documents(engine: Engine, index: str, ids: Iterable[str], retry_secon
     policy = RetryPolicy(retry_seconds)
     retry = make_retrier(policy, lambda reason: None)
     retry(partial(engine.refresh, index))
+    states = retry(partial(engine.get_indices, index))
+    # By an alias of several indices, an engine deletes in its write index only.
+    places: list[tuple[str, Json | None]] = [(index, None)]
+    if len(states) > 1:
+        places = [(state.name, state.alias_filter(index)) for state in states]
     deleted = 0
     for page in batched(list(dict.fromkeys(ids)), _DELETE_PAGE):
-        hits = retry(partial(multi_get, engine, index, page)).values()
-        # Without the version: a document that another writer changes at the same time is deleted too.
-        targets: list[Json] = [{name: hit[name] for name in ("_id", "_routing") if name in hit} for hit in hits]
-        deleted += delete_hits(engine, index, targets, policy)
+        for place, query in places:
+            hits = retry(partial(multi_get, engine, place, page, query=query)).values()
+            # Without the version: a document that another writer changes at the same time is deleted too.
+            targets: list[Json] = [{name: hit[name] for name in ("_id", "_routing") if name in hit} for hit in hits]
+            deleted += delete_hits(engine, place, targets, policy)
     retry(partial(engine.refresh, index))
     return deleted

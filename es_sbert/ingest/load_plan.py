@@ -27,7 +27,7 @@ from es_sbert.index.text_template import (
     format_text_options,
     parse_text_options,
 )
-from es_sbert.index.vector_field import FieldRequest, index_not_found
+from es_sbert.index.vector_field import FieldRequest, VectorField, index_not_found, similar_fields
 from es_sbert.ingest.checkpoint import default_checkpoint_path
 from es_sbert.ingest.dead_letters import (
     check_dead_letter_index,
@@ -56,7 +56,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     """A load, apart from the engine and the model.
 
     Attributes:
-        index: Index or alias.
+        index: Index or alias; of an alias of several indices, its write index is loaded.
         files: Files, patterns, addresses or `-`; none of them, and no query, embeds what the index holds already.
         format: Format of all files; None tells it from their names.
         text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
@@ -142,6 +142,7 @@ class PlannedField:
         passages: The rules of `--passages`; None leaves them to the index.
         stored: Its metadata in the mapping; None if it is new.
         text_options: The options that gave the text, for messages; None if it is that of the index or the default.
+        similar: The field of this name in another index of the alias, which a new field must go together with.
     """
 
     field: str
@@ -149,25 +150,41 @@ class PlannedField:
     passages: ChunkRules | None
     stored: VectorFieldMeta | None
     text_options: str | None = None
+    similar: VectorField | None = None
+
+    @property
+    def known(self) -> VectorFieldMeta | None:
+        """The metadata of the field, or of its like in another index; None if the field is new everywhere."""
+        return self.stored or (None if self.similar is None else self.similar.meta)
 
 
-def plan_fields(settings: IngestSettings, stored: Mapping[str, VectorFieldMeta]) -> tuple[PlannedField, ...]:
+def plan_fields(
+    settings: IngestSettings,
+    stored: Mapping[str, VectorFieldMeta],
+    similar: Mapping[str, VectorField] | None = None,
+) -> tuple[PlannedField, ...]:
     """The vector fields of the settings.
 
     Args:
         stored: Those that the index has.
+        similar: Those of the other indices of the alias; a field that the index lacks follows them.
 
     Raises:
         UsageError: options that contradict each other or cannot be read, or a new field without a text.
     """
+    like = {field: other for field, other in (similar or {}).items() if field not in stored}
+    known = {field: other.meta for field, other in like.items()} | dict(stored)
     given = _given_texts(settings)
     texts = {
-        field: template or _stored_text(settings, field, stored.get(field)) for field, (template, _) in given.items()
+        field: template or _stored_text(settings, field, known.get(field)) for field, (template, _) in given.items()
     }
     check_name_conflicts(texts, () if settings.id_field is None else (settings.id_field,))
     passages = _passage_rules(settings, list(texts))
+    for field, other in like.items():
+        if other.meta.passages is not None:
+            passages.setdefault(field, other.meta.passages)
     return tuple(
-        PlannedField(field, template, passages.get(field), stored.get(field), given[field][1])
+        PlannedField(field, template, passages.get(field), stored.get(field), given[field][1], like.get(field))
         for field, template in texts.items()
     )
 
@@ -242,6 +259,7 @@ class LoadPlan:
         state: The index now; None if it does not exist yet.
         dead_letters: The dead-letter file.
         state_file: The checkpoint; None for documents of the index, which needs none.
+        alias: The alias of several indices that was named; `settings.index` is then its write index. None otherwise.
     """
 
     settings: IngestSettings
@@ -250,11 +268,17 @@ class LoadPlan:
     state: IndexState | None
     dead_letters: Path
     state_file: Path | None
+    alias: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The index or alias as the user calls it."""
+        return self.alias or self.settings.index
 
     @property
     def stored(self) -> VectorFieldMeta | None:
-        """The metadata of the first field that exists already; None if all are new."""
-        return next((field.stored for field in self.fields if field.stored is not None), None)
+        """The metadata of the first field that exists already, here or in another index of the alias; else None."""
+        return next((field.known for field in self.fields if field.known is not None), None)
 
     @property
     def text_fields(self) -> tuple[str, ...]:
@@ -273,21 +297,27 @@ class LoadPlan:
         )
 
     def field_requests(self, model: ModelIdentity) -> list[FieldRequest]:
-        """What the index needs to have for vectors of a model, one for each field."""
-        return [
-            FieldRequest(
-                planned.field,
-                model.fingerprint,
-                model.name,
-                model.dimensions,
-                index_type=self.settings.index_type,
-                text=planned.template.template,
-                passages=planned.passages,
-                text_options=planned.text_options,
-                replace_text=self.settings.replace_text_template,
-            )
-            for planned in self.fields
-        ]
+        """What the index needs to have for vectors of a model, one for each field.
+
+        Raises:
+            IndexMismatch: another index of the alias has the field with another model, or with other chunks.
+        """
+        return [self._field_request(planned, model) for planned in self.fields]
+
+    def _field_request(self, planned: PlannedField, model: ModelIdentity) -> FieldRequest:
+        request = FieldRequest(
+            planned.field,
+            model.fingerprint,
+            model.name,
+            model.dimensions,
+            index_type=self.settings.index_type,
+            text=planned.template.template,
+            passages=planned.passages,
+            text_options=planned.text_options,
+            replace_text=self.settings.replace_text_template,
+            documents_checked=True,  # by `check_first_records`
+        )
+        return request if planned.similar is None else request.like(planned.similar)
 
     @property
     def source(self) -> str:
@@ -309,7 +339,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         SourceError: a file that cannot be read, or lacks the columns asked for.
         OutputError: the dead-letter file could not be written.
         IndexMissing: documents of an index that does not exist.
-        IndexMismatch: the mapping's `_meta` is damaged, or an alias points to several indices.
+        IndexMismatch: the mapping's `_meta` is damaged, or an alias of several indices has no write index.
         VectorIndexError: the index cannot take the documents.
         EngineError: the engine failed.
     """
@@ -327,16 +357,20 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
     if settings.replace_text_template:
         _check_replace_text_options(settings, sources)
-    dead_letters = settings.dead_letters or default_dead_letters_path(settings.index)
+    name = settings.index
+    dead_letters = settings.dead_letters or default_dead_letters_path(name)
     if settings.dry_run is None:
         check_dead_letters_writable(dead_letters)
-    state = read_target_index(engine, settings.index, files=bool(sources))
-    fields = plan_fields(settings, vector_fields(state.mappings, state.name) if state else {})
+    target = read_target_index(engine, name, files=bool(sources))
+    state, alias = target.state, name if target.others else None
+    stored = vector_fields(state.mappings, state.name) if state else {}
+    fields = plan_fields(settings, stored, similar_fields(target.others))
     if settings.retry is not None:
-        check_dead_letter_index(settings.retry, {settings.index, *((state.name, *state.aliases) if state else ())})
+        own = (state.name, *state.aliases) if state else ()
+        check_dead_letter_index(settings.retry, {name, *own, *(other.name for other in target.others)})
     if not sources:
         if state is None:
-            raise index_not_found(settings.index, engine)
+            raise index_not_found(name, engine)
         check_can_hold_vectors(state)
         # Of several fields, a document may get one and would lose the others.
         lost = fields_missing_from_source(state.mappings, [field.field for field in fields] if len(fields) == 1 else [])
@@ -344,10 +378,13 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
             reason = f"the index {state.name} keeps no {lost}: documents that are embedded in place would lose it"
             raise VectorIndexError(reason, "Load the documents from files.")
     elif state is not None:
-        check_can_load_files(state, settings.index, [document_meta_field(field.field) for field in fields])
+        check_can_load_files(state, name, [document_meta_field(field.field) for field in fields])
     _require_privileges(engine, settings, state)
-    state_file = (settings.state or default_checkpoint_path(settings.index, sources)) if sources else None
-    plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file)
+    state_file = (settings.state or default_checkpoint_path(name, sources)) if sources else None
+    if state is not None and alias is not None:
+        # Requests that read documents by an alias of several indices are refused, or see the documents of all of them.
+        settings = settings.model_copy(update={"index": state.name})
+    plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file, alias)
     if settings.retry is None:
         check_sources(sources, settings.max_document_bytes, plan.text_fields, settings.id_field)
     return plan

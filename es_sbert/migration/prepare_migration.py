@@ -14,6 +14,7 @@ from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
+from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.load_checks import fields_missing_from_source
 from es_sbert.index.load_settings import apply_load_settings, unrestored_settings
 from es_sbert.index.mapping import (
@@ -125,11 +126,13 @@ def check_template_fields(engine: Engine, index: IndexState, template: TextTempl
         if field not in mapped and all(find_field(document, field) is MISSING for document in sample)
     ]
     if unknown:
+        derived = derived_fields(index.mappings)
         names = dict.fromkeys([*mapped, *(name for document in sample for name in document_field_names(document))])
         available = [name for name in names if name.partition(".")[0] not in own]
         raise UsageError(
-            f"no document of {index.name} has the field {' or '.join(unknown)}, and its mapping does not know it",
-            fields_hint(unknown, available, "The documents have"),
+            f"no document of {index.name} has the field {' or '.join(unknown)}"
+            + ("" if all(name in derived for name in unknown) else ", and its mapping does not know it"),
+            fields_hint(unknown, available, "The documents have", derived),
         )
     _check_template_texts(template, sample)
 

@@ -378,7 +378,7 @@ def hybrid_request(
         body["search_pipeline"] = hybrid.pipeline or normalization_pipeline(hybrid.weights)
     reader = HybridReader(engine_type, method, scope, queries)
     return SearchRequest(
-        scope.indices,
+        scope.all_indices,
         (body | page,),
         method,
         True,
@@ -413,4 +413,4 @@ def _rrf_request(
         named = dict(zip(bodies, answers, strict=True))
         return reader.read_rrf(named, weights=weights, constant=hybrid.rank_constant, offset=offset, size=size)
 
-    return SearchRequest(scope.indices, tuple(bodies.values()), method, False, read, params.allow_partial)
+    return SearchRequest(scope.all_indices, tuple(bodies.values()), method, False, read, params.allow_partial)

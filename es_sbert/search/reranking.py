@@ -135,5 +135,5 @@ def scope_text_reader(scope: SearchScope) -> HitTextReader:
         UsageError: as `hit_text_reader`, of any of the indices.
     """
     name = scope.names[0]
-    by_index = {index: hit_text_reader(scope.field_meta(name, index)) for index in scope.indices}
+    by_index = {index: hit_text_reader(scope.field_meta(name, index)) for index in scope.all_indices}
     return lambda hit: by_index[hit.index](hit)

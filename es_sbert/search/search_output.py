@@ -159,6 +159,11 @@ def console_requests(index: str, bodies: Sequence[Json]) -> str:
     return f"POST /{index}/_search\n{indented}"
 
 
+def console_request(line: str, body: Json) -> str:
+    """A request as Kibana's and Dashboards' consoles take it: its line and indented JSON."""
+    return f"{line}\n{orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()}"
+
+
 def _extract_vectors(value: object, numbers: list[list[float]]) -> object:
     """A copy with each query vector replaced by a mark; the vectors are collected in `numbers`."""
     if isinstance(value, dict):

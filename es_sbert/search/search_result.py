@@ -211,6 +211,8 @@ class RankedHits(Generic[AnyHit]):
         reranking: What a cross-encoder did that put the hits in order. Hits that it did not score follow in the
             order of the search: those of its window that have no text, then those beyond the window.
         partial: What is missing, if shards failed and `allow_partial` was given; None if the result is complete.
+        indices_without_field: Indices that were named too, and lack a vector field that is searched: hits of a vector
+            search never come from them, those of a hybrid search by their words alone.
     """
 
     hits: tuple[AnyHit, ...]
@@ -220,6 +222,7 @@ class RankedHits(Generic[AnyHit]):
     aggregations: Json = field(default_factory=dict)
     reranking: Reranking | None = None
     partial: PartialResult | None = None
+    indices_without_field: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[AnyHit]:
         return iter(self.hits)

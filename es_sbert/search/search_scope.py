@@ -6,6 +6,7 @@ A running program follows an alias that is switched to another index, for exampl
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +19,16 @@ import orjson
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
 from es_sbert.errors import EngineError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, VectorFieldMeta, and_query
-from es_sbert.index.vector_field import VectorField, check_field_model, index_not_found, vector_field_from_state
+from es_sbert.index.vector_field import (
+    VectorField,
+    check_field_model,
+    has_vector_field,
+    index_not_found,
+    vector_field_from_state,
+)
 from es_sbert.search.vector_query import SearchMethod
 
 
@@ -73,6 +80,8 @@ class SearchScope:
     Attributes:
         fields: Every field of every index, at least one.
         filters: Concrete index → filter of the alias by which it is searched, where that has one.
+        indices_without_field: Concrete indices that were named too and lack one of the fields, such as the newest index
+            of an alias after a rollover. A search by vectors does not look at their documents.
         shards: Primary shards of all indices, for the gateway; 0 if unknown.
 
     Raises:
@@ -81,7 +90,8 @@ class SearchScope:
 
     fields: tuple[VectorField, ...]
     filters: Mapping[str, Json] = field(default_factory=dict)
-    shards: int = 0
+    indices_without_field: tuple[str, ...] = ()
+    shards: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         first, other = self.fields[0], find_incompatible(self.fields)
@@ -111,8 +121,13 @@ class SearchScope:
 
     @property
     def indices(self) -> tuple[str, ...]:
-        """Concrete names, each once."""
+        """Concrete names of the indices that have a field, each once."""
         return tuple(dict.fromkeys(field.index for field in self.fields))
+
+    @property
+    def all_indices(self) -> tuple[str, ...]:
+        """Concrete names, also of the indices without a field: where a search by words looks."""
+        return tuple(dict.fromkeys([*self.indices, *self.indices_without_field]))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -137,10 +152,10 @@ class SearchScope:
         """A filter together with those of the aliases, which searches of concrete indices would pass by."""
         if not self.filters:
             return filter
-        own = [self.filters.get(index) for index in self.indices]
+        own = [self.filters.get(index) for index in self.all_indices]
         if all(each == own[0] for each in own):
             return filter if own[0] is None else and_query(own[0], filter)
-        pairs = zip(self.indices, own, strict=True)
+        pairs = zip(self.all_indices, own, strict=True)
         any_index = _any_of([and_query({"term": {"_index": index}}, each) for index, each in pairs])
         return and_query(any_index, filter)
 
@@ -160,31 +175,42 @@ class SearchScope:
         return max((choose_oversample(meta, requested) for meta in quantized), key=lambda factor: factor or 0.0)
 
 
-def read_search_scope(engine: Engine, indices: Sequence[str], vector_fields: Sequence[str]) -> SearchScope:
+def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Sequence[str]) -> SearchScope:
     """The vector fields of these indices, to search in them.
 
+    An index that lacks a field is left out, as by the engine: an alias still finds the documents of its other indices.
+
     Args:
-        indices: Indices or aliases; each must have every field.
+        names: Indices, aliases, data streams, lists of them (`a,b`) or patterns (`logs-*`).
 
     Raises:
         UsageError: no index or no field.
         IndexMissing: no such index.
-        IndexMismatch: no such field, or fields of several models.
+        IndexMismatch: a field that no index has, or fields of several models.
     """
-    if not indices or not vector_fields:
+    if not names or not vector_fields:
         raise UsageError("there is nothing to search in", "Name an index and a vector field.")
-    fields = []
+    found: dict[str, IndexState] = {}
     alias_filters: dict[str, list[Any]] = {}  # None where the alias has no filter
-    for name in indices:
-        states = engine.get_indices(name)
+    for name in names:
+        states = engine.resolve_indices(name)
         if not states:
             raise index_not_found(name, engine)
-        fields += [vector_field_from_state(engine, state, field) for state in states for field in vector_fields]
-        for state in states:
-            alias_filters.setdefault(state.name, []).append(state.alias_filter(name))
+        found |= {state.name: state for state in states}
+        for index, filter in engine.alias_filters(name, states).items():
+            alias_filters.setdefault(index, []).append(filter)
+    fields: list[VectorField] = []
+    lacking: dict[str, None] = {}
+    for vector_field in vector_fields:
+        having = [state for state in found.values() if has_vector_field(state, vector_field)]
+        lacking |= dict.fromkeys(state.name for state in found.values() if state not in having)
+        # Without any, the first one that has something of that name says what is wrong.
+        mapped = [state for state in found.values() if vector_field in state.mappings.get("properties", {})]
+        for state in having or (mapped or list(found.values()))[:1]:
+            fields.append(vector_field_from_state(engine, state, vector_field))
     # Two aliases of an index are searched together; without a filter on one of them, all documents are searched.
     filters = {index: _any_of(queries) for index, queries in alias_filters.items() if all(queries)}
-    return SearchScope(tuple(fields), filters)
+    return SearchScope(tuple(fields), filters, tuple(sorted(lacking)))
 
 
 def _any_of(queries: Sequence[Json]) -> Json:
@@ -266,7 +292,7 @@ class AliasResolver:
 
     Args:
         engine: Where.
-        indices: Indices or aliases.
+        indices: Names, lists of names or patterns, see `read_search_scope`.
         options: Their vector fields, and how to load the fields' model; a given encoder is left open by `close`.
 
     Raises:
@@ -286,6 +312,7 @@ class AliasResolver:
         self._target = SearchTarget(read_search_scope(engine, indices, self._vector_fields), encoder)
         if encoder is not None:
             check_field_model(self._target.field, encoder.info.fingerprint, encoder.info.model)
+        self._log_indices_without_field()
         self._refreshed_at = time.monotonic()
 
     @property
@@ -324,6 +351,15 @@ class AliasResolver:
                 self._refreshed_at = time.monotonic()
                 self._lock.release()
 
+    def refresh(self) -> None:
+        """Look the indices up now: a load may have added a field to one of them.
+
+        Raises:
+            IndexMissing, IndexMismatch, EngineError, ModelError, DeviceError: see `resolve_again`.
+        """
+        with self._lock:
+            self._refresh_scope()
+
     def resolve_again(self, stale: SearchTarget) -> SearchTarget:
         """The target that replaces one whose index was deleted.
 
@@ -339,14 +375,29 @@ class AliasResolver:
     def _refresh_scope(self) -> None:
         """The lock is held."""
         scope = read_search_scope(self._engine, self._indices, self._vector_fields)
-        if scope == self._target.scope:
+        before = self._target
+        if scope == before.scope:
             return
-        if self._target.encoder is None:
+        if before.encoder is None:
             self._target = SearchTarget(scope, None)
-            return
-        same = scope.fields[0].meta.fingerprint == self._target.field.meta.fingerprint
-        keeps = same or self._model_given
-        self._target = self._attach_encoder(SearchTarget(scope, self._target.encoder if keeps else None))
+        else:
+            same = scope.fields[0].meta.fingerprint == before.field.meta.fingerprint
+            keeps = same or self._model_given
+            self._target = self._attach_encoder(SearchTarget(scope, before.encoder if keeps else None))
+        if scope.indices_without_field != before.scope.indices_without_field:
+            self._log_indices_without_field()
+
+    def _log_indices_without_field(self) -> None:
+        scope = self._target.scope
+        if scope.indices_without_field:
+            logger.warning(
+                "%s lacks the vector field %s, so semantic searches of %s do not find its documents. "
+                "`es-sbert doctor --index %s` says how to add it",
+                ", ".join(scope.indices_without_field),
+                " or ".join(self._vector_fields),
+                ", ".join(self._indices),
+                shlex.quote(",".join(self._indices)),
+            )
 
     def _load(self, field: VectorField) -> Encoder:
         options = self._options

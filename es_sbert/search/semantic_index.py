@@ -14,6 +14,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import is_address, open_engine
 from es_sbert.engines.engine import Engine, Json
 from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
+from es_sbert.engines.rest import is_index_expression
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.index_options import IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field
@@ -30,7 +31,14 @@ from es_sbert.search.search_request import (
     search_request,
 )
 from es_sbert.search.search_result import HybridResult, RankedHits, SearchResult, read_partial
-from es_sbert.search.search_scope import AliasResolver, ModelOptions, OpenOptions, SearchScope, as_names
+from es_sbert.search.search_scope import (
+    AliasResolver,
+    ModelOptions,
+    OpenOptions,
+    SearchScope,
+    SearchTarget,
+    as_names,
+)
 from es_sbert.search.vector_query import SearchMethod
 
 if TYPE_CHECKING:
@@ -89,7 +97,9 @@ class SemanticIndex:
     index while it exists. Thread-safe.
 
     Args:
-        index: Index or alias, or several; all of one model.
+        index: Index, alias or data stream; also a list of names (`a,b`) or a pattern (`logs-*`), or several of these.
+            All fields must be of one model. Indices without the field are left out, see
+            `RankedHits.indices_without_field`.
         engine: An address, a list of addresses of one cluster, settings, a client of elasticsearch-py (8 or 9) or
             opensearch-py, or an engine. An open
             client or engine is used with its own settings and is not closed by `close`.
@@ -213,7 +223,9 @@ class SemanticIndex:
         """
         scope = self._scope()
         vectors = dict.fromkeys(scope.names, vector)
-        return self._send(search_request(self._engine.info.engine_type, scope, vectors, SearchParams.of(k, options)))
+        params = SearchParams.of(k, options)
+        result = self._send(search_request(self._engine.info.engine_type, scope, vectors, params))
+        return replace(result, indices_without_field=scope.indices_without_field)
 
     def similar_to(
         self, id: str, k: int = 10, *, index: str | None = None, **options: Unpack[SearchOptions]
@@ -256,7 +268,7 @@ class SemanticIndex:
     def add(
         self, documents: Iterable[Mapping[str, Any]], *, id_field: str | None = None, **options: Unpack[AddOptions]
     ) -> LoadReport:
-        """Embed documents and write them to the index, as `es-sbert ingest` does.
+        """Embed documents and write them to the index, as `es-sbert ingest` does: to the write index of an alias.
 
         Documents that the index already holds with the same content are left alone. Documents that cannot be loaded go
         to the dead-letter file. The index is refreshed at the end, so that searches see them.
@@ -270,7 +282,7 @@ class SemanticIndex:
             What happened to every document; `stopped` says why the load ended early, if it did.
 
         Raises:
-            UsageError: not an iterable of dicts, or several indices are open.
+            UsageError: not an iterable of dicts, or several names or a pattern are open.
             SourceError: no document can be loaded, or they lack a field of the text; nothing was written then.
             IndexMismatch: the index was deleted or replaced during the load.
             EngineError: the engine failed before the first document was sent.
@@ -342,13 +354,16 @@ class SemanticIndex:
         fields = self._scope().names
         given |= {"vector_field": fields[0]} if len(fields) == 1 else {"vectors": fields}
         settings = IngestSettings(index=self._single_name("written to"), **more, **given)
-        return load_documents(self._engine, self.encoder, settings, documents, control)
+        report = load_documents(self._engine, self.encoder, settings, documents, control)
+        if self._scope().indices_without_field:
+            self._resolver.refresh()  # the load may have added the field
+        return report
 
     def _single_name(self, action: str) -> str:
-        if len(self._names) > 1:
+        if len(self._names) > 1 or is_index_expression(self._names[0]):
             raise UsageError(
-                f"documents are {action} one index, but {', '.join(self._names)} are open",
-                "Open the index alone: SemanticIndex(name).",
+                f"documents are {action} one index, but {', '.join(self._names)} is open",
+                "Open the index alone, or an alias that has a write index: SemanticIndex(name).",
             )
         return self._names[0]
 
@@ -365,12 +380,16 @@ class SemanticIndex:
         return search.request(self._engine.info.engine_type, target)
 
     def _run(self, search: Search[Result]) -> Result:
-        engine_type, target = self._engine.info.engine_type, self._resolver.target(with_encoder=search.embeds_text)
+        target = self._resolver.target(with_encoder=search.embeds_text)
         try:
-            return self._send(search.request(engine_type, target))
+            return self._search_target(search, target)
         except IndexMissing:
             # Its alias may point to another index by now, of another model (`es-sbert index migrate`).
-            return self._send(search.request(engine_type, self._resolver.resolve_again(target)))
+            return self._search_target(search, self._resolver.resolve_again(target))
+
+    def _search_target(self, search: Search[Result], target: SearchTarget) -> Result:
+        result = self._send(search.request(self._engine.info.engine_type, target))
+        return replace(result, indices_without_field=target.scope.indices_without_field)
 
     def _send(self, request: SearchRequest[Result]) -> Result:
         try:

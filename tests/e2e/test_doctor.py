@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,13 +57,13 @@ def test_mapping_is_read_once(
     with open_engine(es9_url) as engine:
         engine.create_index(index, {})
     asked: list[str] = []
-    read = Engine.get_indices
+    read = Engine.resolve_indices
 
     def counted(engine: Engine, name: str) -> list[IndexState]:
         asked.append(name)
         return read(engine, name)
 
-    monkeypatch.setattr(Engine, "get_indices", counted)
+    monkeypatch.setattr(Engine, "resolve_indices", counted)
     assert cli("doctor", "--index", index, "--url", es9_url, "--model", model, "--precision", "fp32").code == 0
     assert asked == [index]
 
@@ -97,9 +99,61 @@ def test_unsearchable_field_is_reported_as_failure(
     assert (done.code, "FAIL  field embedding: " in done.out, "ok    field" in done.out) == (1, True, False)
     assert "of type keyword" in done.out
     several = cli("doctor", "--index", f"{index}-both", *options)
-    assert f"look  index: {index}-both points to 2 indices" in several.out
-    assert f"{foreign} has none, so that {index}-both cannot be searched" in several.out
+    assert f"look  index: {index}-both names 2 indices, which searches take together, and none of them" in several.out
+    assert f"that of {foreign} cannot be searched, and so {index}-both cannot be" in several.out
     assert (several.out.count("ok    field embedding"), several.out.count("FAIL  field embedding")) == (1, 2)
+
+
+def test_index_without_the_field_of_its_alias_gets_commands(
+    cli: Cli, engine_url: str, index_name: str, model: Path
+) -> None:
+    """As after a rollover without a template; the commands that doctor prints close the gap."""
+    alias = f"{index_name}-logs"
+    old, new = f"{alias}-000001", f"{alias}-000002"
+    Path("docs.jsonl").write_text('{"id": "1", "body": "a man plays guitar"}\n')
+    options = ["--url", engine_url, "--precision", "fp32"]
+    with open_engine(engine_url) as engine:
+        try:
+            texts = ["--text-field", "body", "--id-field", "id", "--model", model]
+            assert cli("ingest", "--index", old, *options, *texts, "docs.jsonl").code == 0
+            engine.create_index(new, {})
+            engine.update_aliases(
+                [{"add": {"index": name, "alias": alias, "is_write_index": name == new}} for name in (old, new)]
+            )
+            engine.bulk(new, b'{"index":{"_id":"2"}}\n{"body":"the cat sleeps"}\n')
+            for name in (alias, f"{old},{new}", f"{alias}-*"):
+                done = cli("doctor", "--index", name, *options)
+                assert done.code == 0, done.out
+                assert (
+                    f"look  field embedding: {new} lacks it: searches of {name} do not find its documents" in done.out
+                )
+                assert f"`es-sbert index template {old}`" in done.out
+                assert f"{new} has no vector field" not in done.out
+            assert f"documents are written to {new}" in cli("doctor", "--index", alias, *options).out
+            [command] = set(re.findall(rf"`es-sbert (ingest --index {new} [^`]*)`", done.out))
+            assert cli(*shlex.split(command), *options).code == 0
+            found = cli("search", "--index", alias, *options, "the cat sleeps", "--json")
+            assert (found.code, len(found.out.splitlines()), "lacks" in found.err) == (0, 2, False)
+        finally:
+            engine.delete_index(old)
+            engine.delete_index(new)
+
+
+def test_search_says_which_index_lacks_the_field(cli: Cli, engine_url: str, index_name: str, model: Path) -> None:
+    old, new = f"{index_name}-1", f"{index_name}-2"
+    Path("docs.txt").write_text("a man plays guitar\n")
+    options = ["--url", engine_url, "--precision", "fp32"]
+    with open_engine(engine_url) as engine:
+        try:
+            assert cli("ingest", "--index", old, *options, "--model", model, "docs.txt").code == 0
+            engine.create_index(new, {})
+            for name in (f"{old},{new}", f"{index_name}-*"):
+                done = cli("search", "--index", name, *options, "guitar")
+                assert (done.code, "a man plays guitar" in done.out) == (0, True)
+                assert f"{new} lacks the vector field embedding" in done.err
+        finally:
+            engine.delete_index(old)
+            engine.delete_index(new)
 
 
 def test_read_block_is_named(cli: Cli, es9_url: str, fresh_index: Callable[[str], str], model: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import orjson
 import pytest
 
@@ -19,6 +21,7 @@ from tests.engine.ingest_support import open_engine
 from tests.engine.vectors import load, random_vectors
 
 Run = Callable[..., Done]
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture
@@ -61,6 +64,73 @@ def test_create_show_and_reuse_index(run: Run, engine_url: str, index_name: str)
 
     conflict = run("index", "create", index_name, "--index-type", "flat", url=engine_url)
     assert_refused(conflict, "has the index type int8_hnsw, not flat", "omit --index-type")
+
+
+@pytest.fixture
+def rolled(run: Run, engine_url: str, index_name: str, model: Path) -> Iterator[tuple[str, str, str]]:
+    """An alias after a rollover without a template: its name, the old index with a vector field, the new one."""
+    alias = f"{index_name}-logs"
+    old, new = f"{alias}-000001", f"{alias}-000002"
+    created = run(
+        "index", "create", old, "--model", model, "--text-field", "text", "--index-type", "flat", url=engine_url
+    )
+    assert created.code == 0
+    with open_engine(engine_url) as engine:
+        engine.update_aliases([{"add": {"index": old, "alias": alias, "is_write_index": True}}])
+        httpx.post(f"{engine_url}/{alias}/_rollover", timeout=60, trust_env=False).raise_for_status()
+        yield alias, old, new
+        for index in (old, new, f"{alias}-000003"):
+            engine.delete_index(index)
+
+
+def test_show_lists_every_index_of_an_expression(run: Run, engine_url: str, rolled: tuple[str, str, str]) -> None:
+    alias, old, new = rolled
+    for name in (alias, f"{old},{new}", f"{alias}-*"):
+        shown = run("index", "show", name, url=engine_url)
+        assert [line.partition(" ")[0] for line in shown.out.splitlines() if line and line[0] != " "] == [old, new]
+        rows = [orjson.loads(line) for line in run("index", "show", name, "--json", url=engine_url).out.splitlines()]
+        assert [(row["name"], len(row["fields"])) for row in rows] == [(old, 1), (new, 0)]
+    assert_refused(run("index", "show", f"{alias}-none*", url=engine_url), "names no index", "GET _cat/indices")
+
+
+@pytest.mark.parametrize("kind", ["composable", "legacy", "none"])
+def test_template_gives_the_next_index_the_vector_fields(
+    run: Run, engine_url: str, rolled: tuple[str, str, str], kind: str
+) -> None:
+    alias, old, _ = rolled
+    stem = alias.removesuffix("-logs")
+    mappings = {"mappings": {"properties": {"text": {"type": "text"}}}}
+    names = [f"_index_template/{alias}-vectors", f"_index_template/{stem}", f"_component_template/{stem}-vectors"]
+    legacy = [f"_template/{stem}", f"_template/{alias}-vectors"]
+    with httpx.Client(base_url=engine_url, timeout=60, trust_env=False) as client:
+        try:
+            body: dict[str, Any] = {"index_patterns": [f"{alias}-*"]}
+            if kind == "composable":
+                body |= {"template": mappings, "priority": 300}
+                client.put(f"/_index_template/{stem}", json=body).raise_for_status()
+            elif kind == "legacy":
+                client.put(f"/_template/{stem}", json=body | mappings | {"order": 3}).raise_for_status()
+            printed = run("index", "template", alias, url=engine_url)
+            assert printed.code == 0
+            requests = printed.out.strip().split("\n\n")
+            assert len(requests) == (2 if kind == "composable" else 1)
+            for request in requests:
+                line, _, sent = request.partition("\n")
+                client.put(f"/{line.removeprefix('PUT ')}", content=sent, headers=JSON).raise_for_status()
+            client.post(f"/{alias}/_rollover").raise_for_status()
+            with open_engine(engine_url) as engine:
+                before, after = engine.get_index(old), engine.get_index(f"{alias}-000003")
+                assert before is not None
+                assert after is not None
+                made, like = (read_vector_field(engine, state.name, "embedding") for state in (after, before))
+                assert made.meta == like.meta
+                same = {name: after.mappings["properties"][name] for name in ("embedding", "embedding_meta")}
+                assert same == {name: before.mappings["properties"][name] for name in same}
+                assert (kind == "none") == ("text" not in after.mappings["properties"])
+        finally:
+            for name in names + legacy:
+                client.delete(f"/{name}")
+    assert_refused(run("index", "template", rolled[2], url=engine_url), "has no vector field", "es-sbert ingest")
 
 
 def test_index_text_template_is_set_once(run: Run, es9_url: str, fresh_index: Callable[[str], str]) -> None:

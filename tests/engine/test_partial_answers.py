@@ -56,7 +56,10 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "vector_size": lambda engine, index: engine.vector_size(index, "vector"),
     "delete_index": lambda engine, index: engine.delete_index(index),
 }
-CLUSTER_STATE = {"get_index", "get_indices", "get_aliases", "index_uuids", "primary_terms", "create_index"}
+CLUSTER_STATE = {
+    "alias_filters", "create_index", "get_aliases", "get_index", "get_indices", "index_uuids", "primary_terms",
+    "resolve_indices",
+}  # fmt: skip
 # They send nothing, or return nothing that could be partial.
 OTHERS = {"close", "send", "close_point_in_time", "hit_source", "start_force_merge", "is_task_done"}
 

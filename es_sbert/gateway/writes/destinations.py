@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from cachetools import TTLCache
@@ -40,22 +40,20 @@ class Destination:
         targets: The vector fields whose text is known.
         without_text: Names of the vector fields whose text is not known.
         is_unreadable: Whether its mapping cannot be read, so that its vector fields are not known.
+        lacking: Vector fields that other indices of the alias or data stream have and this one lacks, as after a
+            rollover without an index template; those whose text is known.
     """
 
     index: str
     targets: EmbeddingTargets = ()
     without_text: tuple[str, ...] = ()
     is_unreadable: bool = False
+    lacking: EmbeddingTargets = ()
 
     @classmethod
     def of(cls, index: str, fields: Mapping[str, VectorFieldMeta]) -> Destination:
         """The destination with these vector fields."""
-        targets = tuple(
-            EmbeddingTarget(name, TextTemplate.parse(meta.text), meta)
-            for name, meta in fields.items()
-            if meta.text is not None
-        )
-        return cls(index, targets, tuple(name for name, meta in fields.items() if meta.text is None))
+        return cls(index, _targets(fields), tuple(name for name, meta in fields.items() if meta.text is None))
 
     @property
     def has_vectors(self) -> bool:
@@ -128,7 +126,12 @@ class DestinationResolver:
             return Destination.of(name, searched.fields.get(name, {}))
         # An alias or a data stream: other indices than the write index may have vectors.
         index, alone = await self._write_index(name, headers)
-        return Destination.of(name if alone else index, searched.fields.get(index, {}))
+        own = searched.fields.get(index, {})
+        others: dict[str, VectorFieldMeta] = {}
+        for other, fields in sorted(searched.fields.items(), reverse=True):
+            others = fields | others if other != index else others
+        lacking = _targets({field: meta for field, meta in others.items() if field not in own})
+        return replace(Destination.of(name if alone else index, own), lacking=lacking)
 
     async def _write_index(self, name: str, headers: Headers) -> tuple[str, bool]:
         """The concrete write index, and whether it is the only index of that name."""
@@ -174,3 +177,12 @@ def _vector_count(meta: VectorFieldMeta, source_bytes: int, listed_strings: int)
     if meta.passages is None:
         return 1
     return 1 + listed_strings + source_bytes // (meta.passages.tokens * _BYTES_PER_TOKEN)
+
+
+def _targets(fields: Mapping[str, VectorFieldMeta]) -> EmbeddingTargets:
+    """The vector fields whose text is known."""
+    return tuple(
+        EmbeddingTarget(name, TextTemplate.parse(meta.text), meta)
+        for name, meta in fields.items()
+        if meta.text is not None
+    )

@@ -20,6 +20,7 @@ class NoVectorReason(StrEnum):
     NO_TEXT = "no_text"
     NOT_TEXT = "not_text"
     TEXT_UNKNOWN = "text_unknown"
+    NO_FIELD = "no_field"
     PREVIOUS_UNKNOWN = "previous_unknown"
     SCRIPT = "script"
     UNREADABLE = "unreadable"

@@ -29,7 +29,7 @@ from es_sbert.gateway.writes.document_changes import (
 )
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder, EmbeddedText
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason
-from es_sbert.index.document_vectors import EmbeddingProvenance, EmbeddingTarget, VectorFieldValue
+from es_sbert.index.document_vectors import EmbeddingProvenance, EmbeddingTarget, VectorFieldValue, stored_text
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +87,21 @@ class ItemPreparer:
             # The documents are valid: the same request succeeds once the mapping is repaired.
             raise public_mapping_error(error) from error
 
+    async def count_lacking(self, items: Sequence[BulkItem], headers: Headers) -> dict[str, int]:
+        """Index name → documents that get no vector, because their index lacks the field; see `count_lacking`.
+
+        Raises:
+            EsSbertError: the engine is not available, or a mapping is invalid.
+        """
+        destinations = await self.resolve(written_names(items), headers)
+        if not any(destination.lacking for destination in destinations.values()):
+            return {}
+        return await offload_if_large(sum(len(item.source) for item in items), count_lacking, items, destinations)
+
     async def prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
         """The items with their vectors; None if no vector changes or is missing.
+
+        Documents whose index lacks the vector field are not among them, see `count_lacking`.
 
         Args:
             headers: The caller's.
@@ -96,9 +109,7 @@ class ItemPreparer:
         Raises:
             EsSbertError: the engine is not available, or a mapping is invalid.
         """
-        # Skip bodies that are not JSON objects; the engine rejects them.
-        names = {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
-        destinations = await self.resolve(names, headers)
+        destinations = await self.resolve(written_names(items), headers)
         size = sum(len(item.source) for item in items)
         while True:
             if not any(destination.has_vectors for destination in destinations.values()):
@@ -265,6 +276,11 @@ class PreparedItems:
     embedded: int
 
 
+def written_names(items: Iterable[BulkItem]) -> set[str]:
+    """The indices that items write to, without bodies that are no JSON objects: the engine rejects these."""
+    return {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
+
+
 def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> list[WriteItem]:
     """The items for indices with vector fields.
 
@@ -277,6 +293,22 @@ def parse_items(items: Sequence[BulkItem], destinations: Mapping[str, Destinatio
         if destination is not None and destination.has_vectors:
             written.append(WriteItem.of(item, destination.targets, destination.without_text, number))
     return written
+
+
+def count_lacking(items: Iterable[BulkItem], destinations: Mapping[str, Destination]) -> dict[str, int]:
+    """Index name of items → complete documents with a text of a vector field that the write index lacks.
+
+    Args:
+        destinations: Destination of each index name.
+    """
+    counts: dict[str, int] = {}
+    for item in items:
+        destination = destinations.get(item.index)
+        if destination is not None and destination.lacking and item.source.startswith(DOCUMENT_STARTS):
+            documents = WriteItem.of(item, ()).complete_documents
+            texts = (stored_text(document, target) for document in documents for target in destination.lacking)
+            counts[item.index] = counts.get(item.index, 0) + any(texts)
+    return {name: count for name, count in counts.items() if count}
 
 
 def detect_vector_changes(

@@ -13,7 +13,7 @@ from starlette.types import Send
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
-from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
+from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail, missing_field_error
 from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
@@ -28,7 +28,7 @@ from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, j
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason, failure_reason
-from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems
+from es_sbert.gateway.writes.prepare_items import ItemPreparer, PreparedItems, count_lacking
 
 logger = logging.getLogger(__name__)
 
@@ -164,6 +164,8 @@ class WriteHandler:
             if not any(destination.has_vectors for destination in destinations.values()):
                 unreadable = [name for name, destination in destinations.items() if destination.is_unreadable]
                 await self._count_unreadable(body, unreadable)
+                if any(destination.lacking for destination in destinations.values()):
+                    await self._report_lacking_in(body, destinations)
                 return None
 
         def weight(name: str, size: int, listed: int) -> int:
@@ -233,6 +235,7 @@ class WriteHandler:
             EsSbertError: the engine is not available, or the settings reject documents without vectors.
         """
         try:
+            self._report_lacking(await self._preparer.count_lacking(items, headers))
             prepared = await self._preparer.prepare(items, headers)
         except EsSbertError as error:
             self._pass_or_raise(error)
@@ -252,6 +255,26 @@ class WriteHandler:
 
     def _rejected(self, prepared: PreparedItems) -> Mapping[int, EsSbertError]:
         return prepared.errors if self._policy is OnEmbeddingFailure.FAIL else {}
+
+    async def _report_lacking_in(self, body: BulkBody, destinations: Mapping[str, Destination]) -> None:
+        """As `_report_lacking`, for a request that is sent unchanged; a part of it at a time."""
+        for start, end in pairwise(body.cuts):
+            counts = await offload_if_large(
+                end - start, lambda start, end: count_lacking(body.items(start, end), destinations), start, end
+            )
+            self._report_lacking(counts)
+
+    def _report_lacking(self, counts: Mapping[str, int]) -> None:
+        """Report documents whose index lacks the vector field, though others of its alias have it.
+
+        They are written under either policy: nothing has failed, and the engine takes them.
+
+        Args:
+            counts: Index name of the request → number of documents.
+        """
+        for name, count in counts.items():
+            self._missing.count([NoVectorReason.NO_FIELD], count)
+            self._log.warning("documents for %s pass without a vector: %s", name, log_detail(missing_field_error(name)))
 
     def _report(self, prepared: PreparedItems) -> None:
         rejected = len(self._rejected(prepared))

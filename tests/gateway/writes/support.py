@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from prometheus_client.parser import text_string_to_metric_families
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
@@ -64,3 +65,10 @@ def assert_vector(source: dict[str, Any], encoder: Encoder, text: str) -> None:
     assert source["embedding_meta"]["text_hash"] == text_hash(text)
     expected = encoder.encode([text], "document")[0]
     np.testing.assert_allclose(read_vector(source["embedding"]), expected, rtol=0, atol=1e-6)
+
+
+def documents_without_vector(metrics: str) -> int:
+    """Documents that were written without a vector, by the metrics of a gateway."""
+    families = {family.name: family for family in text_string_to_metric_families(metrics)}
+    samples = families["es_sbert_gateway_documents"].samples
+    return int(sum(sample.value for sample in samples if sample.labels.get("outcome") == "without"))

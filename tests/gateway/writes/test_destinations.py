@@ -14,7 +14,7 @@ from es_sbert.engines.engine import EngineType
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.mapping import index_body
 from tests.engine.ingest_support import contents, open_engine
-from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, of_model
+from tests.gateway.writes.support import JSON, assert_vector, bulk_lines, documents_without_vector, of_model
 
 
 def test_alias_uses_its_write_index(
@@ -46,6 +46,48 @@ def test_alias_uses_its_write_index(
     point(to_empty=False)
     assert client.put(f"/{alias}/_doc/2", json={"text": "a cat"}).status_code == 201
     assert contents(engine_url, other)["2"] == {"text": "a cat", "_version": 1}
+
+
+def test_write_index_without_the_field_counts_as_without_a_vector(
+    engine_url: str,
+    client: httpx.Client,
+    empty: str,
+    fresh_index: Callable[[str], str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As after a rollover without a template: documents are written, and the metrics say what they lack."""
+    new, alias = fresh_index(engine_url), f"alias-{uuid.uuid4().hex[:12]}"
+    client.put(f"/{new}", json={"mappings": {"properties": {"text": {"type": "text"}}}}).raise_for_status()
+    actions = [{"add": {"index": index, "alias": alias, "is_write_index": index == new}} for index in (empty, new)]
+    client.post("/_aliases", json={"actions": actions}).raise_for_status()
+
+    def without() -> int:
+        return documents_without_vector(client.get("/metrics").text)
+
+    before = without()
+    assert client.put(f"/{alias}/_doc/1", json={"text": "a cat"}).status_code == 201
+    assert without() == before + 1
+    assert f"documents for {alias} pass without a vector: the write index lacks a vector field" in caplog.text
+    assert f"`es-sbert doctor --index {alias}`" in caplog.text
+    lines = bulk_lines(
+        [
+            ("index", {"_id": "2"}, {"text": "a cat"}),
+            ("index", {"_id": "3"}, {"other": "no text"}),
+            ("update", {"_id": "4"}, {"doc": {"text": "a mat"}, "doc_as_upsert": True}),
+            ("update", {"_id": "2"}, {"doc": {"text": "a mat"}}),
+            ("delete", {"_id": "1"}, None),
+        ]
+    )
+    assert client.post(f"/{alias}/_bulk", content=lines, headers=JSON).json()["errors"] is False
+    assert without() == before + 3
+    # Together with documents that get vectors, and in more than one window.
+    mixed = [("index", {"_index": empty}, {"text": "a cat"})] + [
+        ("index", {"_index": alias}, {"text": "the mat"})
+    ] * 1500
+    assert client.post("/_bulk", content=bulk_lines(mixed), headers=JSON).json()["errors"] is False
+    assert without() == before + 1503
+    assert client.put(f"/{new}/_doc/9", json={"text": "a cat"}).status_code == 201
+    assert without() == before + 1503, "by its own name, the index is one without vectors"
 
 
 def test_index_created_by_template_has_vectors_at_once(
@@ -91,7 +133,9 @@ def test_data_stream_uses_its_newest_backing_index(
         assert_vector(write("the mat"), tiny_encoder, "the mat")
         client.put(f"/_index_template/{stream}", json=template(None)).raise_for_status()
         client.post(f"/{stream}/_rollover").raise_for_status()
+        before = documents_without_vector(client.get("/metrics").text)
         assert set(write("a cat")) == {"@timestamp", "text"}, "older indices have vectors, the newest has none"
+        assert documents_without_vector(client.get("/metrics").text) == before + 1
     finally:
         client.delete(f"/_data_stream/{stream}").raise_for_status()
         client.delete(f"/_index_template/{stream}").raise_for_status()

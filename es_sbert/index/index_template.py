@@ -1,0 +1,117 @@
+"""The requests that put the vector fields of an index into the index template by which a rollover creates the next one.
+
+Nothing is sent: a template may create more indices than the one at hand, so its owner looks at it first.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
+from es_sbert.errors import IndexMismatch
+from es_sbert.index.mapping import META_KEY, IndexType, document_meta_field, vector_fields
+from es_sbert.index.vector_field import index_not_found
+
+# What a request may set of what an engine returns of an index template.
+_TEMPLATE_MEMBERS = (
+    "index_patterns", "template", "composed_of", "priority", "version", "_meta", "data_stream", "allow_auto_create",
+    "ignore_missing_component_templates",
+)  # fmt: skip
+# The generation at the end of the name of an index that rolls over.
+_GENERATION = re.compile(r"-\d+$")
+
+
+class TemplateRequest(NamedTuple):
+    """A request that changes a template: `PUT PATH` with this body."""
+
+    path: str
+    body: Json
+
+
+def template_requests(engine: Engine, name: str) -> list[TemplateRequest]:
+    """The requests after which new indices have the vector fields of an index, in their order.
+
+    They change the template that an index of this name gets, or add one if there is none.
+
+    Args:
+        name: Index, alias or data stream; of several indices, the newest name with vector fields counts.
+
+    Raises:
+        IndexMissing: no such index.
+        IndexMismatch: it has no vector field.
+        EngineError: the engine failed.
+    """
+    states = engine.get_indices(name)
+    if not states:
+        raise index_not_found(name, engine)
+    state = next((state for state in reversed(states) if vector_fields(state.mappings, state.name)), None)
+    if state is None:
+        raise IndexMismatch(
+            f"{name} has no vector field to put into a template",
+            f"Add one first: `es-sbert ingest --index {states[-1].name} --text-field FIELD`.",
+        )
+    return _requests_for(engine, state)
+
+
+def _requests_for(engine: Engine, state: IndexState) -> list[TemplateRequest]:
+    created = state.data_stream or state.name
+    stem = _GENERATION.sub("", created)
+    part = vector_template(engine.info.engine_type, state)
+    template = _composable_template(engine, created)
+    if template is not None:
+        component = f"{template[0]}-vectors"
+        body = {member: template[1][member] for member in _TEMPLATE_MEMBERS if member in template[1]}
+        body["composed_of"] = list(dict.fromkeys([*body.get("composed_of", []), component]))
+        return [
+            TemplateRequest(f"_component_template/{component}", {"template": part}),
+            TemplateRequest(f"_index_template/{template[0]}", body),
+        ]
+    order = _highest_legacy_order(engine, created)
+    patterns = [created if state.data_stream else f"{stem}-*"]
+    if order is not None:
+        # These are merged in their order, unless a composable one matches.
+        return [TemplateRequest(f"_template/{stem}-vectors", {"index_patterns": patterns, "order": order + 1, **part})]
+    return [TemplateRequest(f"_index_template/{stem}-vectors", {"index_patterns": patterns, "template": part})]
+
+
+def vector_template(engine_type: EngineType, state: IndexState) -> Json:
+    """The part of a template that makes the vector fields of an index: settings and mappings."""
+    fields = vector_fields(state.mappings, state.name)
+    names = [name for field in fields for name in (field, document_meta_field(field))]
+    properties = state.mappings.get("properties", {})
+    entries = state.mappings["_meta"][META_KEY]["fields"]
+    mappings: Json = {
+        "_meta": {META_KEY: {"fields": entries}},
+        "properties": {name: properties[name] for name in names if name in properties},
+    }
+    if engine_type is EngineType.OPENSEARCH:
+        graph = any(meta.index_type != IndexType.FLAT for meta in fields.values())
+        return {"settings": {"index.knn": graph}, "mappings": mappings}
+    return {"mappings": mappings}
+
+
+def _composable_template(engine: Engine, name: str) -> tuple[str, Json] | None:
+    """The template that a new index of this name gets, with its name; None if there is none."""
+    answer = engine.request_api("/_index_template") or {}
+    found = [
+        (int(entry["index_template"].get("priority", 0)), entry["name"], entry["index_template"])
+        for entry in answer.get("index_templates", [])
+        if any(fnmatchcase(name, pattern) for pattern in entry["index_template"]["index_patterns"])
+    ]
+    if not found:
+        return None
+    _, template, body = max(found, key=lambda entry: entry[:2])
+    return template, body
+
+
+def _highest_legacy_order(engine: Engine, name: str) -> int | None:
+    """The highest order of the templates of the older kind that match a name; None if there are none."""
+    answer = engine.request_api("/_template") or {}
+    orders = [
+        int(body.get("order", 0))
+        for body in answer.values()
+        if any(fnmatchcase(name, pattern) for pattern in body.get("index_patterns", []))
+    ]
+    return max(orders, default=None)

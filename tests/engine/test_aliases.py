@@ -1,0 +1,246 @@
+"""Aliases of several indices, lists of names and patterns: searches, loads through the write index, and rollovers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.connect import connect
+from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.errors import IndexMismatch, IndexMissing, UsageError, VectorIndexError
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, read_vector_field
+from es_sbert.search import SemanticIndex
+from tests.engine.ingest_support import contents, letters, load, sentences, tiny_encoder, write_jsonl
+
+TEXT = "The river and the river met number 0."
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
+    with tiny_encoder(tmp_path_factory.mktemp("model")) as encoder:
+        yield encoder
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """An alias of two indices: the older one with vectors, the newer one, its write index, as a rollover makes it.
+
+    Attributes:
+        engine: Where.
+        url: Its address.
+        alias, old, new: Names.
+    """
+
+    engine: Engine
+    url: str
+    alias: str
+    old: str
+    new: str
+
+    def write(self, index: str, *documents: dict[str, Any]) -> None:
+        lines = [line for each in documents for line in ({"index": {"_id": each["id"]}}, each)]
+        assert all(item.ok for item in self.engine.bulk(index, b"".join(orjson.dumps(line) + b"\n" for line in lines)))
+        self.engine.refresh(index)
+
+
+@pytest.fixture
+def rolling(engine_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path) -> Iterator[Rolling]:
+    alias = f"{fresh_index(engine_url)}-logs"
+    old, new = f"{alias}-000001", f"{alias}-000002"
+    with closing(connect(EngineSettings(url=engine_url))) as engine:
+        try:
+            load(engine_url, encoder, old, write_jsonl(tmp_path / "old.jsonl", sentences(6)), dead=tmp_path / "dead",
+                 id_field="id", index_type="int8_hnsw")  # fmt: skip
+            engine.update_aliases([{"add": {"index": old, "alias": alias, "is_write_index": True}}])
+            roll_over(engine_url, alias)
+            yield Rolling(engine, engine_url, alias, old, new)
+        finally:
+            for index in (old, new, f"{alias}-000003"):
+                engine.delete_index(index)
+
+
+def roll_over(url: str, alias: str) -> None:
+    httpx.post(f"{url}/{alias}/_rollover", timeout=60, trust_env=False).raise_for_status()
+
+
+def opened(rolling: Rolling, name: str | Sequence[str], encoder: Encoder) -> SemanticIndex:
+    return SemanticIndex(name, rolling.engine, encoder=encoder)
+
+
+def test_searches_go_on_over_the_indices_with_the_field(
+    rolling: Rolling, encoder: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a rollover without a template; the alias, a list and a pattern are the same search."""
+    rolling.write(rolling.new, {"id": "late", "text": "The river is late."})
+    for name in (rolling.alias, f"{rolling.old},{rolling.new}", f"{rolling.alias}-*", [rolling.old, rolling.new]):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "es_sbert"), opened(rolling, name, encoder) as index:
+            result = index.search(TEXT, 10)
+            assert {hit.index for hit in result} == {rolling.old}
+            assert (len(result), result.hits[0].id) == (6, "d0")
+            assert result.indices_without_field == (rolling.new,)
+            assert index.search_vector(encoder.encode(TEXT, "query"), 10).indices_without_field == (rolling.new,)
+            assert {hit.id for hit in index.similar_to("d0", 10)} == {f"d{number}" for number in range(1, 6)}
+        assert f"{rolling.new} lacks the vector field embedding" in caplog.text
+    with opened(rolling, rolling.old, encoder) as index:
+        assert index.search(TEXT).indices_without_field == ()
+
+
+def test_hybrid_search_finds_words_in_indices_without_the_field(rolling: Rolling, encoder: Encoder) -> None:
+    rolling.write(rolling.new, {"id": "late", "text": "A word that no other document has: hippopotamus."})
+    fusions = ["rrf", "weighted"] + ["normalized"] * (rolling.engine.info.engine_type is EngineType.OPENSEARCH)
+    with opened(rolling, rolling.alias, encoder) as index:
+        for fusion in fusions:
+            result = index.hybrid("hippopotamus", 10, fusion=fusion)
+            found = {hit.id: hit for hit in result}
+            assert found["late"].cosine is None, fusion
+            assert found["late"].lexical is not None, fusion
+            assert found["d0"].cosine is not None, fusion
+            assert result.indices_without_field == (rolling.new,)
+
+
+def test_a_pattern_applies_the_filters_of_aliases(rolling: Rolling, encoder: Encoder) -> None:
+    """As the engine does: the filter of an alias counts unless the index is meant by its own name too."""
+    narrow = f"{rolling.alias}-narrow"
+    by_price = {"range": {"price": {"lt": 0.25}}}
+    rolling.engine.update_aliases([{"add": {"index": rolling.old, "alias": narrow, "filter": by_price}}])
+    for name, count in ((f"{narrow}*", 2), (f"{narrow},{rolling.new}", 2), (f"{rolling.alias}-*", 6)):
+        with opened(rolling, name, encoder) as index:
+            assert len(index.search(TEXT, 10)) == count, name
+
+
+def test_expressions_without_an_index_are_refused(rolling: Rolling, encoder: Encoder) -> None:
+    for name in (f"{rolling.alias}-none-*", f"{rolling.old},{rolling.alias}-none"):
+        with pytest.raises(IndexMissing, match="names no index"):
+            opened(rolling, name, encoder)
+    with pytest.raises(IndexMismatch, match="no vector field 'embedding'"):
+        opened(rolling, rolling.new, encoder)
+    for name in ("a,_search", "a,b/c", "a,,b", "*,-"):
+        with pytest.raises(UsageError, match="neither the name of an index nor a pattern"):
+            opened(rolling, name, encoder)
+
+
+def test_many_indices_are_searched_at_once(rolling: Rolling, encoder: Encoder) -> None:
+    """More names than fit into a request line."""
+    names = [f"{rolling.alias}-many-{'x' * 150}-{number:02}" for number in range(20)]
+    try:
+        for name in names:
+            ensure_vector_field(rolling.engine, name, request_for(encoder), shards=1, replicas=0)
+        with opened(rolling, f"{rolling.alias}-*", encoder) as index:
+            assert len(index.search(TEXT, 10)) == 6
+            assert len(index.hybrid(TEXT, 10)) == 6
+            if rolling.engine.info.engine_type is EngineType.OPENSEARCH:
+                with pytest.raises(UsageError, match="names of the 22 indices of this search are longer"):
+                    index.hybrid(TEXT, 10, fusion="weighted")
+                return
+            weighted = index.hybrid(TEXT, 10, fusion="weighted")
+            assert {hit.id for hit in weighted if hit.lexical is not None} >= {"d0"}
+    finally:
+        for name in names:
+            rolling.engine.delete_index(name)
+
+
+def request_for(encoder: Encoder, **changes: Any) -> FieldRequest:
+    info = encoder.info
+    known: dict[str, Any] = {"name": "embedding", "fingerprint": info.fingerprint, "model_name": info.model}
+    return FieldRequest(**known | {"dimensions": info.dimensions, "text": "{text}"} | changes)
+
+
+def test_load_goes_to_the_write_index_and_adds_its_field(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "new.jsonl", [{"id": "n1", "text": "A storm."}, {"id": "n2", "text": 7}])
+    summary = load(rolling.url, encoder, rolling.alias, path, dead=tmp_path / "dead", id_field="id")
+    assert (summary.index, summary.indexed, summary.dead) == (rolling.new, 1, 1)
+    [note] = summary.notes
+    assert f"{rolling.new} had no vector field embedding, which {rolling.old} of the alias {rolling.alias} has" in note
+    assert f"`es-sbert index template {rolling.old}`" in note
+    assert set(contents(rolling.url, rolling.new)) == {"n1"}
+    assert set(contents(rolling.url, rolling.old)) == {f"d{number}" for number in range(6)}
+    field, like = (read_vector_field(rolling.engine, index, "embedding").meta for index in (rolling.new, rolling.old))
+    assert (field.fingerprint, field.text) == (like.fingerprint, like.text)
+    # On OpenSearch an index without index.knn has no graph.
+    elasticsearch = rolling.engine.info.engine_type is EngineType.ELASTICSEARCH
+    assert field.index_type == ("int8_hnsw" if elasticsearch else "flat")
+    again = load(rolling.url, encoder, rolling.alias, path, dead=tmp_path / "dead", id_field="id")
+    assert (again.unchanged, again.notes) == (1, ())
+    # A dead letter of the alias may be loaded after the next rollover.
+    assert {letter["index"] for letter in letters(tmp_path / "dead")} == {rolling.alias}
+    roll_over(rolling.url, rolling.alias)
+    retried = load(rolling.url, encoder, rolling.alias, dead=tmp_path / "dead", retry=tmp_path / "dead")
+    assert (retried.index, retried.dead) == (f"{rolling.alias}-000003", 1)
+
+
+def test_load_by_another_model_leaves_the_write_index_alone(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+    other = request_for(encoder, fingerprint="0" * 32, model_name="other")
+    with pytest.raises(IndexMismatch, match=f"{rolling.old}.embedding holds vectors of the model"):
+        ensure_vector_field(rolling.engine, rolling.alias, other)
+    with pytest.raises(IndexMismatch, match="has one vector a document, so it cannot be searched together with"):
+        load(rolling.url, encoder, rolling.alias, write_jsonl(tmp_path / "new.jsonl", sentences(1)),
+             dead=tmp_path / "dead", id_field="id", passages=("16",))  # fmt: skip
+    state = rolling.engine.get_index(rolling.new)
+    assert state is not None
+    assert "embedding" not in state.mappings.get("properties", {})
+    field = ensure_vector_field(rolling.engine, rolling.alias, request_for(encoder, text=None))
+    assert (field.index, field.meta.text) == (rolling.new, "{text}")
+
+
+def test_aliases_that_no_load_can_use_are_refused(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+    path, dead = write_jsonl(tmp_path / "new.jsonl", sentences(1)), tmp_path / "dead"
+    with pytest.raises(VectorIndexError, match="an alias of 2 indices, and documents are embedded in place") as told:
+        load(rolling.url, encoder, rolling.alias, dead=dead)
+    assert f"`es-sbert ingest --index {rolling.old}`" in told.value.remedy
+    with_model = f"`es-sbert ingest --index {rolling.new} --vector-field embedding --model {encoder.info.model} "
+    assert with_model in told.value.remedy
+    assert "--text-template '{text}'" in told.value.remedy
+
+    def point(new: Json, **old: Any) -> None:
+        actions = [{"add": {"index": rolling.new, "alias": rolling.alias, **new}}]
+        rolling.engine.update_aliases([*actions, {"add": {"index": rolling.old, "alias": rolling.alias, **old}}])
+
+    point({"is_write_index": False}, is_write_index=False)
+    with pytest.raises(IndexMismatch, match="none of them is its write index"):
+        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
+    point({"is_write_index": True, "routing": "one"}, is_write_index=False)
+    with pytest.raises(VectorIndexError, match="an alias of 2 indices with an `index_routing`"):
+        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
+    rolling.engine.update_aliases(
+        [
+            {"remove": {"index": rolling.new, "alias": rolling.alias}},
+            {"add": {"index": rolling.old, "alias": rolling.alias, "is_write_index": False}},
+        ]
+    )
+    with pytest.raises(IndexMismatch, match="`is_write_index: false`"):
+        load(rolling.url, encoder, rolling.alias, path, dead=dead, id_field="id")
+
+
+def test_semantic_index_adds_and_deletes_through_an_alias(rolling: Rolling, encoder: Encoder, tmp_path: Path) -> None:
+    with opened(rolling, rolling.alias, encoder) as index:
+        report = index.add([{"id": "n1", "text": "A storm."}], id_field="id", dead_letters=tmp_path / "dead")
+        assert (report.index, report.indexed) == (rolling.new, 1)
+        result = index.search("A storm.", 1)
+        assert [(hit.index, hit.id) for hit in result] == [(rolling.new, "n1")]
+        assert result.indices_without_field == ()
+        rolling.write(rolling.new, {"id": "d1", "text": "The same id in two indices."})
+        assert index.delete(["d1", "n1", "d2", "d-none"]) == 4
+        assert {hit.id for hit in index.search(TEXT, 10)} == {"d0", "d3", "d4", "d5"}
+        with pytest.raises(VectorIndexError, match="embedded in place in one index at a time"):
+            index.embed_missing(dead_letters=tmp_path / "dead")
+    with opened(rolling, f"{rolling.alias}-*", encoder) as pattern:
+        for write in (lambda: pattern.add([{"text": "a"}]), lambda: pattern.delete("d0")):
+            with pytest.raises(UsageError, match=r"one index, but .*-\* is open"):
+                write()
+
+
+def test_create_opens_an_alias_of_several_indices(rolling: Rolling, encoder: Encoder) -> None:
+    with SemanticIndex.create(rolling.alias, rolling.engine, encoder=encoder) as index:
+        assert index.search(TEXT, 1).indices_without_field == ()
+        assert len(index.search(TEXT, 10)) == 6
