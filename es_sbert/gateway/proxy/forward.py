@@ -153,8 +153,9 @@ async def _exchange(
         if not response.status:
             raise failure from error
         # The response has started. The server closes the connection before its end, so the client notices.
+        path = incoming.path.decode("ascii", "replace")
         upstream.log.warning(
-            "the response to a %s request was cut off: %s", outgoing.method, failure.message, kind="broken off"
+            "the response to %s %s was cut off: %s", outgoing.method, path, failure.message, kind=f"broken off {path}"
         )
 
 

@@ -203,6 +203,15 @@ class BulkBody:
         return BulkItem.of(operation, index, id, routing, document, head)
 
 
+def count_lines_in_steps(body: bytes) -> Generator[None, None, int]:
+    """The line feeds of a body, a part of it in each step: `count` holds the interpreter lock."""
+    count = 0
+    for start in range(0, len(body), _STEP_BYTES):
+        count += body.count(b"\n", start, start + _STEP_BYTES)
+        yield
+    return count
+
+
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:
     """Actions from an offset on: where each begins, where its document begins, where it ends, and what its line says.
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote
 
 from starlette.types import Send
 
-from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.errors import EngineUnreachable, EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
@@ -31,7 +31,14 @@ from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import RewriteMode, decompress_offloaded, has_json_body, requested_mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
-from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
+from es_sbert.gateway.writes.bulk_items import (
+    BulkBody,
+    BulkItem,
+    BulkWindow,
+    OpType,
+    WindowLimits,
+    count_lines_in_steps,
+)
 from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, PartLimit, join_items
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
@@ -87,6 +94,7 @@ class WriteHandler:
         metrics: GatewayMetrics,
     ) -> None:
         self._policy = settings.semantic.on_embedding_failure
+        self._max_actions = settings.limits.bulk_actions
         self._part_limit = PartLimit(settings.limits.body_bytes)
         self._upstream = upstream
         self.destinations = DestinationResolver(upstream, indices)
@@ -148,7 +156,7 @@ class WriteHandler:
     ) -> _PreparedBulk | None:
         """The request to the engine; None if the sender has sent it in parts."""
         raw = await incoming.body()
-        body = await _bulk_body(raw, incoming, route)
+        body = await _bulk_body(raw, incoming, route, self._max_actions)
         if body is None:
             return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
         limits = await self._limits(body, incoming.headers)
@@ -280,11 +288,22 @@ async def _decompressed_or_none(raw: bytes, incoming: IncomingRequest) -> bytes 
         return None
 
 
-async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute) -> BulkBody | None:
-    """The body of a bulk request; None if it cannot be parsed."""
+async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, most: int) -> BulkBody | None:
+    """The body of a bulk request; None if it cannot be parsed.
+
+    Raises:
+        RequestTooLarge: it has more than `most` actions. Reading and sending them would take minutes.
+    """
     plain = await _decompressed_or_none(raw, incoming)
     if plain is None:
         return None
+    lines = await offload_steps(len(plain), count_lines_in_steps(plain))
+    # An action is a line or two.
+    if lines > 2 * most:
+        raise RequestTooLarge(
+            f"the bulk request has {lines:,} lines; the limit is {most:,} actions",
+            "Send several requests of a few thousand actions each, or raise --max-bulk-actions of es-sbert serve.",
+        )
     reading = BulkBody.read_in_steps(plain, unquote(route.index), _parameter(incoming, "routing"))
     return await offload_steps(len(plain), reading)
 
