@@ -63,6 +63,14 @@ def escape_unprintable_lines(text: str) -> str:
     return "\n".join(escape_unprintable(line) for line in text.split("\n"))
 
 
+def shorten(text: str, limit: int = 1000) -> str:
+    """The text, without its middle if it is longer than the limit: it may quote what a client sent."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} […{len(text) - 2 * half:,} characters…] {text[-half:]}"
+
+
 def pluralize(count: int, noun: str) -> str:
     """`1 hit`, `1,200 hits`."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

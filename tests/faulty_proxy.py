@@ -146,6 +146,7 @@ class FaultyProxy(LocalServer):
     down: threading.Event = field(default_factory=threading.Event)
     bulk_sizes: list[int] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _signs: bool = field(default=True, init=False, repr=False)  # whether the engine is Elasticsearch, once it answers
 
     def _fault(self, exchange: Exchange) -> Fault | None:
         if not exchange.path.partition("?")[0].endswith(self.paths):
@@ -174,6 +175,7 @@ class FaultyProxy(LocalServer):
                         raw = response.read()
                     finally:
                         connection.close()
+                    proxy._signs = "x-elastic-product" in response.headers
                     for name in ("x-elastic-product", "content-type"):
                         if response.headers.get(name):
                             passed_on[name] = response.headers[name]
@@ -190,7 +192,8 @@ class FaultyProxy(LocalServer):
                     self.close_connection = True
                     return
                 # Elasticsearch signs its errors too; its client believes no answer without the signature.
-                passed_on.setdefault("x-elastic-product", "Elasticsearch")
+                if proxy._signs:
+                    passed_on.setdefault("x-elastic-product", "Elasticsearch")
                 self.send_response(status)
                 for name, value in passed_on.items():
                     self.send_header(name, value)

@@ -11,10 +11,13 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +108,14 @@ def read_registry() -> list[RegisteredModel]:
     return _read_entries(path)
 
 
-def register_model(folder: Path, fingerprint: str, *, name: str | None = None, default: str = "") -> RegisteredModel:
+def register_model(
+    folder: Path,
+    fingerprint: str,
+    *,
+    name: str | None = None,
+    default: str = "",
+    is_taken: Callable[[str], bool] = lambda name: False,
+) -> RegisteredModel:
     """Add a model, or update the entry of one that was moved. Safe with other processes that register models.
 
     Entries of the same model whose folders no longer hold it are replaced. An entry of another model in the same
@@ -116,6 +126,7 @@ def register_model(folder: Path, fingerprint: str, *, name: str | None = None, d
         fingerprint: Of the model in it.
         name: Its name. Without one, an entry that is replaced passes its name on.
         default: The name if there is no such entry; the folder's own name if it is empty.
+        is_taken: Whether a name is one that no registered model may have, because it would never be found by it.
 
     Raises:
         RegistryInvalid: the registry is broken.
@@ -124,11 +135,12 @@ def register_model(folder: Path, fingerprint: str, *, name: str | None = None, d
     """
     folder = folder.resolve()
     if name is not None:
-        _check_name(name)
+        _check_name(name, is_taken)
     with _update_registry() as models:
         same = [model for model in models if model.fingerprint == fingerprint]
         replaced = [model for model in same if model.folder == folder or model.state() is not FolderState.PRESENT]
         chosen = name or (replaced[-1].name if replaced else default or folder.name.lstrip(".~-") or "model")
+        _check_name(chosen, is_taken)
         new = RegisteredModel(chosen, fingerprint, folder)
         models[:] = [*(model for model in models if model not in replaced), new]
     return new
@@ -217,16 +229,27 @@ def registered_model_folder(name: str) -> Path | None:
     )
 
 
-def _check_name(name: str) -> None:
-    """Refuse a name that could be taken for a path, a hub id or an option.
+_MAX_NAME_CHARACTERS = 200
+
+
+def _check_name(name: str, is_taken: Callable[[str], bool]) -> None:
+    """Refuse a name that could be taken for a path, a hub id or an option, whether it was given or is a folder's.
 
     Raises:
-        UsageError: it could.
+        UsageError: it could, it is too long, or it is taken.
     """
+    if is_taken(name):
+        raise UsageError(f"an installed model is called {name!r}", "Choose another name: --name NAME.")
+    if len(name) > _MAX_NAME_CHARACTERS:
+        raise UsageError(
+            f"a model cannot be registered by a name of {len(name):,} characters",
+            f"Choose a name of at most {_MAX_NAME_CHARACTERS}: --name NAME.",
+        )
     if not name or "/" in name or name.startswith((".", "~", "-")) or not name.isprintable():
         raise UsageError(
             f"a model cannot be registered as {name!r}",
-            "Choose a name without a slash that does not begin with a dot, a tilde or a hyphen.",
+            "Choose a name without a slash or control character that does not begin with a dot, a tilde or a hyphen: "
+            "--name NAME.",
         )
 
 
@@ -264,7 +287,14 @@ def _update_registry() -> Iterator[list[RegisteredModel]]:
 
 def _read_entries(path: Path) -> list[RegisteredModel]:
     try:
+        # A named pipe would be waited for, and a device may never end.
+        if path.exists() and not path.is_file():
+            raise RegistryInvalid(
+                f"the model registry {path} is not a file",
+                f"Remove it, or set {REGISTRY_VARIABLE} to a file.",
+            )
         value = json.loads(path.read_bytes())
+        _warn_if_others_may_write(path)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -282,6 +312,32 @@ def _read_entries(path: Path) -> list[RegisteredModel]:
             f"Upgrade es-sbert, or set {REGISTRY_VARIABLE} to another file.",
         )
     return [_parse_entry(path, entry) for entry in value["models"]]
+
+
+@cache
+def _warn_if_others_may_write(path: Path) -> None:
+    """Warn once that other users decide which models are opened by name."""
+    if sys.platform == "win32":
+        return  # where permissions are not in the mode
+    file, folder = path.stat(), path.parent.stat()
+    is_replaceable = bool(folder.st_mode & stat.S_IWOTH) and not folder.st_mode & stat.S_ISVTX
+    if file.st_uid not in (os.getuid(), 0):
+        problem, remedy = "belongs to another user", f"set {REGISTRY_VARIABLE} to a file of this user"
+    elif file.st_mode & stat.S_IWOTH:
+        problem, remedy = "can be written by all users", f"run: chmod o-w {shlex.quote(str(path))}"
+    elif is_replaceable:
+        problem, remedy = "can be replaced by all users", f"run: chmod o-w {shlex.quote(str(path.parent))}"
+    else:
+        return
+    message = f"the model registry {path} {problem}, who then decide which models es-sbert opens"
+    log_event(
+        "registry_writable_by_others",
+        message,
+        logging.WARNING,
+        path=str(path),
+        remedy=remedy,
+        text=f"Warning: {message}.\n  To prevent that, {remedy}",
+    )
 
 
 def _parse_entry(path: Path, entry: Any) -> RegisteredModel:

@@ -76,13 +76,13 @@ def add(folder: Path, name: str | None) -> None:
     """
     from es_sbert.bundle.local_registry import fingerprint_of, register_model
     from es_sbert.bundle.model_lookup import installed_model_folder
-    from es_sbert.errors import ModelNotFound, UsageError
+    from es_sbert.errors import ModelNotFound
 
-    if name is not None and installed_model_folder(name) is not None:
-        raise UsageError(f"an installed model is called {name!r}", "Choose another name: --name NAME.")
     if not folder.is_dir():
         raise ModelNotFound(f"there is no folder {str(folder)!r}", "Give the folder of a model.")
-    added = register_model(folder, fingerprint_of(folder), name=name)
+    added = register_model(
+        folder, fingerprint_of(folder), name=name, is_taken=lambda name: installed_model_folder(name) is not None
+    )
     click.echo(escape_unprintable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
 
 

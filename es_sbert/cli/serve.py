@@ -45,6 +45,14 @@ _listen_options = option_group(
         metavar="ORIGIN",
         help="Pages of this origin may call from a browser. May be given several times.",
     ),
+    click.option(
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        metavar="HOST",
+        help="Refuse requests to other names than this (421), against DNS rebinding. May be given several times.  "
+        "[default: any]",
+    ),
 )
 _semantic_options = option_group(
     "Semantic queries and writes",
@@ -116,6 +124,9 @@ _limit_options = option_group(
         10,
         _MEBIBYTES,
         "MIB",
+    ),
+    _limit_option(
+        "--max-bulk-actions", "bulk_actions", "Actions of one bulk request; more are refused (413).", 250_000
     ),
     _limit_option("--max-semantic-queries", "semantic_queries", "Semantic queries of one request.", 256),
     _limit_option(

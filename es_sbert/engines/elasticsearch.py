@@ -27,6 +27,7 @@ from elastic_transport import ConnectionError as TransportConnectionError
 
 from es_sbert import __version__
 from es_sbert.engines.address import Address
+from es_sbert.engines.answer_form import checks_answers
 from es_sbert.engines.engine import Engine, EngineClient, EngineInfo
 from es_sbert.engines.error_mapping import connection_error, not_json
 from es_sbert.engines.node_watch import (
@@ -83,6 +84,7 @@ class _TransportClient:
         self._transport.close()
 
 
+@checks_answers
 class ElasticsearchEngine(Engine):
     """Elasticsearch, by a client of either major version."""
 

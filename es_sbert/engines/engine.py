@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from es_sbert.engines.answer_form import checks_answers
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.engines.rest import (
@@ -259,6 +260,7 @@ class EngineClient(Protocol):
     def close(self) -> None: ...
 
 
+@checks_answers
 class Engine(ABC):
     """A connection to either engine. All methods raise `EngineError` and its kinds.
 
@@ -541,8 +543,7 @@ class Engine(ABC):
         if named_scores:
             params[_NAMED_SCORES] = "true"
         path = quote_index_names(name)
-        result: Json = self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial)
-        return result
+        return _checked_search(self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial))
 
     def multi_search(
         self, name: str | Sequence[str], bodies: Sequence[Json], *, allow_partial: bool = False
@@ -599,8 +600,7 @@ class Engine(ABC):
             PointInTimeLost: it has expired, or its node is gone.
         """
         pit = {"id": pit_id, "keep_alive": KEEP_ALIVE}
-        answer: Json = self._request("POST", "/_search", body=body | {"pit": pit})
-        return answer
+        return _checked_search(self._request("POST", "/_search", body=body | {"pit": pit}))
 
     def hit_source(self, includes: Sequence[str], *, vectors: bool) -> Json | bool:
         """`_source` of a search that brings these fields; none brings nothing.
@@ -833,7 +833,7 @@ class Engine(ABC):
                 f"{self.info.label} could not finish the task {task}: {root_cause({'error': error})[1]}",
                 "Look at the engine's log and its free disk space, and try again.",
             )
-        return bool(answer.get("completed"))
+        return bool(answer["completed"])
 
     def shard_states(self, name: str) -> dict[int, ShardState]:
         """How far the writes of each primary shard are, by its number.
@@ -914,6 +914,13 @@ class Engine(ABC):
         """Bytes of the primary shards on disk."""
         answer = self._request("GET", f"/{quote_index_name(name)}/_stats/store")
         return int(answer["_all"]["primaries"]["store"]["size_in_bytes"])
+
+
+def _checked_search(answer: Json) -> Json:
+    """The answer to a search. Raises KeyError if it is not one; without hits, `filter_path` leaves `hits` out."""
+    if "hits" not in answer:
+        answer["_shards"]
+    return answer
 
 
 def _started_copies(copies: Sequence[Json]) -> list[Json]:

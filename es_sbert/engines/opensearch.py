@@ -13,6 +13,7 @@ from opensearchpy.exceptions import SerializationError, TransportError
 from opensearchpy.serializer import JSONSerializer
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
+from es_sbert.engines.answer_form import checks_answers
 from es_sbert.engines.engine import Engine, EngineClient, EngineInfo, Json
 from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch, send_with_failover
@@ -57,6 +58,7 @@ class _WatchedConnection(Urllib3HttpConnection):
             raise ClientConnectionError("N/A", str(error), error) from error
 
 
+@checks_answers
 class OpenSearchEngine(Engine):
     """OpenSearch, by the transport of a client."""
 

@@ -24,7 +24,7 @@ from es_sbert.errors import (
     RequestTooLarge,
     UsageError,
 )
-from es_sbert.messages import escape_unprintable
+from es_sbert.messages import escape_unprintable, shorten
 
 
 class BadRequest(UsageError):
@@ -68,9 +68,14 @@ def http_status(error: EsSbertError) -> int:
 def error_object(error: EsSbertError) -> Json:
     """An error in the engine's format, also for an item of an `_msearch` or `_bulk` response."""
     name = next((name for kind, _, name in _ERROR_TYPES if isinstance(error, kind)), "es_sbert_exception")
-    reason = f"{error.message}. {error.remedy}"
+    reason = error_text(error)
     cause = {"type": name, "reason": reason}
     return {"root_cause": [cause], **cause}
+
+
+def error_text(error: EsSbertError) -> str:
+    """What a client is told. Messages quote its request, which may be large."""
+    return f"{shorten(error.message)}. {shorten(error.remedy)}"
 
 
 def error_body(error: EsSbertError) -> bytes:
@@ -171,7 +176,7 @@ class ThrottledLog:
             kind: Kind of the warning; by default, its text.
             error: Logged with its traceback.
         """
-        self._log(logging.WARNING, kind or message % args, message, args, error)
+        self._log(logging.WARNING, kind or shorten(message % args), message, args, error)
 
     def bug(self, message: str, error: Exception) -> None:
         """Log a bug with its traceback, unless the same one was logged within the interval."""
@@ -188,7 +193,7 @@ class ThrottledLog:
             self._latest[kind] = at, left_out + 1
             return
         self._latest[kind] = now, 0
-        shown: tuple[object, ...] = tuple(map(escape_unprintable, args))
+        shown: tuple[object, ...] = tuple(escape_unprintable(shorten(arg)) for arg in args)
         if left_out:
             message, shown = f"{message} (and %d times more before)", (*shown, left_out)
         self._logger.log(level, message, *shown, exc_info=error)

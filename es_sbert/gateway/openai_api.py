@@ -26,7 +26,7 @@ from es_sbert.errors import EsSbertError, Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
 from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
-from es_sbert.gateway.errors import http_status
+from es_sbert.gateway.errors import error_text, http_status
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest, is_uncompressed_json
 from es_sbert.gateway.settings import EmbeddingsApiSettings, GatewaySettings, ModelNotServed
@@ -275,7 +275,7 @@ def exception_response(error: Exception) -> Response:
     if not isinstance(error, EsSbertError):
         logger.error("an embeddings request failed", exc_info=error)
         return error_response(500, "The gateway failed; its log says why.", kind="server_error")
-    message = f"{error.message}. {error.remedy}"
+    message = error_text(error)
     match error:
         case UsageError():
             return error_response(http_status(error), message)

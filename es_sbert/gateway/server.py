@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import re
 import socket
 import sys
@@ -20,6 +21,7 @@ from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import HEALTH_PATHS, create_app
 from es_sbert.gateway.errors import error_body, http_status
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings
+from es_sbert.messages import shorten
 
 # Time for requests in progress at shutdown.
 _SHUTDOWN_SECONDS = 30
@@ -44,7 +46,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
         create_app(settings, connections, on_loaded),
         host=listen.host,
         port=listen.port,
-        http=limited_protocol(settings.limits.idle_seconds, connections, pages),
+        http=limited_protocol(settings.limits.idle_seconds, connections, pages, listen.allowed_hosts),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -57,6 +59,7 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_not_cut_off)
     try:
         config.load()
     except OSError as error:
@@ -65,6 +68,11 @@ def create_server(settings: GatewaySettings, on_loaded: Callable[[], None] | Non
             "Give PEM files that belong together, which this user may read: --tls-certificate and --tls-key.",
         ) from error
     return uvicorn.Server(config)
+
+
+def _is_not_cut_off(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn is to be logged; of a response that was cut off, `forward` logs the path."""
+    return not record.getMessage().startswith("ASGI callable returned without completing response")
 
 
 def tune_interpreter() -> None:
@@ -123,12 +131,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         head_seconds: Timeout of a request's head, and of the rest of a body after the response.
         counted: Limits the connections of the server.
         health_pages: Paths that work even on surplus connections.
+        allowed_hosts: Names by which the gateway may be called, in lower case; empty for any.
         address: The client's IP address.
     """
 
     head_seconds = 75.0
     counted = ConnectionLimiter(Limits())
     health_pages: frozenset[bytes] = frozenset()
+    allowed_hosts: frozenset[str] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -195,7 +205,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             raise self._too_long()
-        if self._surplus is not None and self.url.partition(b"?")[0] not in self.health_pages:
+        is_health = self.url.partition(b"?")[0] in self.health_pages
+        self._check_host(is_health=is_health)
+        if self._surplus is not None and not is_health:
             self._refusal = (HTTPStatus(http_status(self._surplus)), error_body(self._surplus))
             raise RejectedRequestError
         if b"#" in self.url:
@@ -242,6 +254,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self.transport.close()
 
+    def _check_host(self, *, is_health: bool) -> None:
+        """Refuse a request without exactly one Host (RFC 9112, 3.2), or with one that is not allowed.
+
+        A health check is often sent to an IP address.
+
+        Raises:
+            RejectedRequestError: it is refused.
+        """
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            raise self._bad(f"the request has {len(hosts) or 'no'} Host headers; send exactly one")
+        host = host_name(hosts[0]) if hosts else ""
+        if self.allowed_hosts and not is_health and host not in self.allowed_hosts:
+            reason = f"this gateway is not called {shorten(host, 100)!r}; its operator allows names by --allowed-host"
+            self._refusal = _error_response(HTTPStatus.MISDIRECTED_REQUEST, reason)
+            raise RejectedRequestError
+
     def _bad(self, reason: str) -> RejectedRequestError:
         self._refusal = _error_response(HTTPStatus.BAD_REQUEST, reason)
         return RejectedRequestError()
@@ -273,7 +302,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def limited_protocol(
-    head_seconds: float, connections: ConnectionLimiter, health_pages: Iterable[str] = ()
+    head_seconds: float,
+    connections: ConnectionLimiter,
+    health_pages: Iterable[str] = (),
+    allowed_hosts: Iterable[str] = (),
 ) -> type[asyncio.Protocol]:
     """A protocol class for uvicorn's setting `http`.
 
@@ -281,10 +313,18 @@ def limited_protocol(
         head_seconds: Timeout of a request's head.
         connections: Limits the connections.
         health_pages: Paths that work even on surplus connections.
+        allowed_hosts: Names by which the gateway may be called; empty for any.
     """
     pages = frozenset(page.encode() for page in health_pages)
-    settings = {"head_seconds": head_seconds, "counted": connections, "health_pages": pages}
+    settings: dict[str, object] = {"head_seconds": head_seconds, "counted": connections, "health_pages": pages}
+    settings["allowed_hosts"] = frozenset(host.lower() for host in allowed_hosts)
     return type("LimitedRequestProtocol", (LimitedHttpProtocol,), settings)
+
+
+def host_name(value: bytes) -> str:
+    """The name in a Host header, in lower case, without its port: `search.example:9280`, `[::1]:9280`."""
+    host = value.decode("latin-1").strip().lower()
+    return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
 
 
 def _error_response(status: HTTPStatus, reason: str) -> tuple[HTTPStatus, bytes]:

@@ -238,6 +238,7 @@ class Limits(FrozenSettings):
         connections: Maximum open connections; None derives it from the limit of open files, at most 10,000.
         client_connections: Maximum open connections of one address; an IPv6 /64 network counts as one.
         query_characters: Maximum characters of a semantic query's text.
+        bulk_actions: Maximum actions of a bulk request (413).
         search_bytes: Maximum bytes of a search, or of all in an `_msearch`, that is parsed for semantic queries.
         semantic_queries: Maximum semantic queries of a request.
         semantic_texts: Maximum different texts that a search request may embed.
@@ -259,6 +260,7 @@ class Limits(FrozenSettings):
     connections: int | None = Field(default=None, ge=1)
     client_connections: int = Field(default=1024, ge=1)
     query_characters: int = Field(default=10_000, ge=1)
+    bulk_actions: int = Field(default=250_000, ge=1)
     search_bytes: int = Field(default=10 * MIB, ge=1)
     semantic_queries: int = Field(default=256, ge=1)
     semantic_texts: int = Field(default=256, ge=1)
@@ -340,6 +342,7 @@ class ListenSettings(FrozenSettings):
         port: TCP port.
         path_prefix: Path before the gateway's own endpoints (`/ui`, `/healthz`, …), if indices have such names.
         cors_origins: Origins of web pages that may call the gateway; none by default.
+        allowed_hosts: Names or IP addresses by which clients may call the gateway; any by default.
         certificate, key: PEM files for https.
     """
 
@@ -347,6 +350,7 @@ class ListenSettings(FrozenSettings):
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
     path_prefix: str = ""
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
 
@@ -362,6 +366,11 @@ class ListenSettings(FrozenSettings):
                 raise UsageError(
                     f"{origin!r} is not a valid origin",
                     "Give scheme and host without a path: https://app.example:8443.",
+                )
+        for host in self.allowed_hosts:
+            if not host or not host.isprintable() or any(character in host for character in "/[]@ "):
+                raise UsageError(
+                    f"{host!r} is not a host name or IP address", "Give it without a port: search.example, ::1."
                 )
         if self.key is not None and self.certificate is None:
             raise UsageError("a TLS key is given without its certificate", "Give --tls-certificate too.")

@@ -24,6 +24,7 @@ What a clause matches, observed on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -150,6 +151,9 @@ class VectorQuery:
         boost: What the score is multiplied by.
         inner_hits: With passages: the name of the inner hits that hold the nearest passage; None for no inner hits, as
             aggregations need it. Each clause of a request needs a different name.
+        knn_parameters: Further parameters of the engine's own kNN query.
+        nested_parameters: With passages: parameters of the `nested` query that replace the usual ones.
+        passage_query_name: With passages: the `_name` of the query inside `nested`, which matches passages.
     """
 
     field: str
@@ -162,6 +166,9 @@ class VectorQuery:
     min_cosine: float | None = None
     boost: float = 1.0
     inner_hits: str | None = None
+    knn_parameters: Json = dataclasses.field(default_factory=dict)
+    nested_parameters: Json = dataclasses.field(default_factory=dict)
+    passage_query_name: str | None = None
 
     def __post_init__(self) -> None:
         check_k(self.k)
@@ -249,6 +256,7 @@ def _elasticsearch_knn(query: VectorQuery) -> Json:
     if query.min_cosine is not None:
         # Compared with the cosine itself, after rescoring and before boosts.
         knn["similarity"] = query.min_cosine
+    knn |= query.knn_parameters
     return knn if query.filter is None else knn | {"filter": query.filter}
 
 
@@ -280,6 +288,7 @@ def _opensearch_clause(query: VectorQuery) -> Json:
         "k": query.oversampled_k,
         "method_parameters": {"ef_search": max(query.candidates, query.oversampled_k)},
         "ignore_unmapped": True,
+        **query.knn_parameters,
     }
     if query.filter is not None:
         knn["filter"] = query.filter
@@ -324,10 +333,12 @@ def _script_score(engine_type: EngineType, query: VectorQuery, documents: Json) 
 
 def _nested_query(query: VectorQuery, inner: Json) -> Json:
     """A query over passages as one over documents."""
+    if query.passage_query_name is not None:
+        inner = {"bool": {"must": [inner], "_name": query.passage_query_name}}
     nested: Json = {"path": query.field, "score_mode": "max", "query": inner, "ignore_unmapped": True}
     if query.inner_hits is not None:
         nested["inner_hits"] = chunk_inner_hits(query.field, query.inner_hits)
-    return {"nested": nested | _boost(query)}
+    return {"nested": nested | query.nested_parameters | _boost(query)}
 
 
 def _boost(query: VectorQuery) -> Json:

@@ -11,7 +11,7 @@ import aiohttp
 from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
-from es_sbert.errors import EsSbertError
+from es_sbert.errors import EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect
 from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.proxy.upstream import Upstream, end_to_end_headers
@@ -66,6 +66,14 @@ class StaleRewriteError(Exception):
     """A request was rewritten for indices that have changed since: rewrite it again."""
 
 
+# The status of a request that is too large.
+TOO_LARGE = 413
+
+
+class RefusedAsTooLargeError(Exception):
+    """The engine, or a proxy before it, refused a request as too large (413)."""
+
+
 @dataclass(frozen=True)
 class ResponseHooks:
     """What `forward` does with a response besides sending it to the client.
@@ -74,11 +82,14 @@ class ResponseHooks:
         on_chunk: Called with each chunk of the body, as the engine sent it.
         rewrite_error: Replaces an error response; gets it uncompressed.
         still_valid: Awaited before a successful response is sent. If false, `forward` raises `StaleRewriteError`.
+        enlarged: Whether the gateway has made the request larger. If it is refused for that, `forward` raises
+            `RefusedAsTooLargeError`.
     """
 
     on_chunk: Callable[[bytes], None] | None = None
     rewrite_error: Callable[[BufferedResponse], BufferedResponse] | None = None
     still_valid: Awaitable[bool] | None = None
+    enlarged: bool = False
 
 
 async def forward(
@@ -98,6 +109,7 @@ async def forward(
     Raises:
         EngineUnreachable: the engine did not respond. Nothing was sent to the client.
         StaleRewriteError: `hooks.still_valid` is false. Nothing was sent to the client.
+        RefusedAsTooLargeError: see `hooks.enlarged`. Nothing was sent to the client.
         RequestTooLarge, BadRequest: see `IncomingRequest.stream`.
     """
     response = _ClientResponse(send)
@@ -126,6 +138,8 @@ async def _exchange(
             upstream.detect_engine_type(reply)
             if hooks.still_valid is not None and reply.status == 200 and not await hooks.still_valid:
                 raise StaleRewriteError
+            if hooks.enlarged and reply.status == TOO_LARGE:
+                raise RefusedAsTooLargeError
             if hooks.rewrite_error is not None and reply.status >= 400:
                 await response.send_buffered(hooks.rewrite_error(await _read_uncompressed(reply, upstream)))
             else:
@@ -139,8 +153,9 @@ async def _exchange(
         if not response.status:
             raise failure from error
         # The response has started. The server closes the connection before its end, so the client notices.
+        path = incoming.path.decode("ascii", "replace")
         upstream.log.warning(
-            "the response to a %s request was cut off: %s", outgoing.method, failure.message, kind="broken off"
+            "the response to %s %s was cut off: %s", outgoing.method, path, failure.message, kind=f"broken off {path}"
         )
 
 
@@ -198,6 +213,19 @@ async def fetch_response(upstream: Upstream, outgoing: OutgoingRequest) -> Buffe
     if reply.headers.get("content-encoding", "identity") != "identity":
         raise upstream.malformed_response("the response is compressed although the request did not accept that")
     return BufferedResponse(reply.status, end_to_end_headers(reply.raw_headers), body)
+
+
+def enlarged_error(what: str, size: int) -> RequestTooLarge:
+    """The error for a request that the gateway has made too large for the engine, and cannot split.
+
+    Args:
+        what: What it is, for messages.
+        size: Its bytes as the gateway sent it.
+    """
+    return RequestTooLarge(
+        f"{what} has {size:,} bytes with its vectors, which the engine or a proxy before it refuses as too large",
+        "Raise http.max_content_length of the engine or the limit of the proxy (client_max_body_size of nginx).",
+    )
 
 
 async def send_response(send: Send, response: BufferedResponse) -> int:

@@ -33,6 +33,7 @@ def rewrite_body(body: Json, rewriter: QueryRewriter, *, checked: bool = False) 
     Raises:
         BadRequest, IndexMismatch: a semantic query is invalid.
     """
+    rewriter.begin(body)
     rewritten = _BodyRewriter(rewriter).body(body)
     if not checked:
         reject_unresolved(rewritten, rewriter.parser)

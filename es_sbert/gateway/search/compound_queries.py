@@ -174,3 +174,20 @@ def strip_inner_hits(node: Json) -> Json:
     if query is not None and query[0] in JOINING_QUERIES:
         return {query[0]: {name: value for name, value in query[1].items() if name != "inner_hits"}}
     return map_inner_queries(node, lambda inner, _: strip_inner_hits(inner))
+
+
+def inner_hits_names(value: Any) -> Iterator[str]:
+    """Names of all inner hits in a search, which must be different; without a name, it is the path or type."""
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        if not isinstance(node, dict):
+            continue
+        pending += node.values()
+        inner_hits = node.get("inner_hits")
+        for hits in inner_hits if isinstance(inner_hits, list) else [inner_hits]:
+            if isinstance(hits, dict):
+                names = (hits.get("name"), *(node.get(member) for member in ("path", "type", "parent_type")))
+                yield from [name for name in names if isinstance(name, str)][:1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NoReturn
 
 from luqum import tree as lucene
 from luqum.exceptions import ParseError
@@ -18,6 +18,7 @@ from luqum.thread import parse
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, decode_wrapper, query_type_and_body
+from es_sbert.gateway.search.query_parameters import check_parameters, check_word_parameters, number_between
 from es_sbert.gateway.search.semantic_query import (
     SINGLE_FIELD_QUERIES,
     SemanticQuery,
@@ -32,8 +33,6 @@ from es_sbert.search.search_scope import SearchScope
 
 _MULTI_FIELD_QUERIES = frozenset({"multi_match", "combined_fields", "query_string", "simple_query_string"})
 _BOOSTED = re.compile(r"^(?P<field>.+?)\^(?P<boost>\d+(?:\.\d+)?)$")
-# Operators of simple_query_string, which are not words of the text.
-_OPERATORS = re.compile(r'[+|"()~*\\]|(?<!\S)-')
 
 
 def split_virtual_fields(node: Json, parser: SemanticQueryParser) -> Json:
@@ -47,19 +46,96 @@ def split_virtual_fields(node: Json, parser: SemanticQueryParser) -> Json:
         return node
     kind, body = query
     virtual, others = _partition_fields(body, parser)
-    if virtual:
-        text = body.get("query")
-        if kind.endswith("query_string") and isinstance(text, str):
-            text = " ".join(_OPERATORS.sub(" ", text).split()) or text
-        should: list[Json] = [_match_query(field, boost, text, body) for field, boost in virtual]
-        if others:
-            rest = {name: value for name, value in body.items() if name not in ("default_field", "fields", "_name")}
-            should.append({kind: rest | {"fields": others}})
-        query_name = {"_name": body["_name"]} if "_name" in body else {}
-        return {"bool": {"should": should, "minimum_should_match": 1, **query_name}}
-    if kind == "query_string":
-        return query_string_as_bool(node, body, parser)
-    return node
+    if not virtual:
+        return query_string_as_bool(node, body, parser) if kind == "query_string" else node
+    where = f"{kind} on {virtual[0][0]}"
+    check_parameters(kind, where, body)
+    if not others:
+        check_word_parameters(where, body)
+    text = _semantic_text(kind, body, where, parser)
+    should: list[Json] = [_virtual_query(field, boost, text, body, where) for field, boost in virtual]
+    if others:
+        rest = {name: value for name, value in body.items() if name not in ("default_field", "fields", "_name")}
+        should.append({kind: rest | {"fields": others}})
+    query_name = {"_name": body["_name"]} if "_name" in body else {}
+    return {"bool": {"should": should, "minimum_should_match": 1, **query_name}}
+
+
+def _semantic_text(kind: str, body: Json, where: str, parser: SemanticQueryParser) -> object:
+    """The text of a query that names the virtual field among its fields; `*` for all documents with a vector."""
+    text = body.get("query")
+    if not isinstance(text, str):
+        return text
+    if kind == "simple_query_string":
+        return simple_query_text(text, body.get("flags"), where)
+    if kind != "query_string" or body.get("escape") is True or not text.strip():
+        return text
+    tree = _parse_lucene(text, where, parser)
+    named = _named_field(tree)
+    if named is not None:
+        raise BadRequest(
+            f"the text of {where} names the field {named} itself, so it is not one text to search for",
+            f'Name all fields there: {virtual_syntax(parser)} AND {named}:…, without "fields" and "default_field".',
+        )
+    return _plain_text(tree)
+
+
+def virtual_syntax(parser: SemanticQueryParser) -> str:
+    """An example of a semantic query in Lucene syntax."""
+    return f'{parser.settings.virtual_field}:"how do plants make energy"'
+
+
+def _virtual_query(field: str, boost: float, text: object, body: Json, where: str) -> Json:
+    boost *= number_between(body.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
+    if text == "*":
+        return {"exists": {"field": field, "boost": boost}}
+    return {"match": {field: {"query": text, "boost": boost}}}
+
+
+# simple_query_string has no errors: what is not syntax is text.
+_SIMPLE_SYNTAX = re.compile(
+    r"""\\(?P<escape>.)
+        | "(?P<phrase>(?:[^"\\]|\\.)*)"(?P<near>~\d+)?
+        | (?<![^\s()+|"])(?P<not>-+)(?=[^\s-])
+        | (?<=[^\s()+|"])(?P<prefix>\*)(?=[\s()+|"]|$)
+        | (?<=[^\s()+|"])(?P<fuzzy>~\d+)(?=[\s()+|"]|$)
+        | (?P<and>\+) | (?P<or>\|) | (?P<precedence>[()])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+_SIMPLE_CLAUSE = re.compile(r"""["(][^")]*[")]|[^\s()+|"]+""")
+
+
+def simple_query_text(text: str, flags: object, where: str) -> str:
+    """The text of a `simple_query_string`, without its operators.
+
+    Args:
+        text: In the syntax of simple_query_string.
+        flags: The operators that are enabled, as in `OR|AND|PREFIX`; by default all.
+        where: The part of the request, for messages.
+
+    Raises:
+        BadRequest: it excludes words, or has prefixes, fuzziness or a distance, which no text has.
+    """
+    enabled = set(flags.upper().split("|")) if isinstance(flags, str) else {"ALL"}
+    if "SLOP" in enabled:
+        enabled.add("NEAR")
+
+    def plain(match: re.Match[str]) -> str:
+        operator = str(match.lastgroup)
+        if "ALL" not in enabled and operator.upper() not in enabled:
+            return match[0]
+        if operator == "escape":
+            return match["escape"]
+        if operator == "phrase":
+            return " " + _ESCAPED.sub(r"\1", match["phrase"]) + " "
+        if operator == "not" and len(match["not"]) % 2:
+            excluded = _SIMPLE_CLAUSE.match(text, match.end())
+            raise _excludes_words(f"-{excluded[0] if excluded else ''}", where)
+        return " " if operator in ("not", "and", "or", "precedence") else _refuse_pattern(match[0])
+
+    return " ".join(_SIMPLE_SYNTAX.sub(plain, text).split()) or text
 
 
 def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tuple[str, float]], list[str]]:
@@ -79,12 +155,6 @@ def _partition_fields(body: Json, parser: SemanticQueryParser) -> tuple[list[tup
         else:
             virtual.append((field, boost))
     return virtual, others
-
-
-def _match_query(field: str, boost: float, text: object, body: Json) -> Json:
-    own = body.get("boost", 1.0)
-    factor = own if isinstance(own, int | float) and not isinstance(own, bool) else 1.0
-    return {"match": {field: {"query": text, "boost": boost * factor}}}
 
 
 # Expressions of a field that select by other than a text.
@@ -113,19 +183,45 @@ def query_string_as_bool(node: Json, body: Json, parser: SemanticQueryParser) ->
     text = body.get("query")
     if not isinstance(text, str) or not may_name_field(text, parser.settings.virtual_field):
         return node
-    if len(text) > parser.max_text_characters and parser.names.virtual(parser.settings.virtual_field) is not None:
-        # Rejects it: the Lucene parser is slow on long texts.
-        parse_query_text(text, "query_string", parser.max_text_characters)
+    if body.get("escape") is True:
+        return node  # there is no syntax in it
     try:
-        tree = parse(_SYMBOLS.sub(_replace_symbol, text))
-    except ParseError as error:
+        tree = _parse_lucene(text, "query_string", parser)
+    except BadRequest:
         if parser.names.virtual(parser.settings.virtual_field) is None:
             return node
+        raise
+    if not _names_virtual(tree, parser):
+        return node
+    check_parameters("query_string", "query_string", body)
+    boost = number_between(body.get("boost", 1.0), "boost of query_string", 0.0, 1e9)
+    query = _TreeConverter(body, parser).convert_all(tree, boost)
+    return {"bool": {"must": [query], "_name": body["_name"]}} if "_name" in body else query
+
+
+def _parse_lucene(text: str, where: str, parser: SemanticQueryParser) -> lucene.Item:
+    """The syntax tree of a `query_string`.
+
+    Raises:
+        BadRequest: it is too long, or invalid.
+    """
+    if len(text) > parser.max_text_characters:
+        # Rejects it: the Lucene parser is slow on long texts.
+        parse_query_text(text, where, parser.max_text_characters)
+    try:
+        return parse(_SYMBOLS.sub(_replace_symbol, text))
+    except ParseError as error:
         raise BadRequest(
             f"the query_string is not valid Lucene syntax: {error}",
-            'Put the text to search by into quotes, e.g. semantic:"how do plants make energy", and close all brackets.',
+            f"Put the text to search by into quotes, e.g. {virtual_syntax(parser)}, and close all brackets.",
         ) from None
-    return _TreeConverter(body, parser).convert(tree) if _names_virtual(tree, parser) else node
+
+
+def _named_field(tree: lucene.Item) -> str | None:
+    """The first field that an expression names."""
+    if isinstance(tree, lucene.SearchField):
+        return str(tree.name)
+    return next(filter(None, map(_named_field, tree.children)), None)
 
 
 def may_name_field(text: str, virtual_field: str) -> bool:
@@ -157,6 +253,13 @@ class _TreeConverter:
         self._body = body
         self._parser = parser
         self._default_and = str(body.get("default_operator", "or")).lower() == "and"
+
+    def convert_all(self, tree: lucene.Item, boost: float) -> Json:
+        """Convert a whole `query_string`, whose `minimum_should_match` counts the clauses of its outermost bool."""
+        query = self.convert(tree, boost)
+        if "minimum_should_match" in self._body and "should" in query.get("bool", {}):
+            query["bool"]["minimum_should_match"] = self._body["minimum_should_match"]
+        return query
 
     def convert(self, tree: lucene.Item, boost: float = 1.0) -> Json:
         if not _names_virtual(tree, self._parser):
@@ -193,7 +296,8 @@ class _TreeConverter:
         return {"bool": clauses}
 
     def _query_string(self, tree: lucene.Item, boost: float) -> Json:
-        rest = {name: value for name, value in self._body.items() if name not in ("query", "boost", "_name")}
+        own = ("query", "boost", "_name", "minimum_should_match")
+        rest = {name: value for name, value in self._body.items() if name not in own}
         query = rest | {"query": str(tree).strip()}
         return {"query_string": query if boost == 1.0 else query | {"boost": boost}}
 
@@ -205,7 +309,8 @@ def _semantic_match(field: lucene.SearchField, boost: float) -> Json:
         expression = expression.children[0]
     text = _plain_text(expression)
     if text == "*" or field.name == "_exists_":
-        return {"exists": {"field": _searched_field(field)}}
+        exists = {"field": _searched_field(field)}
+        return {"exists": exists if boost == 1.0 else exists | {"boost": boost}}
     return {"match": {field.name: {"query": text, "boost": boost}}}
 
 
@@ -217,11 +322,9 @@ def _plain_text(expression: lucene.Item) -> str:
     """
     word = expression.value if isinstance(expression, lucene.Term) else "*"
     if isinstance(expression, _NOT_A_TEXT) or (word != "*" and _WILDCARD.match(word)):
-        raise BadRequest(
-            f"{str(expression).strip()!r} is a range, a pattern or a proximity search, but a semantic query "
-            "needs a text",
-            'Write the text in quotes, e.g. semantic:"how do plants make energy".',
-        )
+        _refuse_pattern(str(expression).strip())
+    if isinstance(expression, lucene.Not | lucene.Prohibit):
+        raise _excludes_words(str(expression).strip(), "a semantic query")
     if isinstance(expression, lucene.Phrase):
         return _ESCAPED.sub(r"\1", expression.value[1:-1])
     if isinstance(expression, lucene.Term):
@@ -230,6 +333,20 @@ def _plain_text(expression: lucene.Item) -> str:
     if isinstance(expression, lucene.FieldGroup | lucene.Group | lucene.BaseOperation):
         return text
     return text or str(expression).strip()
+
+
+def _refuse_pattern(expression: str) -> NoReturn:
+    raise BadRequest(
+        f"{expression!r} is a range, a pattern or a proximity search, but a semantic query needs a text",
+        'Write the text in quotes, e.g. semantic:"how do plants make energy".',
+    )
+
+
+def _excludes_words(expression: str, where: str) -> BadRequest:
+    return BadRequest(
+        f"{expression!r} in the text of {where} excludes words, but a semantic query compares the text as a whole",
+        "Exclude documents by a query of their own, in the must_not of a bool, or write the text in quotes.",
+    )
 
 
 _MULTI_FIELD_FULL_TEXT = _MULTI_FIELD_QUERIES - {"query_string"}
@@ -292,8 +409,13 @@ class HybridDetector:
             [(field, options)] = body.items()
             return self._search_target(options.get("query") if isinstance(options, dict) else options, [field])
         if kind in _MULTI_FIELD_FULL_TEXT:
-            fields = body.get("fields", ["*"])
-            return self._search_target(body.get("query"), fields if isinstance(fields, list) else [fields])
+            fields, text = body.get("fields", ["*"]), body.get("query")
+            if kind == "simple_query_string" and isinstance(text, str):
+                try:
+                    text = simple_query_text(text, body.get("flags"), kind)
+                except BadRequest:
+                    return None  # documents that it excludes must not come back
+            return self._search_target(text, fields if isinstance(fields, list) else [fields])
         clauses: list[Json] = []
         if kind == "dis_max":
             clauses = clause_list(body.get("queries"))

@@ -44,6 +44,10 @@ def semantic_clause(
         counts: The candidate counts of the request.
     """
     meta = semantic.target.meta
+    # In a client's `nested` query, a name of the query inside it is one of passages.
+    nested, name, passage_name = semantic.nested or {}, semantic.name, None
+    if semantic.nested is not None:
+        name, passage_name = nested.get("_name"), name
     query = VectorQuery(
         field=semantic.target.name,
         vector=vector,
@@ -54,11 +58,42 @@ def semantic_clause(
         boost=semantic.boost,
         passages=meta.passages is not None,
         inner_hits=inner_hits,
+        knn_parameters=_native_parameters(engine_type, semantic),
+        nested_parameters={member: value for member, value in nested.items() if member != "_name"},
+        passage_query_name=passage_name,
     )
-    clause = knn_clause(engine_type, semantic.target, query, counts)
-    if semantic.name is not None:
-        clause["bool"]["_name"] = semantic.name
+    clause = knn_clause(engine_type, semantic.target, query, counts, semantic.oversample)
+    if name is not None:
+        clause["bool"]["_name"] = name
     return clause
+
+
+# Parameters of a query in one engine's syntax that only that engine has. On OpenSearch a search may or may not return
+# all passages of a hit as inner hits; Elasticsearch always does.
+_NATIVE_PARAMETERS = {
+    EngineType.ELASTICSEARCH: frozenset({"visit_percentage"}),
+    EngineType.OPENSEARCH: frozenset({"expand_nested_docs"}),
+}
+_IMPLIED_PARAMETERS = {EngineType.ELASTICSEARCH: frozenset({"expand_nested_docs"}), EngineType.OPENSEARCH: frozenset()}
+
+
+def _native_parameters(engine_type: EngineType, semantic: SemanticQuery) -> Json:
+    """The parameters that the engine's own kNN query gets.
+
+    Raises:
+        BadRequest: the engine or the field lacks one.
+    """
+    if "expand_nested_docs" in semantic.native and semantic.target.meta.passages is None:
+        raise BadRequest(
+            f"expand_nested_docs is for fields of passages, and {semantic.target.name} has one vector per document",
+            "Remove expand_nested_docs.",
+        )
+    for name in semantic.native:
+        if name not in _NATIVE_PARAMETERS[engine_type] | _IMPLIED_PARAMETERS[engine_type]:
+            raise BadRequest(
+                f"{name} of a query on {semantic.target.name} has no equivalent in this engine", f"Remove {name}."
+            )
+    return {name: value for name, value in semantic.native.items() if name in _NATIVE_PARAMETERS[engine_type]}
 
 
 def highlight_clause(semantic: SemanticQuery) -> Json:
@@ -78,22 +113,49 @@ def highlight_clause(semantic: SemanticQuery) -> Json:
     return {"multi_match": {"query": semantic.text, "fields": fields, "lenient": True}}
 
 
-def knn_clause(engine_type: EngineType, target: SearchScope, query: VectorQuery, counts: CandidateCounts) -> Json:
-    """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias."""
+def knn_clause(
+    engine_type: EngineType,
+    target: SearchScope,
+    query: VectorQuery,
+    counts: CandidateCounts,
+    oversample: float | None = None,
+) -> Json:
+    """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias.
+
+    Args:
+        oversample: Replaces that of quantized indices; 0 for no rescoring.
+    """
     clauses: list[Json] = []
     for number, part in enumerate(target.groups):
+        usual = part.oversample(target.name)
         part_query = replace(
             query,
-            oversample=part.oversample(target.name),
+            # Vectors that are not quantized need no rescoring.
+            oversample=usual if usual is None or oversample is None else oversample or None,
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
-            # Engines require a different name for the inner hits of each clause.
-            inner_hits=f"{query.inner_hits}.{number}" if query.inner_hits and number else query.inner_hits,
         )
+        if usual is not None and oversample == 0 and engine_type is EngineType.ELASTICSEARCH:
+            part_query = replace(part_query, knn_parameters=query.knn_parameters | {"rescore_vector": _NO_RESCORING})
+        if number:
+            part_query = _with_numbered_inner_hits(part_query, number)
         if engine_type is EngineType.OPENSEARCH:
             part_query = counts.distinct(part_query)
         clause = vector_clause(engine_type, part.method(engine_type, exact=False), part_query)
         clauses.append({"bool": {"must": [clause], "filter": [index_filter(part.indices)]}})
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses, "minimum_should_match": 1}}
+
+
+# Without it, bbq types are rescored by default.
+_NO_RESCORING = {"oversample": 0}
+
+
+def _with_numbered_inner_hits(query: VectorQuery, number: int) -> VectorQuery:
+    """The query with another name of its inner hits: engines require a different one for each clause."""
+    inner_hits = query.nested_parameters.get("inner_hits")
+    if inner_hits is not None:
+        inner_hits = inner_hits | {"name": f"{inner_hits.get('name', query.field)}.{number}"}
+        return replace(query, nested_parameters=query.nested_parameters | {"inner_hits": inner_hits})
+    return query if query.inner_hits is None else replace(query, inner_hits=f"{query.inner_hits}.{number}")
 
 
 def index_filter(indices: Sequence[str]) -> Json:
@@ -260,13 +322,14 @@ def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
     matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of
     each shard by definition.
     """
-    if any(_matches_more_than_k(engine_type, part) for part in semantic.target.groups):
+    if any(_matches_more_than_k(engine_type, semantic, part) for part in semantic.target.groups):
         return True
     return semantic.target.shards > 1 and semantic.syntax not in (SemanticSyntax.TEXT_EMBEDDING, SemanticSyntax.NEURAL)
 
 
-def _matches_more_than_k(engine_type: EngineType, part: SearchScope) -> bool:
-    oversampled = engine_type is EngineType.OPENSEARCH and part.oversample(part.name) is not None
+def _matches_more_than_k(engine_type: EngineType, semantic: SemanticQuery, part: SearchScope) -> bool:
+    is_rescored = part.oversample(part.name) is not None and semantic.oversample != 0
+    oversampled = engine_type is EngineType.OPENSEARCH and is_rescored
     # The type in a remote cluster is unknown.
     return oversampled or part.meta.index_type == IndexType.FLAT or any(map(is_remote_name, part.indices))
 
@@ -281,7 +344,9 @@ def kth_hit_body(
         filters: What every hit must match.
         search: The search that contains the query.
     """
-    query = semantic_clause(engine_type, replace(semantic, boost=1.0), vector, filters, None, CandidateCounts())
+    # The score must be that of the nearest passage, whatever `nested` query the client wrote.
+    plain = replace(semantic, boost=1.0, nested=None)
+    query = semantic_clause(engine_type, plain, vector, filters, None, CandidateCounts())
     same = {name: search[name] for name in _DOCUMENT_SET_MEMBERS if name in search}
     only_kth = {"from": semantic.k - 1, "size": 1, "_source": False, "track_total_hits": False}
     return {"query": query, **same, **only_kth}

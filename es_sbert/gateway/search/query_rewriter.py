@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from es_sbert.engines.engine import EngineType, Json
@@ -18,12 +19,14 @@ from es_sbert.gateway.search.compound_queries import (
     Member,
     clause_list,
     decode_wrapper,
+    inner_hits_names,
     map_inner_queries,
     query_type_and_body,
     strip_inner_hits,
 )
 from es_sbert.gateway.search.full_text_queries import HybridDetector, split_virtual_fields
 from es_sbert.gateway.search.knn_clauses import CandidateCounts, Filters, highlight_clause, knn_section, semantic_clause
+from es_sbert.gateway.search.query_parameters import parse_nested
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser, SemanticSyntax
 from es_sbert.index.document_vectors import QueryVector
 from es_sbert.index.mapping import has_vector_query
@@ -81,13 +84,18 @@ class QueryRewriter:
         self.parser = parser
         self._lookup = lookup
         self._hybrid = hybrid
-        self._inner_hits_count = 0
+        self._inner_hits_names: set[str] = set()
+        self._body: Json = {}
         self._counts = CandidateCounts()
         # Nested bools check the same queries again at every level.
         self._split_queries: IdentityCache[Json] = IdentityCache()
         self._semantic_cache = ContainsCache()
         self._involved_cache = ContainsCache()
         self._virtual_cache = ContainsCache()
+
+    def begin(self, body: Json) -> None:
+        """Set the search whose queries are rewritten: the names of its inner hits are taken."""
+        self._body = body
 
     def rewrite(self, node: Any, position: QueryPosition) -> Any:
         """Rewrite a query. Returns the identical object if it contains no semantic query, or is not a query.
@@ -138,19 +146,32 @@ class QueryRewriter:
         return self._semantic_cache(node, self._is_semantic)
 
     def rewrite_knn_section(self, section: Json) -> Json:
-        """A section `knn` of Elasticsearch, in a search body or as a retriever."""
-        semantic = self.parser.parse({"knn": section})
+        """A section `knn` of Elasticsearch, in a search body or as a retriever.
+
+        Raises:
+            BadRequest, IndexMismatch: it is invalid, or the engine is OpenSearch.
+        """
+        semantic = self.parser.parse_section(section)
         if semantic is None:
             return section
-        inner_hits = self._inner_hits_name(semantic.target)
+        if self._engine_type is EngineType.OPENSEARCH:
+            raise BadRequest(
+                "OpenSearch has no section or retriever knn",
+                'Write it as a query: {"query": {"knn": {"field": …, "query_vector_builder": …}}}.',
+            )
+        inner_hits = None if "inner_hits" in section else self._inner_hits_name(semantic.target)
         return knn_section(semantic, section, self._lookup(semantic, None)[0], inner_hits)
 
     def _inner_hits_name(self, target: SearchScope) -> str | None:
         """A name for inner hits, unique in the request; None if the field holds no passages."""
         if target.meta.passages is None:
             return None
-        self._inner_hits_count += 1
-        return target.name if self._inner_hits_count == 1 else f"{target.name}_{self._inner_hits_count}"
+        if not self._inner_hits_names:
+            self._inner_hits_names = set(inner_hits_names(self._body))
+        names = (target.name if number == 1 else f"{target.name}_{number}" for number in count(1))
+        name = next(name for name in names if name not in self._inner_hits_names)
+        self._inner_hits_names.add(name)
+        return name
 
     def _split(self, node: Json) -> Json:
         """See `split_virtual_fields`; the same object every time."""
@@ -178,7 +199,9 @@ class QueryRewriter:
     def _clause(self, semantic: SemanticQuery, position: QueryPosition) -> Json:
         if position.negative:
             semantic = _without_k(semantic)
-        inner_hits = self._inner_hits_name(semantic.target) if position.with_inner_hits else None
+        # A client's own `nested` query returns the inner hits that it asks for.
+        with_inner_hits = position.with_inner_hits and semantic.nested is None
+        inner_hits = self._inner_hits_name(semantic.target) if with_inner_hits else None
         # In `must_not`, all documents above the minimum cosine are excluded, so no top-k cutoff applies.
         vector, cutoff = self._lookup(semantic, None if position.negative else position.filters)
         if cutoff is not None and cutoff > (semantic.min_cosine or -1.0):
@@ -197,7 +220,8 @@ class QueryRewriter:
         semantic = self.parser.parse(inner)
         passages = semantic is not None and semantic.target.meta.passages is not None
         if semantic is not None and passages and kind == "nested" and body.get("path") == semantic.target.name:
-            return self._clause(semantic, position)
+            parameters, boost = parse_nested(body, f"nested on {body['path']}")
+            return self._clause(replace(semantic, nested=parameters, boost=semantic.boost * boost), position)
         documents = "nested documents" if kind == "nested" else "parent and child documents"
         raise BadRequest(
             f"a semantic query cannot be used inside `{kind}`: vectors of {documents} are not searched",
@@ -208,7 +232,10 @@ class QueryRewriter:
         """An `exists` query, such as KQL's `semantic: *`."""
         field = body.get("field")
         target = self.parser.names.virtual(field) if isinstance(field, str) else None
-        return node if target is None else has_vector_query(target.name, target.meta)
+        if target is None:
+            return node
+        [(kind, query)] = has_vector_query(target.name, target.meta).items()
+        return {kind: query | {name: value for name, value in body.items() if name != "field"}}
 
     def _bool(self, node: Json, body: Json, position: QueryPosition) -> Json:
         clauses = {name: clause_list(body.get(name)) for name in BOOL_CLAUSES}

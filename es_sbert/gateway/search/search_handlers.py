@@ -22,10 +22,13 @@ from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel,
 from es_sbert.gateway.errors import BadRequest, error_object, http_status
 from es_sbert.gateway.proxy.engine_routes import MULTI_SEARCH_APIS, EngineApi, EngineRoute
 from es_sbert.gateway.proxy.forward import (
+    TOO_LARGE,
     BufferedResponse,
     OutgoingRequest,
+    RefusedAsTooLargeError,
     ResponseHooks,
     StaleRewriteError,
+    enlarged_error,
     fetch_response,
     forward,
     send_response,
@@ -112,11 +115,14 @@ class SearchHandler:
                     still_valid.add_done_callback(_consume_exception)
             elif result is not None and result.hint is not None and may_need_hint(outgoing):
                 rewrite_error = partial(add_hint, hint=result.hint)
+            is_enlarged = result is not None and result.is_changed
             try:
-                hooks = ResponseHooks(recorder.watch().part, rewrite_error, still_valid)
+                hooks = ResponseHooks(recorder.watch().part, rewrite_error, still_valid, is_enlarged)
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except StaleRewriteError:
                 continue
+            except RefusedAsTooLargeError:
+                raise enlarged_error("the search", len(outgoing.body or b"")) from None
             finally:
                 if still_valid is not None:
                     still_valid.cancel()
@@ -173,20 +179,23 @@ class SearchHandler:
             recorder.searches += [entry.result for entry in entries]
         elif plain is not None:
             recorder.searches += [None] * min(_MAX_LOGGED, plain.count(b"\n") // 2)
-        outgoing = received.unchanged
-        if any(entry.result is not None or entry.error is not None for entry in entries):
-            path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
-            lines = b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in entries if entry.response is None)
-            if any(entry.response is not None for entry in entries):
-                # With `filter_path`, responses may be left out, so that the positions of errors would not be known.
-                params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
-                query = urlencode([(name, value) for name, value in params if name != "filter_path"])
-                outgoing = OutgoingRequest.with_body(incoming, lines, path + b"?" + query.encode())
-                errors = [entry.response for entry in entries]
-                return await send_response(send, await self._add_errors(outgoing, errors))
+        if all(entry.result is None and entry.error is None for entry in entries):
+            hooks = ResponseHooks(recorder.watch().part)
+            return await forward(incoming, send, self._upstream, received.unchanged, hooks)
+        path = incoming.path.rstrip(b"/").removesuffix(b"/template") if template else incoming.path
+        if all(entry.response is None for entry in entries):
             target = path + b"?" + incoming.query if incoming.query else path
-            outgoing = OutgoingRequest.with_body(incoming, lines, target)
-        return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(recorder.watch().part))
+            outgoing = OutgoingRequest.with_body(incoming, _join_entries(entries), target)
+            try:
+                hooks = ResponseHooks(recorder.watch().part, enlarged=True)
+                return await forward(incoming, send, self._upstream, outgoing, hooks)
+            except RefusedAsTooLargeError:
+                del outgoing
+        # With `filter_path`, responses may be left out, so that their positions would not be known.
+        params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
+        query = urlencode([(name, value) for name, value in params if name != "filter_path"])
+        request = OutgoingRequest.with_body(incoming, b"", path + b"?" + query.encode())
+        return await send_response(send, await cancel_on_disconnect(incoming, self._join_responses(request, entries)))
 
     async def _rewrite_entries(
         self, entries: list[_MsearchEntry], incoming: IncomingRequest, route: EngineRoute, mode: RewriteMode
@@ -239,21 +248,42 @@ class SearchHandler:
             entry = replace(entry, header=write_object(header | {"preference": result.preference}))
         return replace(entry, body=written, result=result if result.is_changed else None)
 
-    async def _add_errors(self, outgoing: OutgoingRequest, errors: Sequence[Json | None]) -> BufferedResponse:
-        """Send the searches without an error, and add the errors to the response at their positions."""
+    async def _join_responses(self, request: OutgoingRequest, entries: Sequence[_MsearchEntry]) -> BufferedResponse:
+        """Send the searches without an error, in several requests if they are too large for one.
+
+        Args:
+            request: The request without its body.
+
+        Returns:
+            The responses and errors, each at its position; or the engine's response if it rejects a whole request.
+        """
         answer: Json = {"took": 0, "responses": []}
         headers: Headers = [(b"content-type", b"application/json")]
-        if outgoing.body:
-            response = await fetch_response(self._upstream, outgoing)
-            try:
-                answer, headers = parse_object(response.body), response.headers
-            except UnsupportedJson:
-                return response
-            if response.status != 200:
-                return response
+        pending = [[entry for entry in entries if entry.response is None]]
+        while pending:
+            part = pending.pop(0)
+            body = _join_entries(part)
+            if not part:
+                continue
+            response = await fetch_response(self._upstream, replace(request, body=body))
+            if response.status == TOO_LARGE and len(part) > 1:
+                pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+            elif response.status == TOO_LARGE:
+                answer["responses"].append(_error_response(enlarged_error("the search", len(body))))
+            else:
+                try:
+                    whole = parse_object(response.body)
+                except UnsupportedJson:
+                    return response
+                if response.status != 200:
+                    return response
+                headers = response.headers
+                with self._upstream.parsing("POST /_msearch"):
+                    answer["took"] += whole.get("took", 0)
+                    answer = {**whole, "took": answer["took"], "responses": answer["responses"] + whole["responses"]}
         with self._upstream.parsing("POST /_msearch"):
             responses = deque(answer["responses"])
-            merged = [responses.popleft() if error is None else error for error in errors]
+            merged = [responses.popleft() if entry.response is None else entry.response for entry in entries]
         return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
 
     async def rank_eval_request(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
@@ -357,6 +387,11 @@ def _template_error(response: BufferedResponse) -> Json:
     if response.status >= 400 and error is not None:
         return {"error": error, "status": response.status}
     return _error_response(BadRequest("the template does not render to a search", "Check it with _render/template."))
+
+
+def _join_entries(entries: Sequence[_MsearchEntry]) -> bytes:
+    """The lines of an `_msearch` body."""
+    return b"".join(entry.header + b"\n" + entry.body + b"\n" for entry in entries)
 
 
 def _error_response(error: EsSbertError) -> Json:

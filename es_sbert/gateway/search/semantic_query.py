@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,6 +14,15 @@ from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, query_type_and_body
+from es_sbert.gateway.search.query_parameters import (
+    check_parameters,
+    check_word_parameters,
+    number_between,
+    parse_ef_search,
+    parse_rescore,
+    parse_rescore_vector,
+    positive_integer,
+)
 from es_sbert.gateway.settings import SemanticSettings
 from es_sbert.io.text_formats import json_type_name
 from es_sbert.search.search_scope import SearchScope
@@ -44,9 +53,13 @@ class SemanticQuery:
         filter: What they must match, from the query itself.
         min_cosine: Documents below this cosine are dropped.
         num_candidates: Vectors that each shard compares; None derives it from k.
+        oversample: In quantized fields, how many times k candidates are rescored; 0 for no rescoring, None for the
+            default.
         boost: Factor of the score.
         name: The query's `_name`.
         syntax: How it was written.
+        native: Parameters that are passed on to the engine's own kNN query.
+        nested: Parameters of the `nested` query around it (`parse_nested`); None if the client wrote none.
     """
 
     target: SearchScope = field(repr=False)
@@ -55,9 +68,12 @@ class SemanticQuery:
     filter: Json | None = None
     min_cosine: float | None = None
     num_candidates: int | None = None
+    oversample: float | None = None
     boost: float = 1.0
     name: str | None = None
     syntax: SemanticSyntax = SemanticSyntax.SEMANTIC
+    native: Json = field(default_factory=dict)
+    nested: Json | None = None
 
 
 class SemanticQueryParser:
@@ -93,9 +109,21 @@ class SemanticQueryParser:
         """
         return self._cache.get(node, self._parse_and_count)
 
+    def parse_section(self, section: Json) -> SemanticQuery | None:
+        """Parse Elasticsearch's section `knn`, or the retriever; None if it has a vector.
+
+        Its other parameters are not checked: the engine gets all of them.
+
+        Raises:
+            BadRequest, IndexMismatch: see `parse`.
+        """
+        return self._cache.get(section, lambda section: self._counted(self._knn(section, is_section=True)))
+
     def _parse_and_count(self, node: Json) -> SemanticQuery | None:
         query = query_type_and_body(node)
-        semantic = None if query is None else self._parse(*query)
+        return self._counted(None if query is None else self._parse(*query))
+
+    def _counted(self, semantic: SemanticQuery | None) -> SemanticQuery | None:
         if semantic is not None:
             self._count += 1
             if self._check is not None:
@@ -127,19 +155,20 @@ class SemanticQueryParser:
         if target is None:
             return None
         options = value if isinstance(value, dict) else {"value": value}
-        return self._on_virtual_field(target, "term", field, body | options | {"query": options.get("value")})
+        kept = {name: option for name, option in body.items() if name != field}
+        return self._on_virtual_field(target, "term", field, kept | options | {"query": options.get("value")})
 
     def _on_virtual_field(self, target: SearchScope, kind: str, field: str, options: Json) -> SemanticQuery:
         where = f"{kind} on {field}"
-        if options.get("fuzziness", 0) not in (0, "0"):
-            raise BadRequest("a semantic query does not support fuzziness", "Remove fuzziness from the query.")
+        check_parameters(kind, where, options)
+        check_word_parameters(where, options)
         text, candidates = scalar_as_text(options.get("query")), self.settings.num_candidates
         min_cosine = _cosine_or_none(options.get("min_cosine", self.settings.min_cosine), f"min_cosine of {where}")
         return self._query(
             target, SemanticSyntax.VIRTUAL_FIELD, text, where, options, min_cosine, num_candidates=candidates
         )
 
-    def _knn(self, body: Json) -> SemanticQuery | None:
+    def _knn(self, body: Json, *, is_section: bool = False) -> SemanticQuery | None:
         builder = body.get("query_vector_builder")
         embedding = builder.get("text_embedding") if isinstance(builder, dict) else None
         if not isinstance(embedding, dict):
@@ -148,14 +177,22 @@ class SemanticQueryParser:
         if target is None:
             return None
         where = f"knn on {body['field']}"
+        if not is_section:
+            check_parameters("knn", where, body)
+        check_parameters("text_embedding", f"query_vector_builder of {where}", embedding)
         candidates = body.get("num_candidates")
         if candidates is not None:
             positive_integer(candidates, f"num_candidates of {where}")
         text, filter = embedding.get("model_text"), _filter(body.get("filter"))
         min_cosine = _cosine_or_none(body.get("similarity"), f"similarity of {where}")
-        return self._query(
+        semantic = self._query(
             target, SemanticSyntax.TEXT_EMBEDDING, text, where, body, min_cosine, filter, num_candidates=candidates
         )
+        if is_section:
+            return semantic
+        native = {name: body[name] for name in ("visit_percentage",) if name in body}
+        oversample = parse_rescore_vector(body.get("rescore_vector"), where)
+        return replace(semantic, oversample=oversample, native=native)
 
     def _neural(self, body: Json) -> SemanticQuery | None:
         fields = {name: value for name, value in body.items() if isinstance(value, dict) and "query_text" in value}
@@ -166,6 +203,11 @@ class SemanticQueryParser:
         if target is None:
             return None
         where = f"neural on {field}"
+        check_parameters("neural", where, options)
+        for name in body.keys() - {field, "_name"}:
+            raise BadRequest(f"{where} has {name!r} next to the field", f"Move {name!r} into the object of the field.")
+        if "min_score" in options and "max_distance" in options:
+            raise BadRequest(f"{where} sets both min_score and max_distance", "Remove one of them.")
         min_cosine = None
         if "min_score" in options:
             # OpenSearch's score of a cosine, see es_sbert.search.vector_query.
@@ -173,18 +215,28 @@ class SemanticQueryParser:
         elif "max_distance" in options:
             min_cosine = 1.0 - number_between(options["max_distance"], f"max_distance of {where}", 0.0, 2.0)
         text, filter = options["query_text"], _filter(options.get("filter"))
+        if min_cosine is not None:
+            options = {"k": MAX_K} | options  # a radial search finds all documents from the minimum up
         options = options | {"_name": _name(body) or _name(options)}
-        return self._query(target, SemanticSyntax.NEURAL, text, where, options, min_cosine, filter)
+        candidates = parse_ef_search(options.get("method_parameters"), where)
+        semantic = self._query(
+            target, SemanticSyntax.NEURAL, text, where, options, min_cosine, filter, num_candidates=candidates
+        )
+        expanded = options.get("expand_nested_docs")
+        if expanded not in (None, True, False):
+            raise BadRequest(f"expand_nested_docs of {where} is {expanded!r}", "Give true or false.")
+        native = {} if expanded is None else {"expand_nested_docs": expanded}
+        return replace(semantic, oversample=parse_rescore(options.get("rescore"), where), native=native)
 
     def _semantic(self, body: Json) -> SemanticQuery | None:
         target = self._target(body.get("field"), None)
         if target is None:
             return None
         where, settings = f"semantic on {body['field']}", self.settings
-        options = {name: value for name, value in body.items() if name != "k"}
+        check_parameters("semantic", where, body)
         min_cosine, candidates = settings.min_cosine, settings.num_candidates
         return self._query(
-            target, SemanticSyntax.SEMANTIC, body.get("query"), where, options, min_cosine, num_candidates=candidates
+            target, SemanticSyntax.SEMANTIC, body.get("query"), where, body, min_cosine, num_candidates=candidates
         )
 
     def _query(
@@ -202,7 +254,7 @@ class SemanticQueryParser:
         k = positive_integer(options.get("k", self.settings.k), f"k of {where}")
         boost = number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
         return SemanticQuery(
-            target, text, k, filter, min_cosine, num_candidates, boost, name=_name(options), syntax=syntax
+            target, text, k, filter, min_cosine, num_candidates, boost=boost, name=_name(options), syntax=syntax
         )
 
     def _target(self, name: object, model: object) -> SearchScope | None:
@@ -240,7 +292,7 @@ def _cosine_or_none(value: object, where: str) -> float | None:
 
 
 def _name(options: Json) -> str | None:
-    name = options.get("_name")
+    name = scalar_as_text(options.get("_name"))
     return name if isinstance(name, str) else None
 
 
@@ -277,25 +329,3 @@ def scalar_as_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
-
-
-def number_between(value: object, where: str, lowest: float, highest: float) -> float:
-    """Check a number.
-
-    Raises:
-        BadRequest: it is not a number, or out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
-        raise BadRequest(f"{where} is {value!r}", f"Give a number from {lowest:g} to {highest:g}.")
-    return value
-
-
-def positive_integer(value: object, where: str) -> int:
-    """Check an integer from 1 to `MAX_K`.
-
-    Raises:
-        BadRequest: it is not an integer, or out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_K:
-        raise BadRequest(f"{where} is {value!r}", f"Give a whole number from 1 to {MAX_K:,}.")
-    return value

@@ -225,6 +225,15 @@ def _most_listed_strings(source: bytes) -> int:
     return source.count(b'"') // 2 if b"[" in source else 0
 
 
+def count_lines_in_steps(body: bytes) -> Generator[None, None, int]:
+    """The line feeds of a body, a part of it in each step: `count` holds the interpreter lock."""
+    count = 0
+    for start in range(0, len(body), _STEP_BYTES):
+        count += body.count(b"\n", start, start + _STEP_BYTES)
+        yield
+    return count
+
+
 def _scan_actions(body: bytes, start: int) -> Iterator[tuple[int, int, int, OpType, dict[str, Any]]]:
     """Actions from an offset on: where each begins, where its document begins, where it ends, and what its line says.
 

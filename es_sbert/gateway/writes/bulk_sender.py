@@ -14,7 +14,13 @@ from es_sbert.engines.engine import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import error_object, http_status, response_headers
-from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest, fetch_response
+from es_sbert.gateway.proxy.forward import (
+    TOO_LARGE,
+    BufferedResponse,
+    OutgoingRequest,
+    enlarged_error,
+    fetch_response,
+)
 from es_sbert.gateway.proxy.incoming_request import IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import Upstream
@@ -33,22 +39,44 @@ class BulkRejectedError(Exception):
         self.answer = answer
 
 
+# Smaller parts than this are not the rule, whatever was refused.
+_MIN_PART_BYTES = 64 * 1024
+
+
+class PartLimit:
+    """The most bytes of a bulk request to the engine. Shared by all requests, which learn what it refuses.
+
+    Args:
+        limit: The limit at first.
+
+    Attributes:
+        bytes: The limit.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.bytes = limit
+
+    def refused(self, size: int) -> None:
+        """Lower the limit: the engine, or a proxy before it, has refused a request of this size."""
+        self.bytes = min(self.bytes, max(_MIN_PART_BYTES, size // 2))
+
+
 class BulkSender:
     """Sends the items of one bulk request in order and joins the responses.
 
     Args:
         incoming: The request.
         upstream: The engine.
-        max_bytes: Maximum size of a request to the engine: vectors make a request larger than the client sent it.
+        limit: Limits the requests to the engine: vectors make a request larger than the client sent it.
 
     Attributes:
         started: Whether the engine has accepted a part.
     """
 
-    def __init__(self, incoming: IncomingRequest, upstream: Upstream, max_bytes: int) -> None:
+    def __init__(self, incoming: IncomingRequest, upstream: Upstream, limit: PartLimit) -> None:
         self._incoming = incoming
         self._upstream = upstream
-        self._max_bytes = max_bytes
+        self._limit = limit
         self._joined = JoinedBulkResponse()
         self._headers = response_headers(upstream.engine_type, 0)
         self._failures: list[EngineUnreachable] = []  # since the last response
@@ -66,10 +94,10 @@ class BulkSender:
             rejected: Number of an item that is not sent → its error.
         """
         sent = [item for number, item in enumerate(items) if number not in rejected]
-        return await offload_if_large(_source_bytes(sent), lambda: list(bulk_bodies(sent, self._max_bytes)))
+        return await offload_if_large(_source_bytes(sent), list, bulk_bodies(sent, self._limit.bytes))
 
     async def send(self, items: Sequence[BulkItem], rejected: Mapping[int, EsSbertError]) -> None:
-        """Send the next items.
+        """Send the next items. A part that is refused as too large is sent in two halves.
 
         Args:
             rejected: Number of an item that is not sent → its error.
@@ -78,8 +106,17 @@ class BulkSender:
             BulkRejectedError: the engine rejected the first part.
             EngineUnreachable: the engine did not respond to the first part.
         """
-        answers = [await self._send(part) for part in await self.parts(items, rejected)]
+        answers = [answer for part in await self.parts(items, rejected) for answer in await self._send(part)]
         await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, rejected)
+
+    async def send_refused(self, items: Sequence[BulkItem]) -> None:
+        """Send items in two halves, because all of them together were refused as too large.
+
+        Raises:
+            BulkRejectedError, EngineUnreachable: see `send`.
+        """
+        answers = await self._send_halves(list(items))
+        await offload_if_large(len(items) * _RESULT_BYTES, self._joined.add, answers, items, {})
 
     async def send_unchanged(self, body: bytes, items: Callable[[], Sequence[BulkItem]]) -> None:
         """Send the next items unchanged.
@@ -119,11 +156,30 @@ class BulkSender:
         await send({"type": "http.response.body", "body": b""})
         return 200
 
-    async def _send(self, part: list[BulkItem]) -> Json:
-        return await _part_response(part, await self._post(await join_items(part)))
+    async def _send(self, part: list[BulkItem]) -> list[Json]:
+        body = await join_items(part)
+        answer = await self._post(body, may_split=True)
+        if isinstance(answer, BufferedResponse) and answer.status == TOO_LARGE:
+            del body
+            return await self._send_halves(part)
+        return [await _part_response(part, answer)]
 
-    async def _post(self, body: bytes) -> BufferedResponse | EngineUnreachable:
-        """The response to a part; the error if the engine did not respond to a later part."""
+    async def _send_halves(self, part: list[BulkItem]) -> list[Json]:
+        """Send a refused part in two halves; a single item fails, because it cannot be split."""
+        size = sum(len(item.body) for item in part)
+        if len(part) == 1:
+            error = enlarged_error("the document", len(part[0].source))
+            return [failed_part_response(part, http_status(error), error_object(error))]
+        self._limit.refused(size)
+        halves = await offload_if_large(size, _halves, part)
+        return [answer for half in halves for answer in await self._send(half)]
+
+    async def _post(self, body: bytes, *, may_split: bool = False) -> BufferedResponse | EngineUnreachable:
+        """The response to a part; the error if the engine did not respond to a later part.
+
+        Args:
+            may_split: Whether the part is sent again in smaller ones if it is too large.
+        """
         try:
             answer = await fetch_response(
                 self._upstream, _with_json_response(OutgoingRequest.with_body(self._incoming, body))
@@ -134,6 +190,8 @@ class BulkSender:
             self._failures.append(error)
             return error
         self._failures.clear()
+        if may_split and answer.status == TOO_LARGE:
+            return answer
         if not self.started:
             if answer.status != 200:
                 # The engine rejects the request as a whole.
@@ -150,6 +208,16 @@ async def join_items(items: Sequence[BulkItem], rest: bytes = b"") -> bytes:
         rest: Bytes after the items.
     """
     return await offload_if_large(_source_bytes(items), lambda: b"".join([*(item.body for item in items), rest]))
+
+
+def _halves(items: list[BulkItem]) -> list[list[BulkItem]]:
+    """At least two items in two parts of about the same size."""
+    size, half = 0, sum(len(item.body) for item in items) / 2
+    for number, item in enumerate(items[:-1], 1):
+        size += len(item.body)
+        if size + len(items[number].body) > half:
+            return [items[:number], items[number:]]
+    return [items[:-1], items[-1:]]
 
 
 def _source_bytes(items: Sequence[BulkItem]) -> int:

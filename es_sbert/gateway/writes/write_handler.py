@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from urllib.parse import parse_qs, unquote
 
 from starlette.types import Send
 
-from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.errors import EngineUnreachable, EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail, missing_field_error
 from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
-from es_sbert.gateway.proxy.forward import OutgoingRequest, forward, send_response
+from es_sbert.gateway.proxy.forward import (
+    OutgoingRequest,
+    RefusedAsTooLargeError,
+    ResponseHooks,
+    enlarged_error,
+    forward,
+    send_response,
+)
 from es_sbert.gateway.proxy.incoming_request import Headers, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import RewriteMode, decompress_offloaded, has_json_body, requested_mode
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure
-from es_sbert.gateway.writes.bulk_items import BulkBody, BulkItem, BulkWindow, OpType, WindowLimits
-from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, join_items
+from es_sbert.gateway.writes.bulk_items import (
+    BulkBody,
+    BulkItem,
+    BulkWindow,
+    OpType,
+    WindowLimits,
+    count_lines_in_steps,
+)
+from es_sbert.gateway.writes.bulk_sender import BulkRejectedError, BulkSender, PartLimit, join_items
 from es_sbert.gateway.writes.destinations import Destination, DestinationResolver
 from es_sbert.gateway.writes.document_embedder import DocumentEmbedder
 from es_sbert.gateway.writes.missing_vectors import MissingVectors, NoVectorReason, UnreadReason, failure_reason
@@ -42,6 +57,19 @@ _MAX_UNSPLIT_PARTS = 4
 # looked up, it may have passages, whose vectors take far more memory than the text.
 _MEMORY_FACTOR = 4
 _MEMORY_FACTOR_WITH_VECTORS = 64
+
+
+@dataclass(frozen=True)
+class _PreparedBulk:
+    """A bulk request that is sent to the engine as one.
+
+    Attributes:
+        outgoing: The request.
+        items: Its items if the gateway has added vectors to them.
+    """
+
+    outgoing: OutgoingRequest
+    items: Sequence[BulkItem] = ()
 
 
 class WriteHandler:
@@ -67,7 +95,8 @@ class WriteHandler:
         metrics: GatewayMetrics,
     ) -> None:
         self._policy = settings.semantic.on_embedding_failure
-        self._max_bytes = settings.limits.body_bytes
+        self._max_actions = settings.limits.bulk_actions
+        self._part_limit = PartLimit(settings.limits.body_bytes)
         self._upstream = upstream
         self.destinations = DestinationResolver(upstream, indices)
         embedder = DocumentEmbedder(models, settings.embedding.waiting_texts)
@@ -93,8 +122,11 @@ class WriteHandler:
             return status
         if route.api is EngineApi.BULK:
             return await self._answer_bulk(incoming, route, send)
-        outgoing = await cancel_on_disconnect(incoming, self._prepare_document(incoming, route))
-        return await forward(incoming, send, self._upstream, outgoing)
+        outgoing, is_enlarged = await cancel_on_disconnect(incoming, self._prepare_document(incoming, route))
+        try:
+            return await forward(incoming, send, self._upstream, outgoing, ResponseHooks(enlarged=is_enlarged))
+        except RefusedAsTooLargeError:
+            raise enlarged_error("the document", len(outgoing.body or b"")) from None
 
     def record_unread(self, route: EngineRoute, reason: UnreadReason, status: int) -> None:
         """Count and log a request that wrote documents and was not read.
@@ -105,42 +137,48 @@ class WriteHandler:
         if 200 <= status < 300:
             self._missing.record_unread(unquote(route.index), reason)
 
-    async def _prepare_document(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
+    async def _prepare_document(self, incoming: IncomingRequest, route: EngineRoute) -> tuple[OutgoingRequest, bool]:
+        """The request to the engine, and whether it has vectors that the gateway added."""
         raw = await incoming.body()
         plain = await _decompressed_or_none(raw, incoming)
+        unchanged = OutgoingRequest.unchanged(incoming, raw), False
         if plain is None:
-            return OutgoingRequest.unchanged(incoming, raw)
+            return unchanged
         prepared = await self._prepare([_read_document_item(plain, incoming, route)], incoming.headers)
         if prepared is None:
-            return OutgoingRequest.unchanged(incoming, raw)
+            return unchanged
         for error in self._rejected(prepared).values():
             raise error
-        return OutgoingRequest.with_body(incoming, prepared.items[0].body)
+        return OutgoingRequest.with_body(incoming, prepared.items[0].body), True
 
     async def _answer_bulk(self, incoming: IncomingRequest, route: EngineRoute, send: Send) -> int:
-        sender = BulkSender(incoming, self._upstream, self._max_bytes)
+        sender = BulkSender(incoming, self._upstream, self._part_limit)
         try:
-            outgoing = await cancel_on_disconnect(incoming, self._prepare_bulk(incoming, route, sender))
+            prepared = await cancel_on_disconnect(incoming, self._prepare_bulk(incoming, route, sender))
+            if prepared is not None:
+                try:
+                    hooks = ResponseHooks(enlarged=bool(prepared.items))
+                    return await forward(incoming, send, self._upstream, prepared.outgoing, hooks)
+                except RefusedAsTooLargeError:
+                    await cancel_on_disconnect(incoming, sender.send_refused(prepared.items))
         except BulkRejectedError as rejected:
             return await send_response(send, rejected.answer)
-        if outgoing is None:
-            return await sender.reply(send)
-        return await forward(incoming, send, self._upstream, outgoing)
+        return await sender.reply(send)
 
     async def _prepare_bulk(
         self, incoming: IncomingRequest, route: EngineRoute, sender: BulkSender
-    ) -> OutgoingRequest | None:
+    ) -> _PreparedBulk | None:
         """The request to the engine; None if the sender has sent it in parts."""
         raw = await incoming.body()
-        body = await _bulk_body(raw, incoming, route)
+        body = await _bulk_body(raw, incoming, route, self._max_actions)
         if body is None:
-            return OutgoingRequest.unchanged(incoming, raw)
+            return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
         limits = await self._limits(body, incoming.headers)
         if limits is None:
             # Each part would wait for the next refresh, up to a second.
             waits_for_refresh = _parameter(incoming, "refresh") == "wait_for"
             if len(body.cuts) <= _MAX_UNSPLIT_PARTS + 1 or waits_for_refresh:
-                return OutgoingRequest.unchanged(incoming, raw)
+                return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
             del raw
             await self._send_parts(body, sender)
             return None
@@ -184,14 +222,15 @@ class WriteHandler:
 
     async def _only_window(
         self, window: BulkWindow, incoming: IncomingRequest, raw: bytes, sender: BulkSender
-    ) -> OutgoingRequest | None:
+    ) -> _PreparedBulk | None:
         """The request to the engine; None if the sender has sent it, in several parts or with rejected items."""
         prepared = await self._prepare(window.items, incoming.headers)
         if prepared is None:
-            return OutgoingRequest.unchanged(incoming, raw)
+            return _PreparedBulk(OutgoingRequest.unchanged(incoming, raw))
         rejected = self._rejected(prepared)
         if not rejected and len(await sender.parts(prepared.items, rejected)) == 1:
-            return OutgoingRequest.with_body(incoming, await join_items(prepared.items, window.rest))
+            body = await join_items(prepared.items, window.rest)
+            return _PreparedBulk(OutgoingRequest.with_body(incoming, body), prepared.items)
         await sender.send(prepared.items, rejected)
         return None
 
@@ -309,11 +348,22 @@ async def _decompressed_or_none(raw: bytes, incoming: IncomingRequest) -> bytes 
         return None
 
 
-async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute) -> BulkBody | None:
-    """The body of a bulk request; None if it cannot be parsed."""
+async def _bulk_body(raw: bytes, incoming: IncomingRequest, route: EngineRoute, most: int) -> BulkBody | None:
+    """The body of a bulk request; None if it cannot be parsed.
+
+    Raises:
+        RequestTooLarge: it has more than `most` actions. Reading and sending them would take minutes.
+    """
     plain = await _decompressed_or_none(raw, incoming)
     if plain is None:
         return None
+    lines = await offload_steps(len(plain), count_lines_in_steps(plain))
+    # An action is a line or two.
+    if lines > 2 * most:
+        raise RequestTooLarge(
+            f"the bulk request has {lines:,} lines; the limit is {most:,} actions",
+            "Send several requests of a few thousand actions each, or raise --max-bulk-actions of es-sbert serve.",
+        )
     reading = BulkBody.read_in_steps(plain, unquote(route.index), _parameter(incoming, "routing"))
     return await offload_steps(len(plain), reading)
 

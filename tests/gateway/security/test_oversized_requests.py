@@ -61,6 +61,8 @@ MUCH: dict[str, tuple[str, bytes, dict[str, str], int]] = {
     "what unfolds to 90 MB": (
         "_search", gzip.compress(_body({"match": {"semantic": "a" * 90_000_000}})), JSON | {"content-encoding": "gzip"},
         413),
+    "a bulk of 4,700,000 lines": ("_bulk", b'{"index":{}}\n{"text":"a cat and a dog"}\n' * 2_350_000, NDJSON, 413),
+    "a bulk of 50,000,000 blank lines": ("_bulk", b"\n" * 50_000_000, NDJSON, 413),
     "a text of 300 kB": ("_search", _body({"match": {"semantic": "a cat " * 50_000}}), JSON, 400),
 }  # fmt: skip
 

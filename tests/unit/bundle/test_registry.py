@@ -14,6 +14,7 @@ import pytest
 
 from es_sbert.bundle.local_registry import (
     FolderState,
+    _warn_if_others_may_write,
     fingerprint_of,
     read_registry,
     register_model,
@@ -23,6 +24,7 @@ from es_sbert.bundle.local_registry import (
     unregister_model,
 )
 from es_sbert.bundle.model_lookup import IndexModel, find_index_model, installed_model_folder, resolve_model
+from es_sbert.cli.main import main
 from es_sbert.errors import ModelNotFound, OutputError, RegistryInvalid, UsageError
 from tests.tiny import write_tiny_bert
 
@@ -247,6 +249,57 @@ def test_index_model_is_found_by_fingerprint_under_any_name(tuned: Path) -> None
     mark = registered(tuned)
     for name in ("quickstart", "/elsewhere/tuned", "./tuned", "org/name", DEFAULT, ""):
         assert find_index_model("docs", name, mark) == IndexModel(tuned, name)
+
+
+@pytest.mark.parametrize("folder", [DEFAULT, "two\nlines", "n" * 201, "\x1b[2J"])
+def test_name_of_a_folder_is_checked_like_a_given_one(tuned: Path, folder: str) -> None:
+    named = tuned.rename(tuned.parent / folder)
+    with pytest.raises(SystemExit) as ended:
+        main(["model", "add", str(named)])
+    assert ended.value.code == 2
+    assert read_registry() == []
+    with pytest.raises(SystemExit) as ended:
+        main(["model", "add", str(named), "--name", "other"])
+    assert ended.value.code == 0
+    assert [model.name for model in read_registry()] == ["other"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_registry_that_is_not_a_file_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "models.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    code = "from es_sbert.bundle.local_registry import read_registry; read_registry()"
+    environment = os.environ | {"ES_SBERT_REGISTRY": str(path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert f"RegistryInvalid: the model registry {path} is not a file" in done.stderr
+
+
+def test_registry_that_others_may_write_is_warned_about(tuned: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registered(tuned)
+    path = registry_path()
+    for mode, folder_mode, problem in (
+        (0o600, 0o755, None),
+        (0o666, 0o755, "can be written by all users"),
+        (0o600, 0o777, "can be replaced by all users"),
+        (0o600, 0o1777, None),
+    ):
+        path.chmod(mode)
+        path.parent.chmod(folder_mode)
+        caplog.clear()
+        _warn_if_others_may_write.cache_clear()
+        with caplog.at_level(logging.WARNING, "es_sbert"):
+            read_registry()
+            read_registry()
+        warnings = [record.getMessage() for record in caplog.records if "the model registry" in record.getMessage()]
+        assert [problem in warning for warning in warnings if problem] == ([True] if problem else [])
+        assert len(warnings) == (problem is not None)
+    path.parent.chmod(0o755)
 
 
 def test_folder_in_cwd_is_used_only_if_the_fingerprint_matches(tuned: Path) -> None:

@@ -1,0 +1,196 @@
+"""The parameters of semantic queries: which are applied or translated, and which are refused by name.
+
+A parameter that is silently dropped changes the answer without anybody noticing. So each query type has a list of the
+parameters that the gateway applies; any other one is an error, as it is for the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from es_sbert.engines.engine import Json
+from es_sbert.gateway.errors import BadRequest
+from es_sbert.io.text_formats import json_type_name
+from es_sbert.search.vector_query import MAX_K, MAX_OVERSAMPLE
+
+_SCORE = frozenset({"boost", "_name"})
+# They refine how words are expanded or missing words treated, and exclude nothing by themselves.
+_WITHOUT_EFFECT = frozenset({
+    "auto_generate_synonyms_phrase_query", "case_insensitive", "fuzzy_rewrite", "fuzzy_transpositions", "lenient",
+    "max_expansions", "prefix_length", "zero_terms_query",
+})  # fmt: skip
+# Parameters that select by single words, with the values at which they do not. Java's clients send all defaults.
+_WORD_PARAMETERS: Mapping[str, tuple[object, ...]] = {
+    "analyzer": (),
+    "fuzziness": (0, "0"),
+    "minimum_should_match": (0, 1, "0", "1"),
+    "operator": ("or", "OR", "Or"),
+    "slop": (0, "0"),
+}
+_FULL_TEXT = frozenset({"query", "k", "min_cosine"}) | _SCORE | _WITHOUT_EFFECT | _WORD_PARAMETERS.keys()
+_MULTI_FIELD = (_FULL_TEXT - {"k", "min_cosine"}) | {"fields", "type", "tie_breaker"}
+_QUERY_STRING = frozenset({
+    "allow_leading_wildcard", "analyze_wildcard", "analyzer", "auto_generate_synonyms_phrase_query", "default_field",
+    "default_operator", "enable_position_increments", "escape", "fields", "fuzziness", "fuzzy_max_expansions",
+    "fuzzy_prefix_length", "fuzzy_rewrite", "fuzzy_transpositions", "lenient", "max_determinized_states",
+    "minimum_should_match", "phrase_slop", "query", "quote_analyzer", "quote_field_suffix", "rewrite", "tie_breaker",
+    "time_zone", "type",
+})  # fmt: skip
+_SIMPLE_QUERY_STRING = frozenset({
+    "analyze_wildcard", "analyzer", "auto_generate_synonyms_phrase_query", "default_operator", "fields", "flags",
+    "fuzzy_max_expansions", "fuzzy_prefix_length", "fuzzy_transpositions", "lenient", "minimum_should_match", "query",
+    "quote_field_suffix",
+})  # fmt: skip
+# Query type → the parameters that are applied, or change nothing.
+_PARAMETERS: Mapping[str, Collection[str]] = {
+    "match": _FULL_TEXT,
+    "match_bool_prefix": _FULL_TEXT,
+    "match_phrase": _FULL_TEXT,
+    "match_phrase_prefix": _FULL_TEXT,
+    "term": (_FULL_TEXT - _WORD_PARAMETERS.keys()) | {"value"},
+    "multi_match": _MULTI_FIELD,
+    "combined_fields": _MULTI_FIELD,
+    "query_string": _QUERY_STRING | _SCORE,
+    "simple_query_string": _SIMPLE_QUERY_STRING | _SCORE,
+    "semantic": _SCORE | {"field", "query"},
+    "knn": _SCORE
+    | {"field", "filter", "k", "num_candidates", "query_vector_builder", "rescore_vector", "similarity"}
+    | {"visit_percentage"},
+    "text_embedding": frozenset({"model_id", "model_text"}),
+    "neural": _SCORE
+    | {"expand_nested_docs", "filter", "k", "max_distance", "method_parameters", "min_score", "model_id"}
+    | {"query_text", "rescore"},
+    "method_parameters": frozenset({"ef_search"}),
+    "nested": _SCORE | {"ignore_unmapped", "inner_hits", "path", "query", "score_mode"},
+}
+_SCORE_MODES = ("avg", "max", "min", "none", "sum")
+
+
+def check_parameters(kind: str, where: str, parameters: Iterable[str]) -> None:
+    """Refuse parameters that the gateway does not apply.
+
+    Args:
+        kind: Type of the query.
+        where: The part of the request, for messages.
+        parameters: Names of those that it has.
+
+    Raises:
+        BadRequest: there is one.
+    """
+    known = _PARAMETERS[kind]
+    for name in parameters:
+        if name not in known:
+            raise BadRequest(
+                f"{where} has the parameter {name!r}, which the gateway does not support in a semantic query",
+                f"Remove it. Supported are {', '.join(sorted(known))}.",
+            )
+
+
+def check_word_parameters(where: str, parameters: Json) -> None:
+    """Refuse parameters that select by single words: a semantic query compares the text as a whole.
+
+    Raises:
+        BadRequest: there is one.
+    """
+    for name, values in _WORD_PARAMETERS.items():
+        if name in parameters and not _is_one_of(parameters[name], values):
+            raise BadRequest(
+                f"{where} sets {name}, but a semantic query compares the text as a whole, not its words",
+                f"Remove {name}, or search for the words in a text field, in the same bool.",
+            )
+
+
+def _is_one_of(value: Any, values: tuple[object, ...]) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | str) and value in values
+
+
+def parse_nested(body: Json, where: str) -> tuple[Json, float]:
+    """The parameters of a `nested` query around a semantic one, apart from its path and query; and its boost.
+
+    Unmapped indices match nothing, with `ignore_unmapped` or without: only indices with the field are searched.
+
+    Raises:
+        BadRequest: a parameter is unknown or invalid.
+    """
+    check_parameters("nested", where, body)
+    mode = body.get("score_mode", "max")
+    if mode not in _SCORE_MODES:
+        raise BadRequest(f"score_mode of {where} is {mode!r}", f"Give one of {', '.join(_SCORE_MODES)}.")
+    inner_hits = body.get("inner_hits")
+    if inner_hits is not None and not isinstance(inner_hits, dict):
+        raise BadRequest(
+            f"inner_hits of {where} is a JSON {json_type_name(inner_hits)}, not an object", "Give an object, e.g. {}."
+        )
+    kept = {name: body[name] for name in ("inner_hits", "_name") if body.get(name) is not None}
+    return kept | {"score_mode": mode}, number_between(body.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
+
+
+def parse_rescore_vector(value: Any, where: str) -> float | None:
+    """`rescore_vector` of Elasticsearch's `knn` as a factor; 0 for no rescoring, None for the default.
+
+    Raises:
+        BadRequest: it is invalid.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"oversample"}:
+        raise BadRequest(f"rescore_vector of {where} is not supported", 'Write {"oversample": 2}.')
+    return _oversample(value["oversample"], f"rescore_vector.oversample of {where}")
+
+
+def parse_rescore(value: Any, where: str) -> float | None:
+    """`rescore` of OpenSearch's `neural` as a factor; 0 for no rescoring, None for the default.
+
+    Raises:
+        BadRequest: it is invalid.
+    """
+    if value is None or value is True:
+        return None
+    if value is False:
+        return 0.0
+    if not isinstance(value, dict) or not value.keys() <= {"oversample_factor"}:
+        raise BadRequest(f"rescore of {where} is not supported", 'Write true, false or {"oversample_factor": 2}.')
+    factor = value.get("oversample_factor")
+    return None if factor is None else _oversample(factor, f"rescore.oversample_factor of {where}")
+
+
+def _oversample(value: Any, where: str) -> float:
+    return 0.0 if value == 0 and not isinstance(value, bool) else number_between(value, where, 1.0, MAX_OVERSAMPLE)
+
+
+def parse_ef_search(value: Any, where: str) -> int | None:
+    """`ef_search` of the `method_parameters` of OpenSearch's `neural`; None if it is not given.
+
+    Raises:
+        BadRequest: it is invalid, or there are other parameters.
+    """
+    if value is None:
+        return None
+    where = f"method_parameters of {where}"
+    if not isinstance(value, dict):
+        raise BadRequest(f"{where} is a JSON {json_type_name(value)}, not an object", 'Write {"ef_search": 100}.')
+    check_parameters("method_parameters", where, value)
+    return positive_integer(value["ef_search"], f"ef_search in {where}") if "ef_search" in value else None
+
+
+def number_between(value: object, where: str, lowest: float, highest: float) -> float:
+    """Check a number.
+
+    Raises:
+        BadRequest: it is not a number, or out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+        raise BadRequest(f"{where} is {value!r}", f"Give a number from {lowest:g} to {highest:g}.")
+    return value
+
+
+def positive_integer(value: object, where: str) -> int:
+    """Check an integer from 1 to `MAX_K`.
+
+    Raises:
+        BadRequest: it is not an integer, or out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_K:
+        raise BadRequest(f"{where} is {value!r}", f"Give a whole number from 1 to {MAX_K:,}.")
+    return value

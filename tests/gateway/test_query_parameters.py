@@ -1,0 +1,188 @@
+"""Parameters that callers write into semantic queries have their effect on each engine."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from es_sbert.config import EngineSettings
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Json
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from tests.conftest import delete_index
+from tests.engine.ingest_support import load, write_jsonl
+from tests.gateway import patient
+from tests.gateway.conftest import tiny_settings
+from tests.gateway.serving import served
+
+QUERY = "the cat sleeps"
+TEXTS = [
+    "a man plays guitar . the cat sleeps on the mat . a guitar sleeps on a man .",
+    "the cat plays . the man sleeps on the guitar . a cat sleeps on the mat .",
+    "a mat plays the guitar . the guitar plays the cat . the man plays on .",
+]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Indices behind a gateway.
+
+    Attributes:
+        gateway: Its address.
+        passages: An index with several vectors for each document.
+        quantized: An index with one quantized vector for each document.
+        is_opensearch: Whether the engine is OpenSearch.
+    """
+
+    gateway: str
+    passages: str
+    quantized: str
+    is_opensearch: bool
+
+    def post(self, index: str, body: Json) -> httpx.Response:
+        return patient.post(f"{self.gateway}/{index}/_search", json=body)
+
+    def hits(self, index: str, body: Json) -> list[Json]:
+        answer = self.post(index, body)
+        assert answer.status_code == 200, answer.text
+        hits: list[Json] = answer.json()["hits"]["hits"]
+        return hits
+
+
+@pytest.fixture(scope="module")
+def shelf(engine_url: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+    folder = tmp_path_factory.mktemp("parameters")
+    unique = uuid.uuid4().hex[:12]
+    passages, quantized = f"test-{unique}-passages", f"test-{unique}-quantized"
+    documents = [{"id": f"d{number}", "text": text} for number, text in enumerate(TEXTS)]
+    file = write_jsonl(folder / "docs.jsonl", documents)
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=engine_url),
+        models=tiny_settings(tiny),
+        semantic=SemanticSettings(k=3, num_candidates=100),
+    )
+    try:
+        with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
+            load(
+                engine_url, encoder, passages, file, dead=folder / "dead", id_field="id",
+                passages=("12",), passage_overlap=0,
+            )  # fmt: skip
+            load(
+                engine_url, encoder, quantized, file, dead=folder / "dead", id_field="id", index_type="int8_hnsw"
+            )  # fmt: skip
+        with served(create_app(settings)) as gateway:
+            elastic = "x-elastic-product" in patient.get(f"{engine_url}/_cluster/health").headers
+            yield Shelf(gateway, passages, quantized, not elastic)
+    finally:
+        delete_index(engine_url, passages)
+        delete_index(engine_url, quantized)
+
+
+def knn(field: str, **parameters: object) -> Json:
+    builder = {"text_embedding": {"model_text": QUERY}}
+    return {"knn": {"field": field, "query_vector_builder": builder, "k": 3, "num_candidates": 50, **parameters}}
+
+
+def neural(field: str, **parameters: object) -> Json:
+    return {"neural": {field: {"query_text": QUERY, "k": 3, **parameters}}}
+
+
+@pytest.mark.parametrize("query", [knn("embedding.vector"), neural("embedding.vector"), {"match": {"semantic": QUERY}}])
+def test_inner_hits_of_the_caller_are_returned(shelf: Shelf, query: Json) -> None:
+    inner_hits: Json = {"name": "mine", "size": 2, "_source": ["embedding.start"], "fields": ["embedding.end"]}
+    nested: Json = {"path": "embedding", "query": query, "inner_hits": inner_hits, "_name": "near"}
+    hits = shelf.hits(shelf.passages, {"query": {"nested": nested}})
+    assert len(hits) == len(TEXTS)
+    for hit in hits:
+        assert hit["matched_queries"] == ["near"]
+        assert list(hit["inner_hits"]) == ["mine"]
+        found = hit["inner_hits"]["mine"]["hits"]["hits"]
+        assert len(found) == (1 if shelf.is_opensearch else 2)
+        assert {tuple(passage["_source"]) for passage in found} == {("start",)}
+        assert all("end" in str(passage["fields"]) for passage in found)
+        assert hit["_score"] == pytest.approx(found[0]["_score"], abs=1e-6)
+
+
+def test_expand_nested_docs_returns_and_scores_all_passages(shelf: Shelf) -> None:
+    query = neural("embedding.vector", expand_nested_docs=True, k=3)
+    nested: Json = {"path": "embedding", "query": query, "inner_hits": {"size": 9}, "score_mode": "avg"}
+    for hit in shelf.hits(shelf.passages, {"query": {"nested": nested}, "_source": False}):
+        scores = [passage["_score"] for passage in hit["inner_hits"]["embedding"]["hits"]["hits"]]
+        assert len(scores) == 3
+        # Elasticsearch scores by the passage that its search found.
+        expected = sum(scores) / 3 if shelf.is_opensearch else max(scores)
+        assert hit["_score"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_boosts_of_nested_and_its_query_are_multiplied(shelf: Shelf) -> None:
+    plain: Json = {"path": "embedding", "query": neural("embedding.vector")}
+    boosted: Json = {"path": "embedding", "query": neural("embedding.vector", boost=3), "boost": 2}
+    scores = [
+        [hit["_score"] for hit in shelf.hits(shelf.passages, {"query": {"nested": nested}})]
+        for nested in (plain, boosted)
+    ]
+    assert scores[1] == pytest.approx([6 * score for score in scores[0]], abs=1e-4)
+
+
+def test_inner_hits_of_several_queries_do_not_collide(shelf: Shelf) -> None:
+    nested: Json = {"path": "embedding", "query": neural("embedding.vector"), "inner_hits": {}}
+    should: list[Json] = [{"nested": nested}, {"match": {"semantic": QUERY}}]
+    hits = shelf.hits(shelf.passages, {"query": {"bool": {"should": should}}})
+    assert {name for hit in hits for name in hit["inner_hits"]} == {"embedding", "embedding_2"}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        knn("embedding", rescore_vector={"oversample": 2}),
+        knn("embedding", rescore_vector={"oversample": 0}),
+        neural("embedding", rescore={"oversample_factor": 2}, method_parameters={"ef_search": 40}),
+        neural("embedding", rescore=False),
+    ],
+)
+def test_rescoring_is_accepted_on_every_engine(shelf: Shelf, query: Json) -> None:
+    assert len(shelf.hits(shelf.quantized, {"query": query})) == len(TEXTS)
+
+
+def test_radial_search_finds_all_documents_above_the_minimum(shelf: Shelf) -> None:
+    scores = [hit["_score"] for hit in shelf.hits(shelf.quantized, {"query": {"match": {"semantic": QUERY}}})]
+    for number, score in enumerate(scores):
+        radial: Json = {"neural": {"embedding": {"query_text": QUERY, "min_score": score - 1e-4}}}
+        assert len(shelf.hits(shelf.quantized, {"query": radial})) == number + 1
+
+
+def test_exists_keeps_its_name(shelf: Shelf) -> None:
+    for index in (shelf.passages, shelf.quantized):
+        hits = shelf.hits(index, {"query": {"exists": {"field": "semantic", "_name": "has", "boost": 2}}})
+        assert [hit["matched_queries"] for hit in hits] == [["has"]] * len(TEXTS)
+
+
+def test_query_string_keeps_its_name_and_boost(shelf: Shelf) -> None:
+    scores = []
+    for boost in (1, 3):
+        body: Json = {"query": f'semantic:"{QUERY}"', "_name": "typed", "boost": boost}
+        hits = shelf.hits(shelf.quantized, {"query": {"query_string": body}})
+        assert [hit["matched_queries"] for hit in hits] == [["typed"]] * len(TEXTS)
+        scores.append([hit["_score"] for hit in hits])
+    assert scores[1] == pytest.approx([3 * score for score in scores[0]], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        (neural("embedding", query_image="aGk="), "query_image"),
+        (knn("embedding", inner_hits={}), "inner_hits"),
+        ({"match": {"semantic": {"query": QUERY, "min_cosin": 0.2}}}, "min_cosin"),
+        ({"simple_query_string": {"query": "dog -cat", "fields": ["semantic"]}}, "-cat"),
+    ],
+)
+def test_other_parameters_are_refused_by_name(shelf: Shelf, query: Json, name: str) -> None:
+    answer = shelf.post(shelf.quantized, {"query": query})
+    assert answer.status_code == 400
+    assert f"'{name}'" in answer.json()["error"]["reason"]
