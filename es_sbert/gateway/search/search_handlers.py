@@ -327,14 +327,19 @@ def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
         return response
     causes = error.get("root_cause")
     changed = _with_hint(error, hint)
+    # The dialogs of Kibana and OpenSearch Dashboards print it.
+    changed.setdefault("caused_by", {name: changed[name] for name in ("type", "reason") if name in changed})
     if isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes):
         changed["root_cause"] = [_with_hint(cause, hint) for cause in causes]
     return BufferedResponse(response.status, response.headers, write_object(body | {"error": changed}))
 
 
 def _with_hint(error: Json, hint: str) -> Json:
+    """An error, or a cause of one, with the hint in its reason and in those of its own causes."""
     reason = str(error.get("reason") or error.get("type") or "").rstrip(".")
-    return error | {"reason": f"{reason}. {hint}"}
+    cause = error.get("caused_by")
+    inner = {"caused_by": _with_hint(cause, hint)} if isinstance(cause, dict) else {}
+    return error | {"reason": f"{reason}. {hint}"} | inner
 
 
 def split_entries(plain: bytes) -> list[_MsearchEntry] | None:

@@ -21,7 +21,12 @@ from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.body_rewriter import request_defined_fields, rewrite_body, strip_extensions
+from es_sbert.gateway.search.body_rewriter import (
+    is_from_query_bar,
+    request_defined_fields,
+    rewrite_body,
+    strip_extensions,
+)
 from es_sbert.gateway.search.full_text_queries import HybridDetector
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
@@ -331,7 +336,10 @@ class SearchRewriter:
     ) -> Json:
         """Rewrite a body; a large one in a thread (`offload_if_large`)."""
         engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
-        names = FieldResolver(indices, self._settings.virtual_field, request_defined_fields(body))
+        # Indices that may not be read may have vectors.
+        lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
+        virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
+        names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
         parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check)
         hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
         try:

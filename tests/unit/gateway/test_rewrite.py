@@ -279,6 +279,53 @@ def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
     assert Rewriting(NO_MAPPINGS)(body) is body
 
 
+def query_bar(*filters: Json, must: tuple[Json, ...] = ()) -> Json:
+    """A query as the query bar of Kibana and OpenSearch Dashboards sends it, with the filters of the page."""
+    return {"bool": {"must": list(must), "filter": list(filters), "should": [], "must_not": []}}
+
+
+KQL: Json = {"bool": {"should": [{"match_phrase": {"semantic": TEXT}}], "minimum_should_match": 1}}
+LUCENE: Json = {"query_string": {"query": f'semantic:"{TEXT}"', "analyze_wildcard": True}}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        query_bar(KQL),
+        query_bar({"match_all": {}}, {"bool": {"must_not": KQL}}, YEAR),
+        query_bar({"bool": {"filter": [KQL, EN]}}),
+        query_bar({"bool": {"should": [{"exists": {"field": "semantic"}}], "minimum_should_match": 1}}),
+        query_bar({"match_phrase": {"semantic.title_vector": TEXT}}),
+        query_bar(must=(LUCENE,)),
+    ],
+    ids=["kql", "not", "and", "exists", "named", "lucene"],
+)
+def test_query_bar_finds_nothing_in_index_without_vectors(query: Json) -> None:
+    """A dashboard sends the query to the indices of all its panels. The engine knows no such field: no hits."""
+    none = ResolvedIndices({}, {}, ordinary=False)
+    body = {"size": 0, "query": query, "aggs": {"2": {"terms": {"field": "tag"}}}}
+    assert Rewriting(none)(body) is body
+    assert Rewriting(TWO_FIELDS, meaning=SemanticSettings(min_cosine=0.1))(body) is not body
+    with pytest.raises(IndexMismatch, match="have no vector field"):
+        # Somebody who writes a search by hand means this index.
+        Rewriting(none)({"query": {"bool": {"filter": [SEMANTIC]}}})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        query_bar({"multi_match": {"type": "best_fields", "query": "plants", "lenient": True}}),
+        query_bar({"bool": {"should": [{"match": {"title": "plants"}}], "minimum_should_match": 1}}),
+        query_bar(must=({"query_string": {"query": "title:plants", "analyze_wildcard": True}},)),
+    ],
+    ids=["kql words", "kql field", "lucene"],
+)
+def test_hybrid_mode_leaves_keywords_of_the_query_bar_alone(query: Json) -> None:
+    """docs/kibana.md says so. Filters do not score, and query_string does not become hybrid."""
+    body = {"size": 500, "sort": [{"_score": {"order": "desc"}}], "query": query}
+    assert Rewriting(hybrid=True)(body) is body
+
+
 @pytest.mark.parametrize("engine_type", list(EngineType))
 def test_each_index_is_searched_by_its_type_and_alias_filter(engine_type: EngineType) -> None:
     assert_golden(engine_type, "gateway-several-types", Rewriting(SEVERAL_TYPES, engine_type)({"query": SEMANTIC}))
