@@ -302,7 +302,8 @@ class SemanticSettings(FrozenSettings):
         virtual_field: Field name for semantic queries on an index's first vector field: `semantic: "…"`. Other vector
             fields are `semantic.NAME`.
         k: Nearest documents of a semantic query by the virtual field.
-        min_cosine: Drop hits whose cosine is below this value; None keeps all k.
+        min_cosine: Drop hits whose cosine is below this value; None drops those below the value in the mapping of their
+            index, and keeps all k without one.
         num_candidates: Candidates per shard; None derives them from k.
         hybrid: Whether `match` and `multi_match` queries on an embedded text become hybrid, unless the request's
             header overrides it.

@@ -55,7 +55,7 @@ def semantic_clause(
         passages=meta.passages is not None,
         inner_hits=inner_hits,
     )
-    clause = knn_clause(engine_type, semantic.target, query, counts)
+    clause = knn_clause(engine_type, semantic.target, query, counts, calibrated=semantic.calibrated)
     if semantic.name is not None:
         clause["bool"]["_name"] = semantic.name
     return clause
@@ -78,14 +78,26 @@ def highlight_clause(semantic: SemanticQuery) -> Json:
     return {"multi_match": {"query": semantic.text, "fields": fields, "lenient": True}}
 
 
-def knn_clause(engine_type: EngineType, target: SearchScope, query: VectorQuery, counts: CandidateCounts) -> Json:
-    """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias."""
+def knn_clause(
+    engine_type: EngineType,
+    target: SearchScope,
+    query: VectorQuery,
+    counts: CandidateCounts,
+    *,
+    calibrated: bool = False,
+) -> Json:
+    """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias.
+
+    Args:
+        calibrated: Whether the minimum cosine in the mapping of each index applies as well.
+    """
     clauses: list[Json] = []
     for number, part in enumerate(target.groups):
         part_query = replace(
             query,
             oversample=part.oversample(target.name),
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
+            min_cosine=_larger(query.min_cosine, part.meta.min_cosine if calibrated else None),
             # Engines require a different name for the inner hits of each clause.
             inner_hits=f"{query.inner_hits}.{number}" if query.inner_hits and number else query.inner_hits,
         )
@@ -94,6 +106,10 @@ def knn_clause(engine_type: EngineType, target: SearchScope, query: VectorQuery,
         clause = vector_clause(engine_type, part.method(engine_type, exact=False), part_query)
         clauses.append({"bool": {"must": [clause], "filter": [index_filter(part.indices)]}})
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses, "minimum_should_match": 1}}
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def index_filter(indices: Sequence[str]) -> Json:

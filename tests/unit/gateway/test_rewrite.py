@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
 from es_sbert.gateway.search.incoming_search import SemanticBudget
@@ -30,6 +31,7 @@ from tests.unit.gateway.rewriting import (
     TWO_FIELDS,
     Rewriting,
     clauses,
+    vector_field,
 )
 from tests.unit.golden import assert_golden
 
@@ -324,6 +326,77 @@ def test_hybrid_mode_leaves_keywords_of_the_query_bar_alone(query: Json) -> None
     """docs/kibana.md says so. Filters do not score, and query_string does not become hybrid."""
     body = {"size": 500, "sort": [{"_score": {"order": "desc"}}], "query": query}
     assert Rewriting(hybrid=True)(body) is body
+
+
+CALIBRATED = ResolvedIndices({"docs": {"embedding": vector_field(min_cosine=0.3)}}, {"docs": 1}, ordinary=False)
+NEGATED: Json = {"bool": {"must_not": [SEMANTIC]}}
+
+
+def minima(searched: ResolvedIndices, query: Json, meaning: SemanticSettings | None = None) -> list[float | None]:
+    """The minimum cosine of each native query."""
+    rewriting = Rewriting(searched, meaning=meaning or SemanticSettings(k=10))
+    return [knn.get("similarity") for knn in clauses(rewriting.query(query), "knn")]
+
+
+def test_minimum_of_the_mapping_applies_unless_request_or_gateway_sets_one() -> None:
+    assert minima(PLAIN, SEMANTIC) == [None]  # of an index that was not calibrated
+    assert minima(CALIBRATED, SEMANTIC) == [0.3]
+    assert minima(CALIBRATED, {"semantic": {"field": "body", "query": TEXT}}) == [0.3]
+    assert minima(CALIBRATED, {"match": {"semantic": {"query": TEXT, "min_cosine": 0.1}}}) == [0.1]
+    assert minima(CALIBRATED, {"match": {"semantic": {"query": TEXT, "min_cosine": None}}}) == [None]
+    assert minima(CALIBRATED, SEMANTIC, SemanticSettings(min_cosine=0.2)) == [0.2]
+    assert minima(CALIBRATED, SEMANTIC, SemanticSettings(min_cosine=-1.0)) == [-1.0]
+    # The engines' own queries have the minimum that they name.
+    assert minima(CALIBRATED, BODIES["neural"]["query"]) == [pytest.approx(0.4)]
+    assert minima(CALIBRATED, {"neural": {"embedding": {"query_text": TEXT}}}) == [None]
+
+
+def test_minimum_of_the_mapping_applies_to_hybrid_queries() -> None:
+    rewritten = Rewriting(CALIBRATED, hybrid=True).query(TITLE)
+    assert [knn["similarity"] for knn in clauses(rewritten, "knn")] == [0.3]
+
+
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_minimum_of_the_mapping_is_that_of_each_field_and_index(engine_type: EngineType) -> None:
+    two = ResolvedIndices(
+        {"docs": {"title_vector": vector_field(min_cosine=0.5), "embedding": vector_field(min_cosine=0.3)}}, {"docs": 1}
+    )
+    either = {"bool": {"should": [SEMANTIC, {"match": {"semantic.title_vector": TEXT}}]}}
+    several = ResolvedIndices(
+        {
+            "docs": {"embedding": vector_field(min_cosine=0.3)},
+            "old": {"embedding": vector_field()},
+            "small": {"embedding": vector_field(min_cosine=0.6)},
+        },
+        {"docs": 1, "old": 1, "small": 1},
+    )
+    if engine_type is EngineType.ELASTICSEARCH:
+        assert minima(two, either) == [0.3, 0.5]
+        assert minima(several, SEMANTIC) == [0.3, None, 0.6]
+    else:
+        # By the script's score, which is (1 + cosine) / 2.
+        found = [
+            Rewriting(searched, engine_type).query(query) for searched, query in ((two, either), (several, SEMANTIC))
+        ]
+        assert [clauses(query, "min_score") for query in found] == [[0.65, 0.75], [0.65, 0.8]]
+
+
+def test_cutoff_at_k_documents_does_not_lower_the_minimum_of_the_mapping() -> None:
+    for least, expected in ((0.1, 0.3), (0.7, 0.7)):
+        rewritten = Rewriting(CALIBRATED, least=least).query(SEMANTIC)
+        assert [knn["similarity"] for knn in clauses(rewritten, "knn")] == [expected]
+
+
+def test_negated_query_needs_a_minimum_in_every_index() -> None:
+    assert minima(CALIBRATED, NEGATED) == [0.3]
+    assert [knn["k"] for knn in clauses(Rewriting(CALIBRATED).query(NEGATED), "knn")] == [MAX_K]
+    some = ResolvedIndices(CALIBRATED.fields | {"old": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
+    for searched in (PLAIN, some):
+        with pytest.raises(BadRequest, match="no minimum cosine") as caught:
+            Rewriting(searched).query(NEGATED)
+        assert "es-sbert index calibrate INDEX --save" in caught.value.remedy
+    with pytest.raises(BadRequest, match="no minimum cosine"):
+        Rewriting(CALIBRATED).query({"bool": {"must_not": [{"neural": {"embedding": {"query_text": TEXT}}}]}})
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))
