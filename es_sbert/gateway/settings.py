@@ -18,6 +18,8 @@ from es_sbert.engines.engine import Json
 from es_sbert.errors import ModelNotFound, UsageError
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
+# Where loads report to, in the examples (`es-sbert ingest --report-index`).
+DEFAULT_REPORT_INDEX = "es-sbert-loads"
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 # BLAKE2 takes at most 64 bytes; a key of less than 16 could be guessed.
 MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64

@@ -159,6 +159,39 @@ def test_dialogs_show_why_a_query_is_refused(name: str, served: IndexedGateway) 
         assert "Give the text to search for as a string." in text
 
 
+def test_search_log_holds_what_people_search_for(served: IndexedGateway) -> None:
+    """Refused semantic queries are semantic; searches of the dashboards for themselves are not there, or marked."""
+    begin = datetime.now(UTC)
+    kibana = served.engine_type is EngineType.ELASTICSEARCH
+    prefix, api = ("discover", "_async_search") if kibana else ("dashboards", "_search")
+    for name in (f"{prefix}_refused", "multi_search_refused"):
+        _send(served.gateway, REQUESTS[name], served)
+    for path in (f"/{served.log}/_search", "/%2Ekibana*/_search", f"/{served.index}/_search"):
+        body = {"size": 0, "aggs": {"2": {"terms": {"field": "tag"}}}}
+        _send(served.gateway, {"method": "POST", "path": path, "body": body}, served)
+    last = {"method": "POST", "path": f"/{served.index}%2Cdoes-not-exist%2A/_search", "body": {"size": 1}}
+    _send(served.gateway, last, served)
+    since = {"range": {"@timestamp": {"gte": begin.isoformat(timespec="milliseconds")}}}
+    # Records are written in the order of their searches.
+    newest = {"term": {"index": f"{served.index},does-not-exist*"}}
+    end = time.monotonic() + 120
+    while not _search_log(served, {"query": {"bool": {"filter": [since, newest]}}}):
+        assert time.monotonic() < end, "no record was written"
+    found = _search_log(served, {"size": 100, "query": since, "sort": ["@timestamp"]})
+    records = [hit["_source"] for hit in found]
+    told = [(each["index"], each["api"], each["kind"], each["status"], each["returns_hits"]) for each in records]
+    index = served.index
+    assert sorted(told) == sorted(
+        [
+            (index, api, "semantic", 400, True),
+            (index, "_msearch", "semantic", 400, True),
+            (index, "_msearch", "lexical", 200, True),
+            (index, "_search", "lexical", 200, False),
+            (f"{index},does-not-exist*", "_search", "lexical", 200, True),
+        ]
+    )
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_dashboard_requests_are_answered_as_by_engine(name: str, served: IndexedGateway) -> None:
     request = _request(name, served)
