@@ -25,6 +25,11 @@ _index_options = shared.combine_options(
     click.option("--index", required=True, help="Index or alias that es-sbert has loaded."),
     click.option("--search-log", default="es-sbert-searches", help="The gateway's log of searches, without the month."),
     click.option("--report-index", default="es-sbert-loads", help="Index of the loads' reports."),
+    click.option(
+        "--time-field",
+        metavar="FIELD",
+        help="Date field for the time picker of the index's data view.  [default: none, so that no document is hidden]",
+    ),
 )
 
 
@@ -35,13 +40,23 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
         EsSbertError: see `es_sbert.dashboards.build_dashboards`.
     """
     from es_sbert.dashboards.build_dashboards import build_saved_objects
+    from es_sbert.index.text_template import format_vector_field_option
     from es_sbert.messages import log_message
 
-    logs = {"searches": options["search_log"], "reports": options["report_index"]}
+    index, logs = options["index"], {"searches": options["search_log"], "reports": options["report_index"]}
     with shared.open_engine(options) as engine:
-        bundle = build_saved_objects(engine, options["index"], **logs)
+        bundle = build_saved_objects(engine, index, **logs, time_field=options["time_field"])
     for note in bundle.notes:
         log_message(f"{note[0].upper()}{note[1:]}")
+    if bundle.uncalibrated:
+        commands = (
+            f"`es-sbert index calibrate {index} --save{format_vector_field_option(name)}`"
+            for name in bundle.uncalibrated
+        )
+        log_message(
+            "Without a minimum cosine, semantic queries count documents however distant they are, and cannot be "
+            f"negated: measure one by {' and '.join(commands)}, or start the gateway with --min-cosine."
+        )
     return bundle
 
 
@@ -114,10 +129,11 @@ _kibana_options = shared.combine_options(
 def install(space: str | None, tenant: str | None, if_exists: str, **options: Any) -> None:
     """Install a data view, a saved search and dashboards for an index.
 
-    The data view hides vectors. One dashboard shows the load: documents by model, tokens, truncated texts, when
-    they were embedded, what failed. The other one shows searches: rate, latency, queries without a hit. Both
-    grow with what is there: reports of loads (`es-sbert ingest --report-index`) and the gateway's log
-    (`es-sbert serve --search-log`). Installing again brings everything up to date.
+    The data view hides vectors, and becomes the default one if there is none. One dashboard shows the load:
+    documents by model, tokens, truncated texts, when they were embedded, what failed. The other one shows
+    searches: rate, latency, queries without a hit. Both grow with what is there: reports of loads
+    (`es-sbert ingest --report-index`) and the gateway's log (`es-sbert serve --search-log`). Installing again
+    brings everything up to date, also the fields that OpenSearch Dashboards keeps in a data view.
 
     \b
     Examples:
@@ -135,7 +151,9 @@ def install(space: str | None, tenant: str | None, if_exists: str, **options: An
     kibana = KibanaSettings.with_engine_credentials(shared.engine_settings(options), **given)
     place = DashboardServer(kibana_address(kibana), space, tenant)
     bundle = _build_objects(options)
-    done = import_objects(place, bundle.product, bundle.objects, IfExists(if_exists))
+    done = import_objects(place, bundle.product, bundle.objects, IfExists(if_exists), default_view=bundle.view)
     print_message(f"{done.objects} objects are in {bundle.product.label} at {place.url}")
+    for note in done.notes:
+        print_message(f"{note[0].upper()}{note[1:]}")
     for title, url in done.dashboards.items():
         click.echo(f"{title}: {url}")

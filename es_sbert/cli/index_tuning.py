@@ -124,12 +124,19 @@ def recall(name: str, k: int, queries: Path | None, as_json: bool, vector_field:
         help="Share of the relevant documents that the recommended value keeps.",
     ),
     click.option("-k", "--k", "k", type=click.IntRange(min=1, max=1000), default=10, help="Hits of a search."),
+    click.option(
+        "--save",
+        is_flag=True,
+        help="Store the recommended value in the mapping of the index, for semantic queries through the gateway.",
+    ),
     shared.json_option,
     shared.vector_field_option,
 )
 @shared.connection_options
 @shared.encoder_options
-def calibrate(name: str, queries: Path | None, keep: float, as_json: bool, vector_field: str, **options: Any) -> None:
+def calibrate(
+    name: str, queries: Path | None, keep: float, save: bool, as_json: bool, vector_field: str, **options: Any
+) -> None:
     """Recommend a minimum cosine for searches of the index NAME.
 
     A semantic query without min_cosine returns the k nearest documents, however distant they are. What is
@@ -143,25 +150,41 @@ def calibrate(name: str, queries: Path | None, keep: float, as_json: bool, vecto
     fields, or the first half of the words with the whole text. These are not what users type, so the recommended
     value may be too high or too low for real queries.
 
+    With --save, semantic queries through the gateway use the value unless they set min_cosine, or the gateway
+    runs with --min-cosine.
+
     The value is for this model and this index: run the command again after a migration to another model. The
     index should be at rest.
 
     \b
     Examples:
-      es-sbert index calibrate docs
+      es-sbert index calibrate docs --save
       es-sbert index calibrate docs --queries labelled.jsonl --keep 0.9
     """
     from es_sbert.diagnostics.calibration import calibration_lines
     from es_sbert.diagnostics.index_calibration import IndexCalibrator, read_labelled_queries
+    from es_sbert.index.privileges import SAVE_MIN_COSINE, require_privileges
+    from es_sbert.index.vector_field import save_min_cosine
 
     labelled = None if queries is None else read_labelled_queries(queries)
     with shared.open_engine(options) as engine:
         index = IndexCalibrator(engine, name, vector_field)
+        if save:
+            require_privileges(engine, index.field.index, SAVE_MIN_COSINE)
         with _open_encoder(index.field, options) as encoder:
             how = shared.select_options(options, ("sample", "seed", "k"))
             measured = index.measure(encoder, labelled, report=print_message, **how)
             report = index.calibrate(measured, keep)
-    print_report(report.as_json(), calibration_lines(report), as_json=as_json)
+        print_report(report.as_json(), calibration_lines(report), as_json=as_json)
+        if save:
+            save_min_cosine(engine, index.field, report.recommended_value)
+    if save:
+        print_message(
+            f"Saved for {name}.{vector_field}: semantic queries through the gateway drop hits below "
+            f"{report.recommended_value:.2f}. `es-sbert serve --min-cosine` replaces the value (-1 keeps all hits)."
+        )
+    else:
+        print_message("With --save, the gateway uses the value for this index.")
 
 
 def _open_encoder(field: VectorField, options: Mapping[str, Any]) -> Encoder:

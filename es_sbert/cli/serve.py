@@ -65,7 +65,9 @@ _semantic_options = option_group(
         "-k", "k", type=click.IntRange(1, 10_000), default=100, help="Documents that a semantic query returns."
     ),
     click.option(
-        "--min-cosine", type=shared.FiniteFloatRange(-1, 1), help="Drop hits whose cosine is below this value."
+        "--min-cosine",
+        type=shared.FiniteFloatRange(-1, 1),
+        help="Drop hits whose cosine is below this value.  [default: that of `es-sbert index calibrate --save`]",
     ),
     click.option(
         "--num-candidates",

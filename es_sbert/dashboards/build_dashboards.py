@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,8 @@ from es_sbert.dashboards.saved_objects import (
     vector_formats,
     vector_patterns,
 )
-from es_sbert.engines.engine import Engine
+from es_sbert.dashboards.view_fields import is_date_field, view_fields
+from es_sbert.engines.engine import Engine, Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields
@@ -33,19 +34,29 @@ def load_dashboard_objects(
     fields: Mapping[str, VectorFieldMeta],
     reports: SavedObject | None,
     alias_target: str | None = None,
+    *,
+    time_field: str | None = None,
+    listed: Sequence[Json] | None = None,
 ) -> list[SavedObject]:
-    """The views, the saved search and the dashboard of an index.
+    """The views, the saved search and the dashboard of an index. The first object is the view to search in.
 
     Args:
         fields: Its vector fields, at least one.
         reports: The view of the loads' reports; None where no load has left one.
         alias_target: The index of the alias, if `index` is one: loads may have named either.
+        time_field: Date field of the view to search in; None shows documents whenever they were made.
+        listed: All fields of the index, for OpenSearch Dashboards (`view_fields`).
     """
-    view_of = partial(data_view, product, index, formats=vector_formats(fields), hidden=vector_patterns(fields))
-    view = view_of(f"{index} (es-sbert)")
+    formats, hidden = vector_formats(fields), vector_patterns(fields)
+    view_of = partial(data_view, product, index, formats=formats, hidden=hidden, fields=listed)
+    view = view_of(f"{index} (es-sbert)", time_field=time_field)
     about = "Texts without vectors, the best hit first."
     documents = saved_search(product, view, f"{index}: documents", about, _search_columns(fields))
     objects = [view]
+    if time_field is not None:
+        # The dashboard counts all documents, not those of the time that it shows.
+        view = view_of(f"{index} at any time (es-sbert)", key="at any time")
+        objects.append(view)
     panels: list[DashboardPanel] = []
     for field, meta in fields.items():
         meta_field = document_meta_field(field)
@@ -72,22 +83,30 @@ def _search_columns(fields: Mapping[str, VectorFieldMeta]) -> list[str]:
     return list(dict.fromkeys([*texts, *metadata]))
 
 
-def reports_view(product: DashboardProduct, name: str) -> SavedObject:
-    """The view of what `es-sbert ingest --report-index NAME` writes."""
+def reports_view(product: DashboardProduct, name: str, listed: Sequence[Json] | None = None) -> SavedObject:
+    """The view of what `es-sbert ingest --report-index NAME` writes.
+
+    Args:
+        listed: As for `load_dashboard_objects`.
+    """
     counts = "read indexed updated unchanged dead left pruned truncated lost_tokens retries"
     formats = dict.fromkeys(counts.split(), NUMBER) | {"seconds": DECIMAL, "documents_per_second": DECIMAL}
-    return data_view(product, name, "Loads (es-sbert)", time_field="@timestamp", formats=formats)
+    return data_view(product, name, "Loads (es-sbert)", time_field="@timestamp", formats=formats, fields=listed)
 
 
-def search_dashboard_objects(product: DashboardProduct, pattern: str) -> list[SavedObject]:
+def search_dashboard_objects(
+    product: DashboardProduct, pattern: str, listed: Sequence[Json] | None = None
+) -> list[SavedObject]:
     """The view of a gateway's log and the dashboard over it.
 
     Args:
         pattern: All months of the log.
+        listed: As for `load_dashboard_objects`.
     """
     times = {f"milliseconds.{part}": DECIMAL for part in ("total", "embedding", "upstream")}
     formats = times | {"hits": NUMBER, "k": NUMBER}
-    view = data_view(product, pattern, "Searches (es-sbert)", time_field="@timestamp", formats=formats)
+    name = "Searches (es-sbert)"
+    view = data_view(product, pattern, name, time_field="@timestamp", formats=formats, fields=listed)
     panels = template_panels("search", {"searches": view})
     about = "What the gateway was asked, how long it took, and what found nothing."
     board = dashboard(product, "Searches", about, panels, key=f"searches/{pattern}", since="now-7d")
@@ -102,24 +121,31 @@ class SavedObjectSet:
         product: Which.
         objects: All of them, each after those that it needs.
         notes: What was left out, and how to get it.
+        view: The data view of the index, in which people search.
+        uncalibrated: Vector fields without a minimum cosine.
     """
 
     product: DashboardProduct
     objects: tuple[SavedObject, ...]
     notes: tuple[str, ...]
+    view: SavedObject
+    uncalibrated: tuple[str, ...]
 
 
-def build_saved_objects(engine: Engine, index: str, *, searches: str, reports: str) -> SavedObjectSet:
+def build_saved_objects(
+    engine: Engine, index: str, *, searches: str, reports: str, time_field: str | None = None
+) -> SavedObjectSet:
     """The objects for the current state of an index.
 
     Args:
         index: Index or alias; the objects keep the name that is given, so an alias may move.
         searches: Name of the gateway's log, without the month.
         reports: Index of the loads' reports.
+        time_field: Date field of the data view to search in; None for none.
 
     Raises:
         IndexMissing: no such index.
-        IndexMismatch: it has no vector field of ours.
+        IndexMismatch: it has no vector field of ours, or no date field of that name.
         UsageError: a name that is none.
         EngineError: the engine failed.
     """
@@ -130,6 +156,16 @@ def build_saved_objects(engine: Engine, index: str, *, searches: str, reports: s
             f"{index} has no vector field that es-sbert fills", f"Load it first: `es-sbert ingest --index {index}`."
         )
     product = DashboardProduct.of(engine.info.engine_type)
+    if time_field is not None and not is_date_field(engine.field_capabilities(index), time_field):
+        raise IndexMismatch(
+            f"{index} has no date field {time_field!r}",
+            "Give --time-field a field of the type date, or leave it out; `GET INDEX/_mapping` shows the types.",
+        )
+
+    def listed(pattern: str) -> list[Json] | None:
+        # Kibana asks for them itself, and does not keep them.
+        return view_fields(engine.field_capabilities(pattern)) if product is DashboardProduct.DASHBOARDS else None
+
     months = monthly_index_pattern(check_index_name(searches))
     notes = []
     objects: list[SavedObject] = []
@@ -137,16 +173,20 @@ def build_saved_objects(engine: Engine, index: str, *, searches: str, reports: s
     if reason := _missing_reason(engine, check_index_name(reports)):
         notes.append(f"without reports of loads ({reason}): `es-sbert ingest --report-index {reports}` writes them")
     else:
-        view = reports_view(product, reports)
+        view = reports_view(product, reports, listed(reports))
         objects.append(view)
-    objects += load_dashboard_objects(product, index, fields, view, state.name)
+    of_index = load_dashboard_objects(
+        product, index, fields, view, state.name, time_field=time_field, listed=listed(index)
+    )
+    objects += of_index
     if reason := _missing_reason(engine, months):
         notes.append(
             f"without the dashboard of searches ({reason}): `es-sbert serve --search-log {searches}` writes their log"
         )
     else:
-        objects += search_dashboard_objects(product, months)
-    return SavedObjectSet(product, tuple(objects), tuple(notes))
+        objects += search_dashboard_objects(product, months, listed(months))
+    uncalibrated = tuple(name for name, meta in fields.items() if meta.min_cosine is None)
+    return SavedObjectSet(product, tuple(objects), tuple(notes), of_index[0], uncalibrated)
 
 
 def _missing_reason(engine: Engine, pattern: str) -> str:

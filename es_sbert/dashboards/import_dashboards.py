@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -179,10 +179,12 @@ class ImportResult:
     Attributes:
         objects: How many.
         dashboards: Title → address to open.
+        notes: What else was done or could not be done.
     """
 
     objects: int
     dashboards: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def import_saved_objects(
@@ -190,6 +192,8 @@ def import_saved_objects(
     product: DashboardProduct,
     objects: Sequence[SavedObject],
     if_there: IfExists = IfExists.REPLACE,
+    *,
+    default_view: SavedObject | None = None,
 ) -> ImportResult:
     """Import objects.
 
@@ -198,6 +202,8 @@ def import_saved_objects(
         product: What the objects were made for; the server must be that.
         objects: Complete: what they need is among them.
         if_there: What to do with objects of the same ids.
+        default_view: The data view to make the default one if there is no default; None for none. Discover and the
+            list of data views open with it. That it cannot be set is a note, not an error.
 
     Raises:
         UsageError: a space or a tenant where the product has none.
@@ -216,15 +222,61 @@ def import_saved_objects(
         params = {IfExists.REPLACE: {"overwrite": "true"}, IfExists.COPY: {"createNewCopies": "true"}}.get(if_there, {})
         file = (_FILE_NAME, to_ndjson(objects, product), "application/ndjson")
         answer = _send(client, place, "POST", "/api/saved_objects/_import", params=params, files={"file": file})
-    body = _response_body(answer)
-    if answer.status_code != 200:
-        raise import_error(answer.status_code, body, product=product, url=place.url)
-    if not isinstance(body, dict) or "success" not in body:
-        remedy = f"Check that {product.label} itself answers there, and no proxy."
-        raise UnsupportedEngine(f"{place.url} gave no answer of an import", remedy)
-    if not body["success"]:
-        raise object_import_error(body, objects, product=product, url=place.url)
-    return ImportResult(int(body["successCount"]), _dashboard_urls(place, objects, body))
+        body = _response_body(answer)
+        if answer.status_code != 200:
+            raise import_error(answer.status_code, body, product=product, url=place.url)
+        if not isinstance(body, dict) or "success" not in body:
+            remedy = f"Check that {product.label} itself answers there, and no proxy."
+            raise UnsupportedEngine(f"{place.url} gave no answer of an import", remedy)
+        if not body["success"]:
+            raise object_import_error(body, objects, product=product, url=place.url)
+        moved = {
+            result["id"]: result["destinationId"]
+            for result in body.get("successResults", [])
+            if "destinationId" in result
+        }
+        notes = []
+        if default_view is not None:
+            identity = moved.get(default_view.id, default_view.id)
+            notes = _set_default_view(client, place, product, default_view.title, identity)
+    return ImportResult(int(body["successCount"]), _dashboard_urls(place, objects, moved), tuple(notes))
+
+
+# Where the default data view is read and set, and the name of its id in what is sent.
+_DEFAULT_VIEW_APIS = {
+    DashboardProduct.KIBANA: ("/api/data_views/default", "/api/data_views/default", "data_view_id"),
+    DashboardProduct.DASHBOARDS: (
+        "/api/opensearch-dashboards/settings",
+        "/api/opensearch-dashboards/settings/defaultIndex",
+        "value",
+    ),
+}
+
+
+def _set_default_view(
+    client: httpx.Client, place: DashboardServer, product: DashboardProduct, title: str, identity: str
+) -> list[str]:
+    """Make a data view the default one if there is no default; returns what to say about it."""
+    read_path, write_path, member = _DEFAULT_VIEW_APIS[product]
+    try:
+        answer = _send(client, place, "GET", read_path)
+        body = _response_body(answer)
+        if answer.status_code == 200 and isinstance(body, dict):
+            # In OpenSearch Dashboards, among all settings that somebody has changed.
+            if body.get(member) or body.get("settings", {}).get("defaultIndex", {}).get("userValue"):
+                return []
+            answer = _send(client, place, "POST", write_path, json={member: identity})
+            if answer.status_code == 200:
+                return [f"“{title}” is the default data view now"]
+            body = _response_body(answer)
+        message = body.get("message") if isinstance(body, dict) else body
+        reason = f"{answer.status_code}: {' '.join(str(message or 'no reason given').split())[:1000]}"
+    except EsSbertError as error:
+        reason = error.message
+    return [
+        f"the default data view was not set ({reason}): choose one under Stack Management (Dashboards Management), or "
+        "Discover asks for it"
+    ]
 
 
 def _check_space_and_tenant(place: DashboardServer, product: DashboardProduct) -> None:
@@ -276,10 +328,7 @@ def _response_body(answer: httpx.Response) -> Any:
         return answer.text[:1000]
 
 
-def _dashboard_urls(place: DashboardServer, objects: Sequence[SavedObject], body: Json) -> dict[str, str]:
-    moved = {
-        result["id"]: result["destinationId"] for result in body.get("successResults", []) if "destinationId" in result
-    }
+def _dashboard_urls(place: DashboardServer, objects: Sequence[SavedObject], moved: Mapping[str, str]) -> dict[str, str]:
     # Without it the dashboard is looked for in the tenant that the user was in last.
     tenant = "" if place.tenant is None else f"?security_tenant={quote(place.tenant, safe='')}"
     return {

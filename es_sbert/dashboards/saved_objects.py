@@ -123,18 +123,19 @@ def data_view(
     key: str | None = None,
     formats: Mapping[str, Json] | None = None,
     hidden: Sequence[str] = (),
+    fields: Sequence[Json] | None = None,
 ) -> SavedObject:
     """A data view.
-
-    Fields themselves are left out: both products then ask the engine for them.
 
     Args:
         pattern: Index, alias or pattern.
         name: What Kibana calls it; OpenSearch Dashboards shows the pattern.
         time_field: Field of the time picker; None shows all documents whenever they were made.
-        key: Added to the pattern to make its id, if a pattern has several views.
+        key: Part of the id of a further view of the pattern; None for the one that people search in.
         formats: Field → how its values are shown.
         hidden: Fields that are kept out of what is fetched and shown, `*` allowed.
+        fields: Its fields, which only OpenSearch Dashboards keeps (`view_fields`); None lets it ask for them and save
+            them when the view is opened.
     """
     attributes: Json = {
         "title": pattern,
@@ -146,6 +147,12 @@ def data_view(
     if product is DashboardProduct.KIBANA:
         # No index yet is no error there.
         attributes |= {"name": name, "allowNoIndex": True}
+    else:
+        if key is not None:
+            # A view has no name there, so the pattern must say which view it is. The second part matches no index.
+            attributes["title"] = f"{pattern},*_by_{time_field}" if time_field else f"{pattern},*_at_any_time"
+        if fields is not None:
+            attributes["fields"] = json_string(list(fields))
     return SavedObject("index-pattern", stable_id("view", pattern, *([key] if key else [])), attributes)
 
 
@@ -177,8 +184,9 @@ def saved_search(
     attributes: Json = {
         "title": title,
         "description": description,
-        "columns": list(columns),
-        "sort": [],
+        "columns": ["_score", *columns],
+        # Also in a view with a time field, which both products sort by otherwise.
+        "sort": [["_score", "desc"]],
         "kibanaSavedObjectMeta": _search_source(indexRefName=INDEX_REFERENCE),
     }
     if product is DashboardProduct.KIBANA:

@@ -45,6 +45,11 @@ class CalibrationReport:
     keep: float
     calibration: Calibration
 
+    @property
+    def recommended_value(self) -> float:
+        """The recommended minimum cosine."""
+        return self.calibration.recommended.row.min_cosine
+
     def as_json(self) -> Json:
         plain = asdict(self)
         calibration: Json = plain.pop("calibration")
@@ -265,7 +270,7 @@ def calibration_lines(report: CalibrationReport) -> list[str]:
             "here. Rank by cosine without a minimum, combine it with words (a hybrid search), take a higher value from "
             "the table if losing relevant documents is acceptable, or use a model that was trained on such texts."
         )
-    value = f"{recommended.row.min_cosine:.2f}"
+    value = f"{report.recommended_value:.2f}"
     request = f'{{"match": {{"semantic": {{"query": "…", "min_cosine": {value}}}}}}}'
     lines.append(f"Use it for all searches: `es-sbert serve --min-cosine {value}`, or in one request: `{request}`")
     return lines

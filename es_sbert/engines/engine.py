@@ -700,6 +700,17 @@ class Engine(ABC):
         self._check_complete(response.body, f"{method} {path}")
         return response.body
 
+    def field_capabilities(self, pattern: str) -> Json:
+        """Name of a field → its type → what it can be used for, of all fields of an index or pattern.
+
+        Raises:
+            IndexMissing: there is no such index.
+            EngineError: the engine failed.
+        """
+        path = f"/{quote(pattern, safe='*')}/_field_caps"
+        fields: Json = self._request("GET", path, {"fields": "*"})["fields"]
+        return fields
+
     def close_point_in_time(self, pit_id: str) -> None:
         """Close a point in time. Never fails: one that cannot be closed expires."""
         try:

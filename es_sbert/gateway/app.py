@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import unquote
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -184,15 +185,14 @@ class Gateway:
     @contextmanager
     def _record_search(self, route: EngineRoute) -> Iterator[SearchRecorder]:
         """Log a search when it ends, whether it succeeds or fails."""
-        recorder = SearchRecorder(route.index, route.api)
+        recorder = SearchRecorder(unquote(route.index), route.api)
         try:
             yield recorder
         except EsSbertError as error:
             recorder.status = http_status(error)
             raise
         finally:
-            # Kibana constantly searches system indices.
-            if self._search_log is not None and route.api not in SEARCH_DIAGNOSTICS and not route.index.startswith("."):
+            if self._search_log is not None and route.api not in SEARCH_DIAGNOSTICS:
                 for record in recorder.records():
                     self._search_log.record(record)
 

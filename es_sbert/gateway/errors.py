@@ -68,9 +68,17 @@ def http_status(error: EsSbertError) -> int:
 def error_object(error: EsSbertError) -> Json:
     """An error in the engine's format, also for an item of an `_msearch` or `_bulk` response."""
     name = next((name for kind, _, name in _ERROR_TYPES if isinstance(error, kind)), "es_sbert_exception")
-    reason = error_text(error)
-    cause = {"type": name, "reason": reason}
-    return {"root_cause": [cause], **cause}
+    return engine_error(name, error_text(error))
+
+
+def engine_error(kind: str, reason: str) -> Json:
+    """The member `error` of a response.
+
+    Clients print `root_cause`. The dialogs of Kibana and OpenSearch Dashboards print `caused_by`; without it,
+    OpenSearch Dashboards shows only the name of the status and a stack trace.
+    """
+    cause = {"type": kind, "reason": reason}
+    return {"root_cause": [cause], **cause, "caused_by": cause}
 
 
 def error_text(error: EsSbertError) -> str:

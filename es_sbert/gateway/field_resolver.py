@@ -24,19 +24,23 @@ class FieldResolver:
         searched: The indices of the request.
         virtual_field: Name of an index's first vector field in queries; `VIRTUAL.NAME` is any other.
         defined: Fields that the request itself defines, which are never vector fields.
+        lenient: Whether the virtual field is an unknown field, which matches nothing, if no index has vectors.
     """
 
-    def __init__(self, searched: ResolvedIndices, virtual_field: str, defined: Collection[str] = ()) -> None:
+    def __init__(
+        self, searched: ResolvedIndices, virtual_field: str, defined: Collection[str] = (), *, lenient: bool = False
+    ) -> None:
         self._searched = searched
         self._virtual = virtual_field
         self._defined = defined
+        self._lenient = lenient
         self._cache: dict[tuple[str, str], Any] = {}
 
     def virtual(self, name: str) -> SearchScope | None:
         """The field of a virtual name; None if the name is an ordinary field here.
 
         Raises:
-            IndexMismatch: there is no such vector field, no vector field at all, or the models differ.
+            IndexMismatch: there is no such vector field, or none at all (unless `lenient`), or the models differ.
             EsSbertError: the vector fields of remote indices are unknown (`RemoteRefusal`), here and below.
         """
         return self._cached("virtual", name, self._resolve_virtual)
@@ -88,6 +92,8 @@ class FieldResolver:
         if not self._searched and self._searched.ordinary:
             return None
         self._check_known(name)
+        if not self._searched and self._lenient:
+            return None
         if not self._searched:
             raise IndexMismatch(
                 f"{name} cannot be used: the searched indices have no vector field",

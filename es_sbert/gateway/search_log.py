@@ -18,15 +18,22 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
 
 from es_sbert.engines.engine import Json
 from es_sbert.engines.error_mapping import response_error, root_cause
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestFailed
-from es_sbert.gateway.search.search_rewriter import RewriteResult
-from es_sbert.gateway.search.semantic_query import SemanticSyntax
-from es_sbert.gateway.settings import QueryTextPolicy, SearchLogSettings, monthly_index
+from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
+from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
+from es_sbert.gateway.settings import (
+    DEFAULT_REPORT_INDEX,
+    QueryTextPolicy,
+    SearchLogSettings,
+    monthly_index,
+    monthly_index_pattern,
+)
 from es_sbert.mappings import read_body
 from es_sbert.messages import log_event
 
@@ -44,9 +51,9 @@ class SearchRecord:
     """A search through the gateway. Each search of an `_msearch` is a record.
 
     Attributes:
-        index: Index expression as the caller wrote it.
+        index: Index expression as the caller wrote it, not percent-encoded.
         api: `_search`, `_msearch`, `_async_search`, ….
-        kind: Lexical, semantic or hybrid.
+        kind: Lexical, semantic or hybrid; of a search that was refused, what it would have been.
         status: HTTP status of the response to the caller.
         milliseconds: From the request to the end of the response.
         embedding_milliseconds: Time until its texts were embedded; None without semantic queries.
@@ -55,6 +62,7 @@ class SearchRecord:
         rewrites: Rewritten syntaxes: `virtual_field`, `text_embedding`, `semantic`, `neural`, `match`, ….
         k: Largest `k` of its semantic queries; None without any.
         hits: `hits.total`; None if the response has none.
+        returns_hits: False if it only counts or aggregates, as the panels of a dashboard do.
         at: Time of the request.
         id: Id of the document in the log, which makes retries idempotent.
     """
@@ -70,6 +78,7 @@ class SearchRecord:
     rewrites: Sequence[str] = ()
     k: int | None = None
     hits: int | None = None
+    returns_hits: bool = True
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     id: str = field(default_factory=lambda: secrets.token_hex(10))
 
@@ -96,6 +105,7 @@ def log_document(record: SearchRecord, wording: QueryTextPolicy, gateway: str) -
         "status": record.status,
         "hits": record.hits,
         "zero_hits": None if record.hits is None else record.hits == 0,
+        "returns_hits": record.returns_hits,
         "milliseconds": {name: round(value, 3) for name, value in times.items() if value is not None},
         **wording.of_texts(record.texts),
     }
@@ -154,7 +164,9 @@ class SearchLog:
         return len(self._buffer)
 
     def record(self, search: SearchRecord) -> None:
-        """Log a search. Never blocks. Call it in the event loop's thread."""
+        """Log a search, unless it is of internal indices. Never blocks. Call it in the event loop's thread."""
+        if is_internal_search(search.index, self._settings.index):
+            return
         if self._closing.is_set() or len(self._buffer) >= self._settings.buffer:
             self.dropped += 1
             self._warn(f"{self._settings.buffer:,} searches wait to be written already")
@@ -309,6 +321,70 @@ def _report_failure(writer: asyncio.Task[None]) -> None:
         log_event("search_log_failed", message, logging.ERROR, error=type(error).__name__)
 
 
+def is_internal_search(expression: str, log: str) -> bool:
+    """Whether a search is one of Kibana or OpenSearch Dashboards for itself, or reads what the dashboards show.
+
+    They search their system indices all the time, whose names begin with a dot.
+
+    Args:
+        expression: Index expression, not percent-encoded.
+        log: Name of the search log, without the month.
+    """
+    shown = (monthly_index_pattern(log).removesuffix("*"), DEFAULT_REPORT_INDEX)
+    names = [name for name in expression.split(",") if name and not name.startswith("-")]
+    return bool(names) and all(name.startswith((".", *shown)) for name in names)
+
+
+# A member `size` of 0 anywhere in a body.
+_SIZE_ZERO = re.compile(rb'"size"\s*:\s*0\s*[,}]')
+_MAX_BODY_READ = 1024 * 1024
+
+
+def requests_hits(body: bytes, query: bytes = b"") -> bool:
+    """Whether a search asks for documents, and not only for counts or aggregations.
+
+    Args:
+        body: JSON, uncompressed.
+        query: Parameters of the request.
+    """
+    size = dict(parse_qsl(query.decode("latin-1"))).get("size")
+    if size is not None:
+        return size != "0"
+    if len(body) > _MAX_BODY_READ or not _SIZE_ZERO.search(body):
+        return True
+    try:
+        return parse_object(body).get("size") != 0
+    except UnsupportedJson:
+        return True
+
+
+@dataclass
+class SearchTrace:
+    """What the log says about one search of a request; filled in while the search is handled.
+
+    Attributes:
+        index: Its own index expression, not percent-encoded; None for that of the request.
+        returns_hits: Whether it asks for documents.
+        is_semantic: Whether it has a semantic query, even an invalid one.
+        queries: Its semantic queries; empty if it was refused before they were known.
+        seconds: Time until their texts were embedded.
+        status: Status of its part of the response, if the gateway itself answered; None for that of the response.
+    """
+
+    index: str | None = None
+    returns_hits: bool = True
+    is_semantic: bool = False
+    queries: tuple[SemanticQuery, ...] = ()
+    seconds: float | None = None
+    status: int | None = None
+
+    @property
+    def kind(self) -> SearchKind:
+        if any(query.syntax is SemanticSyntax.HYBRID for query in self.queries):
+            return SearchKind.HYBRID
+        return SearchKind.SEMANTIC if self.queries or self.is_semantic else SearchKind.LEXICAL
+
+
 # `hits.total` of a response, an object or (rest_total_hits_as_int) a number; it precedes the hits themselves.
 _TOTAL_HITS = re.compile(rb'"hits":\{(?:"[a-z_]+":[^{}\[\]]*?,)?"total":(?:\{"value":)?(\d+)')
 # Enough of a response to contain its total; of an `_msearch`, the total of each search.
@@ -322,15 +398,15 @@ class SearchRecorder:
     """Collects the log records of one request to a search API.
 
     Attributes:
-        index: Index expression as the caller wrote it.
+        index: Index expression as the caller wrote it, not percent-encoded.
         api: `search`, `msearch`, ….
-        searches: Result of rewriting each search; None for one that is forwarded unchanged.
+        searches: The searches of the request; empty for one about which nothing else is known.
         status: HTTP status of the response; 499 if the client disconnected before it.
     """
 
     index: str
     api: str
-    searches: list[RewriteResult | None] = field(default_factory=list)
+    searches: list[SearchTrace] = field(default_factory=list)
     status: int = 499
     total_hits: TotalHitsParser | None = None
     _received_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -345,28 +421,26 @@ class SearchRecorder:
 
     def records(self) -> list[SearchRecord]:
         """The records, once the response was sent."""
-        searches = self.searches or [None]
+        searches = self.searches or [SearchTrace()]
         totals = [] if self.total_hits is None else self.total_hits.totals()
         # If some searches of an `_msearch` failed, it is unknown which search a total belongs to.
         hits: list[int | None] = list(totals) if len(totals) == len(searches) else [None] * len(searches)
         end = time.perf_counter()
         records = []
-        for rewritten, total_hits in zip(searches, hits, strict=True):
-            queries = () if rewritten is None else rewritten.queries
-            syntaxes = {query.syntax for query in queries}
-            hybrid = SemanticSyntax.HYBRID in syntaxes
+        for search, total_hits in zip(searches, hits, strict=True):
             record = SearchRecord(
-                index=self.index,
+                index=self.index if search.index is None else search.index,
                 api=f"_{self.api}",
-                kind=SearchKind.HYBRID if hybrid else SearchKind.SEMANTIC if syntaxes else SearchKind.LEXICAL,
-                status=self.status,
+                kind=search.kind,
+                status=self.status if search.status is None else search.status,
                 milliseconds=1000 * (end - self._start),
-                embedding_milliseconds=1000 * rewritten.seconds if rewritten is not None and queries else None,
+                embedding_milliseconds=None if search.seconds is None else 1000 * search.seconds,
                 upstream_milliseconds=None if self._sent is None else 1000 * (end - self._sent),
-                texts=tuple(dict.fromkeys(query.text for query in queries)),
-                rewrites=tuple(sorted(syntaxes)),
-                k=max((query.k for query in queries), default=None),
+                texts=tuple(dict.fromkeys(query.text for query in search.queries)),
+                rewrites=tuple(sorted({query.syntax for query in search.queries})),
+                k=max((query.k for query in search.queries), default=None),
                 hits=total_hits,
+                returns_hits=search.returns_hits,
                 at=self._received_at,
             )
             records.append(record)

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from es_sbert.errors import Overloaded, UsageError
 from es_sbert.gateway.admission import ConnectionLimiter
 from es_sbert.gateway.app import HEALTH_PATHS, create_app
-from es_sbert.gateway.errors import error_body, http_status
+from es_sbert.gateway.errors import engine_error, error_body, http_status
 from es_sbert.gateway.settings import GatewaySettings, Limits, ListenSettings
 from es_sbert.messages import shorten
 
@@ -329,8 +329,7 @@ def host_name(value: bytes) -> str:
 
 def _error_response(status: HTTPStatus, reason: str) -> tuple[HTTPStatus, bytes]:
     """An error in the engine's format."""
-    cause = {"type": "es_sbert_bad_request", "reason": reason}
-    return status, orjson.dumps({"error": {"root_cause": [cause], **cause}, "status": status})
+    return status, orjson.dumps({"error": engine_error("es_sbert_bad_request", reason), "status": status})
 
 
 def _has_complete_head(data: bytes) -> bool:

@@ -18,6 +18,8 @@ from es_sbert.engines.engine import Json
 from es_sbert.errors import ModelNotFound, UsageError
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"
+# Where loads report to, in the examples (`es-sbert ingest --report-index`).
+DEFAULT_REPORT_INDEX = "es-sbert-loads"
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 # BLAKE2 takes at most 64 bytes; a key of less than 16 could be guessed.
 MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
@@ -304,7 +306,8 @@ class SemanticSettings(FrozenSettings):
         virtual_field: Field name for semantic queries on an index's first vector field: `semantic: "…"`. Other vector
             fields are `semantic.NAME`.
         k: Nearest documents of a semantic query by the virtual field.
-        min_cosine: Drop hits whose cosine is below this value; None keeps all k.
+        min_cosine: Drop hits whose cosine is below this value; None drops those below the value in the mapping of their
+            index, and keeps all k without one.
         num_candidates: Candidates per shard; None derives them from k.
         hybrid: Whether `match` and `multi_match` queries on an embedded text become hybrid, unless the request's
             header overrides it.

@@ -67,7 +67,7 @@ class AdoptableField:
     def meta(self, fingerprint: str, model: str) -> VectorFieldMeta:
         """What the mapping says of the field once it is adopted."""
         if self.stored is not None:
-            return self.stored.model_copy(update={"text": self.template.template})
+            return self.stored.changed(text=self.template.template)
         return VectorFieldMeta(
             fingerprint=fingerprint,
             model=model,

@@ -59,6 +59,8 @@ class VectorFieldMeta(BaseModel):
         index_type: `hnsw`, `int8_hnsw`, `flat`, ….
         text: Template of the text that is embedded, e.g. `{title}. {body}`, or None before the first load.
         passages: How texts are cut; None where a document has one vector, of what the model reads of its text.
+        min_cosine: Minimum cosine of semantic queries through the gateway, as `es-sbert index calibrate --save`
+            measured it for this model and text; None for none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,6 +72,14 @@ class VectorFieldMeta(BaseModel):
     index_type: str
     text: str | None = None
     passages: ChunkRules | None = None
+    min_cosine: float | None = Field(default=None, ge=-1.0, le=1.0)
+
+    def changed(self, **changes: Any) -> VectorFieldMeta:
+        """This entry with other values. Without the minimum cosine if it was measured for another model or text."""
+        new = self.model_copy(update=changes)
+        if (new.fingerprint, new.text) == (self.fingerprint, self.text):
+            return new
+        return new.model_copy(update={"min_cosine": None})
 
 
 def with_meta_entry(meta: dict[str, Any], name: str, value: object) -> dict[str, Any]:
@@ -302,8 +312,9 @@ def _field_property(engine_type: EngineType, template: Json, meta: VectorFieldMe
 def merge_field_meta(existing_meta: Json, vector_field: str, meta: VectorFieldMeta) -> Json:
     """A mapping's `_meta` with this field's entry set; an update replaces `_meta` whole, so all else is kept."""
     ours = existing_meta.get(META_KEY, {})
-    # Left out where it says nothing: indices of earlier versions stay as they are.
-    entry = meta.model_dump(mode="json", exclude={"passages"} if meta.passages is None else None)
+    # Left out where they say nothing: indices of earlier versions stay as they are.
+    unset = {name for name in ("passages", "min_cosine") if getattr(meta, name) is None}
+    entry = meta.model_dump(mode="json", exclude=unset)
     return existing_meta | {META_KEY: ours | {"fields": ours.get("fields", {}) | {vector_field: entry}}}
 
 

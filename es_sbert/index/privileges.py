@@ -42,6 +42,7 @@ CHANGE_LOAD_SETTINGS = IndexTask("switch off refreshes and replicas of", ("read"
 MIGRATE_FROM = IndexTask("migrate", ("read", "manage"))
 MIGRATE_TO = IndexTask("create, fill and swap in", ("read", "index", "delete", "manage"))
 ADOPT = IndexTask("adopt the vectors of", ("read", "index", "manage"))
+SAVE_MIN_COSINE = IndexTask("store a minimum cosine in the mapping of", ("read", "manage"))
 INDEX_TASKS = (SEARCH, LOAD, CREATE, PRUNE, CHANGE_LOAD_SETTINGS)
 
 

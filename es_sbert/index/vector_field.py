@@ -242,7 +242,7 @@ def plan_field_change(
     _check_text_fields(state, request)
     if stored.text is not None and not request.replace_text and _has_vectors(engine, field):
         raise text_mismatch(name, field, text, request.text_options)
-    meta = stored.model_copy(update={"text": text})
+    meta = stored.changed(text=text)
     body = {"_meta": merge_field_meta(state.mappings.get("_meta", {}), request.name, meta)}
     return VectorField(state.name, request.name, meta, FieldOutcome.TEXT_SET), body
 
@@ -578,10 +578,37 @@ def _plan_index_type(engine: Engine, state: IndexState, vector_field: str, index
         )
     mapped = vector_property(state.mappings["properties"][vector_field])
     changed = mapped | {"index_options": changed_index_options(mapped["index_options"], after)}
-    meta = field.meta.model_copy(update={"index_type": after})
+    meta = field.meta.changed(index_type=after)
     mapping_meta = merge_field_meta(state.mappings.get("_meta", {}), vector_field, meta)
     property = changed if meta.passages is None else chunks_property(changed)
     return {"_meta": mapping_meta, "properties": {vector_field: property}}
+
+
+def save_min_cosine(engine: Engine, field: VectorField, min_cosine: float) -> None:
+    """Store a minimum cosine in `_meta`, for semantic queries through the gateway.
+
+    Args:
+        field: What it was measured for.
+
+    Raises:
+        IndexMissing: the index was deleted since.
+        IndexMismatch: it was replaced, or the field has another model or text now.
+        EngineError: the engine failed.
+    """
+
+    def plan(found: IndexState) -> Json | None:
+        meta = vector_field_from_state(engine, found, field.name).meta
+        if (meta.fingerprint, meta.text) != (field.meta.fingerprint, field.meta.text):
+            raise IndexMismatch(
+                f"the model or the text of {field.index}.{field.name} has changed since its cosines were measured",
+                "Run the command again.",
+            )
+        if meta.min_cosine == min_cosine:
+            return None
+        changed = meta.changed(min_cosine=min_cosine)
+        return {"_meta": merge_field_meta(found.mappings.get("_meta", {}), field.name, changed)}
+
+    update_mapping(engine, require_index(engine, field.index), plan)
 
 
 def changed_index_options(stored: Json, after: IndexType) -> Json:

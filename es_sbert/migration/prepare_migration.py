@@ -390,14 +390,12 @@ def _new_vector_fields(
     old = stored[wanted.vector_field]
     same = old.fingerprint == model.fingerprint and wanted.index_type in (None, old.index_type)
     return {
-        name: meta.model_copy(
-            update={
-                "fingerprint": model.fingerprint,
-                "model": model.model,
-                "dimensions": model.dimensions,
-                "index_type": parse_index_type(wanted.index_type or meta.index_type, engine.info, model.dimensions),
-                "text": wanted.text.template if wanted.text and name == wanted.vector_field else meta.text,
-            }
+        name: meta.changed(
+            fingerprint=model.fingerprint,
+            model=model.model,
+            dimensions=model.dimensions,
+            index_type=parse_index_type(wanted.index_type or meta.index_type, engine.info, model.dimensions),
+            text=wanted.text.template if wanted.text and name == wanted.vector_field else meta.text,
         )
         for name, meta in stored.items()
         if (name == wanted.vector_field if same else meta.fingerprint == old.fingerprint)

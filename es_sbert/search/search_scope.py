@@ -136,10 +136,11 @@ class SearchScope:
 
     @cached_property
     def groups(self) -> tuple[SearchScope, ...]:
-        """The fields by index type and alias filter: those of a group can be searched by one query."""
-        groups: dict[tuple[str, bytes], list[VectorField]] = {}
+        """The fields by index type, alias filter and minimum cosine: those of a group can be searched by one query."""
+        groups: dict[tuple[str, bytes, float | None], list[VectorField]] = {}
         for searched in self.fields:
-            key = searched.meta.index_type, orjson.dumps(self.filters.get(searched.index))
+            alias_filter = orjson.dumps(self.filters.get(searched.index))
+            key = searched.meta.index_type, alias_filter, searched.meta.min_cosine
             groups.setdefault(key, []).append(searched)
         return tuple(SearchScope(tuple(group), self.filters) for group in groups.values())
 

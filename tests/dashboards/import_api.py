@@ -41,6 +41,8 @@ class ImportApi:
         largest: Bytes of a body.
         spaces: Kibana's, beside the default one.
         base_path: `server.basePath`.
+        may_set_default: Whether the user may change settings.
+        default_view: Id of the default data view; None for none.
         objects: Space or tenant → (type, id) → object.
         requests: Method and path with query of each.
     """
@@ -51,11 +53,38 @@ class ImportApi:
     largest: int = 1 << 20
     spaces: tuple[str, ...] = ("search",)
     base_path: str = ""
+    may_set_default: bool = True
+    default_view: str | None = None
     objects: dict[str, dict[tuple[str, str], Json]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
 
     def status(self) -> tuple[int, Json]:
         return 200, {"name": "here", "status": {"overall": {"level": "available"}}}
+
+    def get_default(self, path: str) -> tuple[int, Json] | None:
+        """`GET /api/data_views/default` of Kibana, the settings that are not defaults of OpenSearch Dashboards."""
+        if self.product is DashboardProduct.KIBANA:
+            return (200, {"data_view_id": self.default_view}) if path == "/api/data_views/default" else None
+        if path != "/api/opensearch-dashboards/settings":
+            return None
+        settings: Json = {"buildNum": {"userValue": 6144}}
+        return 200, {"settings": settings | ({"defaultIndex": {"userValue": v}} if (v := self.default_view) else {})}
+
+    def set_default(self, path: str, body: Json) -> tuple[int, Json] | None:
+        """The request that sets it, as each product validates it."""
+        kibana = self.product is DashboardProduct.KIBANA
+        if path != ("/api/data_views/default" if kibana else "/api/opensearch-dashboards/settings/defaultIndex"):
+            return None
+        if not self.may_set_default:
+            return 403, {"statusCode": 403, "error": "Forbidden", "message": "Unable to update config"}
+        member = "data_view_id" if kibana else "value"
+        if body.keys() - {member, "force"} or not isinstance(body.get(member), str):
+            return _bad(f"[request body.{member}]: expected value of type [string]")
+        if not kibana or self.default_view is None or body.get("force"):
+            self.default_view = body[member]
+        if kibana:
+            return 200, {"acknowledged": True}
+        return 200, {"settings": {"defaultIndex": {"userValue": self.default_view}}}
 
     def import_file(self, room: str, query: dict[str, str], raw: bytes, name: str) -> tuple[int, Json]:
         overwrite, copies = (query.get(key) == "true" for key in ("overwrite", "createNewCopies"))
@@ -146,13 +175,13 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("authorization") != wanted:
                 return 401, {"statusCode": 401, "error": "Unauthorized", "message": "Unauthorized"}
         if self.command == "GET":
-            return api.status() if path == "/api/status" else missing
-        if path != "/api/saved_objects/_import":
-            return missing
+            return api.status() if path == "/api/status" else api.get_default(path) or missing
         xsrf = f"{_PREFIX[api.product]}-xsrf"
         if xsrf not in self.headers:
             the = "a" if api.product is DashboardProduct.KIBANA else "the"
             return _bad(f"Request must contain {the} {xsrf} header.")
+        if path != "/api/saved_objects/_import":
+            return api.set_default(path, json.loads(body)) or missing
         if len(body) > api.largest:
             message = f"Payload content length greater than maximum allowed: {api.largest}"
             return 413, {"statusCode": 413, "error": "Request Entity Too Large", "message": message}

@@ -27,6 +27,7 @@ from es_sbert.index.privileges import (
     LOAD,
     MIGRATE_TO,
     PRUNE,
+    SAVE_MIN_COSINE,
     SEARCH,
 )
 from es_sbert.ingest.load import LocalRunner, run_load
@@ -201,6 +202,8 @@ TASKS: dict[str, tuple[Prepare, Command]] = {
     "`index adopt --dry-run`": (with_vectors, lambda desk, name: desk.adopt(name, "--dry-run")),
     "`index calibrate`": (
         Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", *desk.model)),
+    "`index calibrate --save`": (
+        Desk.loaded, lambda desk, name: desk.index("calibrate", name, "--sample", "6", "--save", *desk.model)),
     "`index repair`": (interrupted, lambda desk, name: desk.index("repair", name)),
     "`index repair --written-field`": (
         with_keyword, lambda desk, name: desk.index("repair", name, "--written-field", "duplicate_of", "--yes")),
@@ -240,6 +243,7 @@ def test_code_checks_privileges_of_the_table() -> None:
         "`ingest --prune`": PRUNE,
         "`ingest --load-settings fast`": CHANGE_LOAD_SETTINGS,
         "`index adopt`": ADOPT,
+        "`index calibrate --save`": SAVE_MIN_COSINE,
         "`index migrate`": MIGRATE_TO,
     }.items():
         assert rows[task] == ([CLUSTER_PRIVILEGE], sorted(wanted.privileges, key=rows[task][1].index))

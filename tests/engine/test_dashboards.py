@@ -238,7 +238,8 @@ def test_every_referenced_field_exists(shown: Shown) -> None:
             named = set(saved.attributes["columns"]) if saved.type == "search" else fields_of(saved)
         else:
             continue
-        assert named <= fields, f"{saved.title}: {named - fields}"
+        # Every hit has a score; engines do not list it among their fields, and both products add it.
+        assert named <= fields | {"_score"}, f"{saved.title}: {named - fields}"
     [view] = [
         saved
         for saved in bundle.objects
@@ -256,7 +257,51 @@ def test_saved_search_sorts_by_score(shown: Shown) -> None:
         bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
     [search] = [saved for saved in bundle.objects if saved.type == "search"]
     assert search_source(search)["query"] == {"query": "", "language": "kuery"}
-    assert sorted(search.attributes["columns"][:2]) == ["body", "title"]
+    assert search.attributes["columns"][0] == "_score"
+    assert sorted(search.attributes["columns"][1:3]) == ["body", "title"]
+    assert search.attributes["sort"] == [["_score", "desc"]]
+
+
+def test_views_need_no_request_and_no_save_when_they_are_opened(shown: Shown) -> None:
+    with open_engine(shown.url) as engine:
+        bundle = build_saved_objects(engine, shown.index, searches=shown.searches, reports=shown.reports)
+    views = [saved for saved in bundle.objects if saved.type == "index-pattern"]
+    assert len(views) == 5
+    named = "name" if bundle.product is DashboardProduct.KIBANA else "title"
+    assert len({view.attributes[named] for view in views}) == len(views)
+    for view in views:
+        pattern = view.attributes["title"]
+        # The second part of the pattern of a further view selects no index.
+        index = pattern.partition(",")[0]
+        counts = [_ask(shown.url, "GET", f"/{each}/_count")["count"] for each in (pattern, index)]
+        assert counts[0] == counts[1] > 0, pattern
+        if bundle.product is DashboardProduct.KIBANA:
+            assert "fields" not in view.attributes
+            continue
+        fields = {field["name"]: field for field in orjson.loads(view.attributes["fields"])}
+        # As in `isFieldRefreshRequired`: otherwise Dashboards asks for them, and saves the view.
+        known = {"searchable", "aggregatable", "readFromDocValues"}
+        assert all(known <= field.keys() for field in fields.values())
+        capabilities = _ask(shown.url, "GET", f"/{pattern}/_field_caps?fields=*")["fields"]
+        containers = {name for name, types in capabilities.items() if types.keys() & {"object", "nested"}}
+        names = {name for name in capabilities if not name.startswith("_")} - containers
+        assert {name for name in fields if not name.startswith("_")} == names
+        assert {"_id", "_index", "_score", "_source"} <= fields.keys()
+        formatted = orjson.loads(view.attributes["fieldFormatMap"])
+        assert formatted.keys() <= fields.keys()
+        time_field = view.attributes.get("timeFieldName")
+        assert time_field is None or fields[time_field]["type"] == "date"
+
+
+def test_time_field_must_be_a_date(shown: Shown) -> None:
+    names = {"searches": shown.searches, "reports": shown.reports}
+    with open_engine(shown.url) as engine:
+        bundle = build_saved_objects(engine, shown.index, **names, time_field="embedding_meta.embedded_at")
+        assert bundle.view.attributes["timeFieldName"] == "embedding_meta.embedded_at"
+        for name in ("title", "no_such_field"):
+            with pytest.raises(IndexMismatch, match=f"has no date field '{name}'") as caught:
+                build_saved_objects(engine, shown.index, **names, time_field=name)
+            assert "--time-field" in caught.value.remedy
 
 
 def test_missing_logs_are_noted_and_rest_is_built(shown: Shown) -> None:
@@ -290,6 +335,13 @@ def test_export_and_install_commands(shown: Shown, cli: Cli, tmp_path: Any) -> N
         done = cli("dashboards", "install", *shown.options, "--kibana-url", url)
         assert done.code == 0, done.err
         assert f"{len(lines)} objects are in {product.label}" in done.err
+        assert "is the default data view now" in done.err
+        assert api.default_view == next(line["id"] for line in lines if line["attributes"]["title"] == shown.index)
+        # The documented way to counts of relevant documents.
+        assert f"`es-sbert index calibrate {shown.index} --save`" in done.err
+        timed = cli("dashboards", "install", *shown.options, "--kibana-url", url, "--time-field", "title")
+        assert timed.code == 2
+        assert "has no date field 'title'" in timed.err
         assert f"{shown.index}: load: {url}/app/dashboards#/view/" in done.out
         refused = cli("dashboards", "install", *shown.options, "--kibana-url", url, "--if-exists", "fail")
         assert refused.code == 2

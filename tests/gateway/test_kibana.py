@@ -22,8 +22,14 @@ from tests.gateway.indexed_gateway import QUERY, TITLES, IndexedGateway, K, inde
 REQUESTS = {
     file.stem: orjson.loads(file.read_bytes()) for file in sorted((Path(__file__).parent / "kibana").glob("*.json"))
 }
-MEANT = sorted(name for name, request in REQUESTS.items() if request["expect"] != "same")
-OTHERS = sorted(set(REQUESTS) - set(MEANT))
+
+
+def _expecting(*expected: str) -> list[str]:
+    return sorted(name for name, request in REQUESTS.items() if request["expect"] in expected)
+
+
+OTHERS, REFUSED, WITHOUT_VECTORS = _expecting("same"), _expecting("refused"), _expecting("nothing")
+MEANT = sorted(set(REQUESTS) - {*OTHERS, *REFUSED, *WITHOUT_VECTORS})
 # What differs between two answers to one request.
 _VOLATILE = frozenset({"took", "_seq_no", "_version", "result", "max_concurrent_shard_requests"})
 
@@ -50,7 +56,7 @@ def _send(url: str, request: dict[str, Any], served: IndexedGateway, pit: str = 
         url + filled(request["path"]),
         params=request.get("params", {}),
         content=content,
-        headers={"content-type": kind} if content else {},
+        headers=({"content-type": kind} if content else {}) | request.get("headers", {}),
         trust_env=False,
         timeout=120,
     )
@@ -113,6 +119,77 @@ def test_query_bar_search_finds_nearest(name: str, served: IndexedGateway) -> No
             assert _total(by_words) == 1
         case other:
             pytest.fail(f"{name} expects {other!r}, which no test knows")
+
+
+@pytest.mark.parametrize("name", WITHOUT_VECTORS)
+def test_panel_on_index_without_vectors_is_empty(name: str, served: IndexedGateway) -> None:
+    """As for any field that the index of a panel does not have."""
+    request = _request(name, served)
+    answer, direct = (_send(url, request, served) for url in (served.gateway, served.engine))
+    assert answer.status_code == 200, answer.text
+    found = answer.json().get("response", answer.json())
+    assert (_total(found), found["aggregations"]["2"]["buckets"]) == (0, [])
+    assert _steady(answer.json()) == _steady(direct.json())
+
+
+def _dashboards_dialog(error: dict[str, Any]) -> str:
+    """What the error dialog of OpenSearch Dashboards shows, and Kibana's of a panel: the cause, else only a stack."""
+    cause = error.get("caused_by")
+    return "" if cause is None else f"{cause['type']}\n{cause['reason']}"
+
+
+def _kibana_message(error: dict[str, Any]) -> str:
+    """What Kibana shows of a search: the innermost cause."""
+    return _kibana_message(error["caused_by"]) if "caused_by" in error else str(error["reason"])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_dialogs_show_why_a_query_is_refused(name: str, served: IndexedGateway) -> None:
+    request = _request(name, served)
+    answer = _send(served.gateway, request, served)
+    if name == "multi_search_refused":
+        assert answer.status_code == 200
+        refused, found = answer.json()["responses"]
+        assert _total(found) == 1
+    else:
+        assert answer.status_code == 400
+        refused = answer.json()
+    for text in (_dashboards_dialog(refused["error"]), _kibana_message(refused["error"])):
+        assert "the text of match_phrase on semantic is empty" in text
+        assert "Give the text to search for as a string." in text
+
+
+def test_search_log_holds_what_people_search_for(served: IndexedGateway) -> None:
+    """Refused semantic queries are semantic; searches of the dashboards for themselves are not there, or marked."""
+    begin = datetime.now(UTC)
+    kibana = served.engine_type is EngineType.ELASTICSEARCH
+    prefix, api = ("discover", "_async_search") if kibana else ("dashboards", "_search")
+    for name in (f"{prefix}_refused", "multi_search_refused"):
+        _send(served.gateway, REQUESTS[name], served)
+    for path in (f"/{served.log}/_search", "/%2Ekibana*/_search", f"/{served.index}/_search"):
+        body = {"size": 0, "aggs": {"2": {"terms": {"field": "tag"}}}}
+        _send(served.gateway, {"method": "POST", "path": path, "body": body}, served)
+    last = {"method": "POST", "path": f"/{served.index}%2Cdoes-not-exist%2A/_search", "body": {"size": 1}}
+    _send(served.gateway, last, served)
+    since = {"range": {"@timestamp": {"gte": begin.isoformat(timespec="milliseconds")}}}
+    # Records are written in the order of their searches.
+    newest = {"term": {"index": f"{served.index},does-not-exist*"}}
+    end = time.monotonic() + 120
+    while not _search_log(served, {"query": {"bool": {"filter": [since, newest]}}}):
+        assert time.monotonic() < end, "no record was written"
+    found = _search_log(served, {"size": 100, "query": since, "sort": ["@timestamp"]})
+    records = [hit["_source"] for hit in found]
+    told = [(each["index"], each["api"], each["kind"], each["status"], each["returns_hits"]) for each in records]
+    index = served.index
+    assert sorted(told) == sorted(
+        [
+            (index, api, "semantic", 400, True),
+            (index, "_msearch", "semantic", 400, True),
+            (index, "_msearch", "lexical", 200, True),
+            (index, "_search", "lexical", 200, False),
+            (f"{index},does-not-exist*", "_search", "lexical", 200, True),
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -12,7 +12,14 @@ from typing import Any
 
 from es_sbert.engines.engine import Json
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.search.compound_queries import MemberFunctions, clause_list, map_clauses, map_members
+from es_sbert.gateway.search.compound_queries import (
+    BOOL_CLAUSES,
+    MemberFunctions,
+    clause_list,
+    map_clauses,
+    map_members,
+    query_type_and_body,
+)
 from es_sbert.gateway.search.full_text_queries import may_name_field
 from es_sbert.gateway.search.query_rewriter import QueryPosition, QueryRewriter
 from es_sbert.gateway.search.semantic_query import SemanticQueryParser
@@ -54,6 +61,18 @@ def sorts_by_score(body: Json) -> bool:
     keys = sort if isinstance(sort, list) else [sort]
     names = [name for key in keys for name in (key if isinstance(key, dict) else [key])]
     return any(isinstance(name, str) and name.startswith("_score") for name in names)
+
+
+def is_from_query_bar(body: Json) -> bool:
+    """Whether the query of a search comes from the query bar of Kibana or OpenSearch Dashboards, with its filters.
+
+    Both build a `bool` with all four lists, empty or not (`buildEsQuery`, `buildOpenSearchQuery`). A dashboard sends
+    the query to the indices of all its panels, and a panel does not know which of them have vectors.
+    """
+    query = query_type_and_body(body.get("query"))
+    if query is None or query[0] != "bool":
+        return False
+    return query[1].keys() == set(BOOL_CLAUSES) and all(isinstance(clauses, list) for clauses in query[1].values())
 
 
 class _BodyRewriter:

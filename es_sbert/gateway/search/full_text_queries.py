@@ -398,6 +398,7 @@ class HybridDetector:
             num_candidates=settings.num_candidates,
             boost=self._weight,
             syntax=SemanticSyntax.HYBRID,
+            calibrated=settings.min_cosine is None,
         )
 
     def _detect(self, node: Json) -> tuple[str, SearchScope] | None:

@@ -23,6 +23,7 @@ from es_sbert.gateway.proxy.incoming_request import (
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object, write_object
 from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
 from es_sbert.gateway.remote_lookup import lacks_clusters
+from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import MIB, Limits
 
 
@@ -57,11 +58,13 @@ class RewriteContext(IndexExpression):
         mode: What is rewritten.
         size: Bytes of the request body.
         budget: The remaining limits of the request; None if nothing is embedded.
+        trace: Filled in for the log; None if nothing is logged.
     """
 
     mode: RewriteMode
     size: int = 0
     budget: SemanticBudget | None = None
+    trace: SearchTrace | None = None
 
 
 # Each semantic query repeats the filters of the search, so the rewritten search is limited.

@@ -62,7 +62,9 @@ def semantic_clause(
         nested_parameters={member: value for member, value in nested.items() if member != "_name"},
         passage_query_name=passage_name,
     )
-    clause = knn_clause(engine_type, semantic.target, query, counts, semantic.oversample)
+    clause = knn_clause(
+        engine_type, semantic.target, query, counts, semantic.oversample, calibrated=semantic.calibrated
+    )
     if name is not None:
         clause["bool"]["_name"] = name
     return clause
@@ -119,11 +121,14 @@ def knn_clause(
     query: VectorQuery,
     counts: CandidateCounts,
     oversample: float | None = None,
+    *,
+    calibrated: bool = False,
 ) -> Json:
     """A `bool` that searches a field in all its indices, in each by its index type and with the filter of its alias.
 
     Args:
         oversample: Replaces that of quantized indices; 0 for no rescoring.
+        calibrated: Whether the minimum cosine in the mapping of each index applies as well.
     """
     clauses: list[Json] = []
     for number, part in enumerate(target.groups):
@@ -133,6 +138,7 @@ def knn_clause(
             # Vectors that are not quantized need no rescoring.
             oversample=usual if usual is None or oversample is None else oversample or None,
             filter=combine_filters(query.filter, part.filters.get(part.indices[0])),
+            min_cosine=_larger(query.min_cosine, part.meta.min_cosine if calibrated else None),
         )
         if usual is not None and oversample == 0 and engine_type is EngineType.ELASTICSEARCH:
             part_query = replace(part_query, knn_parameters=query.knn_parameters | {"rescore_vector": _NO_RESCORING})
@@ -156,6 +162,10 @@ def _with_numbered_inner_hits(query: VectorQuery, number: int) -> VectorQuery:
         inner_hits = inner_hits | {"name": f"{inner_hits.get('name', query.field)}.{number}"}
         return replace(query, nested_parameters=query.nested_parameters | {"inner_hits": inner_hits})
     return query if query.inner_hits is None else replace(query, inner_hits=f"{query.inner_hits}.{number}")
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def index_filter(indices: Sequence[str]) -> Json:

@@ -281,12 +281,12 @@ def _without_k(semantic: SemanticQuery) -> SemanticQuery:
     Raises:
         BadRequest: there is no minimum cosine. The k nearest documents may be all documents of a small index.
     """
-    if semantic.min_cosine is None:
+    if not semantic.has_minimum:
         raise BadRequest(
             "a semantic query whose matches are to be excluded has no minimum cosine; without one, the k nearest "
             "documents would be excluded, however distant they are",
-            'Set one: {"match": {"semantic": {"query": "…", "min_cosine": 0.4}}}, or start the gateway with '
-            "--min-cosine. es-sbert index calibrate finds a value.",
+            "Measure one for the index: es-sbert index calibrate INDEX --save; or set one in the request: "
+            '{"match": {"semantic": {"query": "…", "min_cosine": 0.4}}}, or by --min-cosine of es-sbert serve.',
         )
     if semantic.syntax in (SemanticSyntax.TEXT_EMBEDDING, SemanticSyntax.NEURAL):
         return semantic  # the engines' native queries define k and the candidates themselves

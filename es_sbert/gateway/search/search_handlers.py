@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from starlette.types import Send
 
@@ -45,7 +45,7 @@ from es_sbert.gateway.search.incoming_search import (
     render_template,
 )
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
-from es_sbert.gateway.search_log import SearchRecorder
+from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, requests_hits
 
 # APIs whose searches can be sent twice, because they leave nothing in the engine.
 _REPEATABLE = frozenset(
@@ -62,6 +62,7 @@ class _MsearchEntry:
 
     Attributes:
         header, body: Its two lines.
+        trace: What the log says about it.
         result: The result of rewriting it; None if it is not semantic.
         error: Why it cannot be rewritten.
         response: Its part of the response if it is not sent to the engine.
@@ -69,6 +70,7 @@ class _MsearchEntry:
 
     header: bytes
     body: bytes
+    trace: SearchTrace = field(default_factory=SearchTrace)
     result: RewriteResult | None = None
     error: EsSbertError | None = None
     response: Json | None = None
@@ -105,11 +107,12 @@ class SearchHandler:
         """Rewrite a search and forward it; again if the indices have changed before the response."""
         received = await self._rewriter.receive(incoming)
         while True:
-            outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route))
-            recorder.searches.clear()
+            returns_hits = route.api is not EngineApi.COUNT and requests_hits(received.plain or b"", incoming.query)
+            trace = SearchTrace(returns_hits=returns_hits)
+            recorder.searches[:] = [trace]
+            outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
             rewrite_error = still_valid = None
             if result is not None and result.is_changed:
-                recorder.searches.append(result)
                 if result.confirm is not None:
                     still_valid = asyncio.ensure_future(result.confirm())
                     still_valid.add_done_callback(_consume_exception)
@@ -128,7 +131,7 @@ class SearchHandler:
                     still_valid.cancel()
 
     async def _rewrite(
-        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute
+        self, received: ReceivedRequest, incoming: IncomingRequest, route: EngineRoute, trace: SearchTrace
     ) -> tuple[OutgoingRequest, RewriteResult | None]:
         """The request to the engine; the result is None if the search was not parsed."""
         plain, unchanged = received.plain, (received.unchanged, None)
@@ -147,7 +150,7 @@ class SearchHandler:
             # The routing of the one document, not of the search.
             options.pop("routing", None)
         size = len(plain)
-        context = RewriteContext(route.index, options, incoming.headers, received.mode, size)
+        context = RewriteContext(route.index, options, incoming.headers, received.mode, size, trace=trace)
         result = await self._rewriter.rewrite_search(
             search, incoming, context, template=template, confirm_later=repeatable
         )
@@ -171,14 +174,15 @@ class SearchHandler:
         received = await self._rewriter.receive(incoming, lines_to_utf8)
         plain, template = received.plain, route.api is EngineApi.MULTI_SEARCH_TEMPLATE
         entries: list[_MsearchEntry] = []
-        if plain is not None and await self._rewriter.maybe_semantic(plain, received.mode, template=template):
-            searches = await offload_if_large(len(plain), split_entries, plain)
-            entries = await cancel_on_disconnect(
-                incoming, self._rewrite_entries(searches or [], incoming, route, received.mode)
-            )
-            recorder.searches += [entry.result for entry in entries]
-        elif plain is not None:
-            recorder.searches += [None] * min(_MAX_LOGGED, plain.count(b"\n") // 2)
+        if plain is not None:
+            may_be_semantic = await self._rewriter.maybe_semantic(plain, received.mode, template=template)
+            searches = await offload_if_large(len(plain), split_entries, plain) or []
+            recorder.searches += [entry.trace for entry in (searches if may_be_semantic else searches[:_MAX_LOGGED])]
+            if may_be_semantic:
+                entries = await cancel_on_disconnect(
+                    incoming, self._rewrite_entries(searches, incoming, route, received.mode)
+                )
+            del searches  # the lines of a large request
         if all(entry.result is None and entry.error is None for entry in entries):
             hooks = ResponseHooks(recorder.watch().part)
             return await forward(incoming, send, self._upstream, received.unchanged, hooks)
@@ -212,7 +216,12 @@ class SearchHandler:
             if template or await self._rewriter.maybe_semantic(entry.body, mode)
         ]
         budget = self._rewriter.budget()
-        budget.check(len(numbers), 0)
+        try:
+            budget.check(len(numbers), 0)
+        except BadRequest:
+            for number in numbers:
+                entries[number].trace.is_semantic = True
+            raise
         options = dict(parse_qsl(incoming.query.decode("ascii")))
         context = RewriteContext(route.index, options, incoming.headers, mode, budget=budget)
         rewritten = await gather_or_cancel(
@@ -232,15 +241,18 @@ class SearchHandler:
             return entry
         own = {name: _parameter_value(value) for name, value in header.items() if name not in ("index", "indices")}
         expression = index_expression(header.get("index", header.get("indices")))
-        context = replace(context, options={**context.options, **own}, size=size)
+        context = replace(context, options={**context.options, **own}, size=size, trace=entry.trace)
         if expression is not None:
             context = replace(context, expression=expression)
         try:
             result = await self._rewriter.rewrite_search(body, incoming, context, template=template)
         except EsSbertError as error:
+            entry.trace.status = http_status(error)
             return replace(entry, error=error, response=_error_response(error))
         if isinstance(result, BufferedResponse):
-            return replace(entry, response=_template_error(result))
+            response = _template_error(result)
+            entry.trace.status = response["status"]
+            return replace(entry, response=response)
         if not result.is_changed and not template:
             return entry
         written = await offload_if_large(size * max(1, len(result.queries)), write_object, result.body)
@@ -357,14 +369,19 @@ def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
         return response
     causes = error.get("root_cause")
     changed = _with_hint(error, hint)
+    # The dialogs of Kibana and OpenSearch Dashboards print it.
+    changed.setdefault("caused_by", {name: changed[name] for name in ("type", "reason") if name in changed})
     if isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes):
         changed["root_cause"] = [_with_hint(cause, hint) for cause in causes]
     return BufferedResponse(response.status, response.headers, write_object(body | {"error": changed}))
 
 
 def _with_hint(error: Json, hint: str) -> Json:
+    """An error, or a cause of one, with the hint in its reason and in those of its own causes."""
     reason = str(error.get("reason") or error.get("type") or "").rstrip(".")
-    return error | {"reason": f"{reason}. {hint}"}
+    cause = error.get("caused_by")
+    inner = {"caused_by": _with_hint(cause, hint)} if isinstance(cause, dict) else {}
+    return error | {"reason": f"{reason}. {hint}"} | inner
 
 
 def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
@@ -375,7 +392,17 @@ def split_entries(plain: bytes) -> list[_MsearchEntry] | None:
     if len(lines) % 2:
         return None
     pairs = zip(lines[::2], lines[1::2], strict=True)
-    return [_MsearchEntry(header.strip(), body.strip()) for header, body in pairs]
+    return [_MsearchEntry(header.strip(), body.strip(), _entry_trace(header, body)) for header, body in pairs]
+
+
+def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
+    """What the lines of a search say for the log."""
+    try:
+        members = parse_object(header.strip() or b"{}")
+    except UnsupportedJson:
+        members = {}
+    expression = index_expression(members.get("index", members.get("indices")))
+    return SearchTrace(None if expression is None else unquote(expression), requests_hits(body))
 
 
 def _template_error(response: BufferedResponse) -> Json:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import Json
-from es_sbert.errors import AccessDenied, IndexMismatch, RequestTooLarge
+from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
 from es_sbert.gateway.errors import BadRequest
@@ -21,7 +21,12 @@ from es_sbert.gateway.proxy.forward import BufferedResponse, OutgoingRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, IncomingRequest
 from es_sbert.gateway.proxy.json_bodies import to_utf8
 from es_sbert.gateway.proxy.upstream import Upstream
-from es_sbert.gateway.search.body_rewriter import request_defined_fields, rewrite_body, strip_extensions
+from es_sbert.gateway.search.body_rewriter import (
+    is_from_query_bar,
+    request_defined_fields,
+    rewrite_body,
+    strip_extensions,
+)
 from es_sbert.gateway.search.full_text_queries import HybridDetector
 from es_sbert.gateway.search.incoming_search import (
     PitResolver,
@@ -37,6 +42,7 @@ from es_sbert.gateway.search.incoming_search import (
 from es_sbert.gateway.search.knn_clauses import CutoffCosines, Filters, TopKCutoff, cutoff_key
 from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticQueryParser
+from es_sbert.gateway.search_log import SearchTrace
 from es_sbert.gateway.settings import GatewaySettings
 from es_sbert.index.document_vectors import to_float_list
 from es_sbert.search.vector_query import check_query_vector
@@ -65,7 +71,6 @@ class RewriteResult:
         original: The body before.
         body: The rewritten body; the identical object if it contains no semantic query.
         queries: Its semantic queries.
-        seconds: Time until their vectors were ready.
         preference: Parameter to add to the search, so that it asks the copies of the shards that the gateway has asked
             for the cosine of the k-th document; None for none.
         hint: Text to add to an error of the engine, which may be caused by a semantic query.
@@ -75,7 +80,6 @@ class RewriteResult:
     original: Json
     body: Json
     queries: tuple[SemanticQuery, ...] = ()
-    seconds: float = 0.0
     preference: str | None = None
     hint: str | None = None
     confirm: Callable[[], Coroutine[Any, Any, bool]] | None = None
@@ -221,14 +225,28 @@ class SearchRewriter:
         Raises:
             EsSbertError: a semantic query is invalid, or the engine or a model is not available.
         """
-        start = time.perf_counter()
+        trace = context.trace or SearchTrace()
+        denied: AccessDenied | None = None
         try:
             indices = await self._indices.get(context)
-        except AccessDenied as denied:
-            return self._pass_unreadable(body, context.mode, denied)
+        except AccessDenied as error:
+            indices, denied = _UNREADABLE_INDICES, error
         if not indices.exists:
             # The engine reports that, unless it rejects the gateway's options first.
             return RewriteResult(body, strip_extensions(body, self._settings.virtual_field))
+        try:
+            if denied is not None:
+                return self._pass_unreadable(body, context.mode, denied)
+            return await self._rewrite_resolved(body, context, indices, trace, confirm_later=confirm_later)
+        except EsSbertError:
+            trace.is_semantic = True  # only semantic queries are refused from here on
+            raise
+
+    async def _rewrite_resolved(
+        self, body: Json, context: RewriteContext, indices: ResolvedIndices, trace: SearchTrace, *, confirm_later: bool
+    ) -> RewriteResult:
+        """Rewrite a search body by the mappings of its indices."""
+        start = time.perf_counter()
         offloaded_rewrite = partial(offload_if_large, context.size, self._rewrite_body, body)
         budget = context.budget or self.budget()
         check: Callable[[int], None] | None = partial(budget.check, size=context.size)
@@ -237,7 +255,7 @@ class SearchRewriter:
             rewritten = await offloaded_rewrite(indices, context.mode, collected.add, check)
             if rewritten is body:
                 return RewriteResult(body, body, hint=None if indices else NO_VECTORS_HINT)
-            queries = tuple(semantic for semantic, _ in collected.queries)
+            queries = trace.queries = tuple(semantic for semantic, _ in collected.queries)
             if check is not None:
                 budget.spend([_vector_key(semantic) for semantic in queries])
                 check = None  # do not count them again
@@ -264,7 +282,8 @@ class SearchRewriter:
         if collected.cutoffs:
             rewritten = await offloaded_rewrite(indices, context.mode, collected.lookup, check, True)
         confirm = partial(self._is_current, context, indices) if confirm_later else None
-        return RewriteResult(body, rewritten, queries, time.perf_counter() - start, preference, confirm=confirm)
+        trace.seconds = time.perf_counter() - start
+        return RewriteResult(body, rewritten, queries, preference, confirm=confirm)
 
     async def is_semantic(self, body: Json, context: RewriteContext) -> bool:
         """Whether a body contains a semantic query, by the current mappings.
@@ -331,7 +350,10 @@ class SearchRewriter:
     ) -> Json:
         """Rewrite a body; a large one in a thread (`offload_if_large`)."""
         engine_type = self._upstream.engine_type_or_default  # known since the lookup of the indices
-        names = FieldResolver(indices, self._settings.virtual_field, request_defined_fields(body))
+        # Indices that may not be read may have vectors.
+        lenient = indices is not _UNREADABLE_INDICES and is_from_query_bar(body)
+        virtual_field, defined = self._settings.virtual_field, request_defined_fields(body)
+        names = FieldResolver(indices, virtual_field, defined, lenient=lenient)
         parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check)
         hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
         try:

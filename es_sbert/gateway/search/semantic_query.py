@@ -52,6 +52,7 @@ class SemanticQuery:
         k: Number of nearest documents to keep.
         filter: What they must match, from the query itself.
         min_cosine: Documents below this cosine are dropped.
+        calibrated: Whether the minimum cosine in the mapping of each index applies as well.
         num_candidates: Vectors that each shard compares; None derives it from k.
         oversample: In quantized fields, how many times k candidates are rescored; 0 for no rescoring, None for the
             default.
@@ -74,6 +75,13 @@ class SemanticQuery:
     syntax: SemanticSyntax = SemanticSyntax.SEMANTIC
     native: Json = field(default_factory=dict)
     nested: Json | None = None
+    calibrated: bool = False
+
+    @property
+    def has_minimum(self) -> bool:
+        """Whether there is a minimum cosine in every index that is searched."""
+        in_mappings = self.calibrated and all(field.meta.min_cosine is not None for field in self.target.fields)
+        return self.min_cosine is not None or in_mappings
 
 
 class SemanticQueryParser:
@@ -253,8 +261,20 @@ class SemanticQueryParser:
         text = parse_query_text(text, where, self.max_text_characters)
         k = positive_integer(options.get("k", self.settings.k), f"k of {where}")
         boost = number_between(options.get("boost", 1.0), f"boost of {where}", 0.0, 1e9)
+        # The request's own value and the gateway's replace those of the mappings; native queries have no default.
+        by_default = syntax in (SemanticSyntax.VIRTUAL_FIELD, SemanticSyntax.SEMANTIC) and "min_cosine" not in options
+        calibrated = by_default and self.settings.min_cosine is None
         return SemanticQuery(
-            target, text, k, filter, min_cosine, num_candidates, boost=boost, name=_name(options), syntax=syntax
+            target,
+            text,
+            k,
+            filter,
+            min_cosine,
+            num_candidates,
+            boost=boost,
+            name=_name(options),
+            syntax=syntax,
+            calibrated=calibrated,
         )
 
     def _target(self, name: object, model: object) -> SearchScope | None:

@@ -213,6 +213,39 @@ def test_import_over_tls_requires_the_ca(api: ImportApi, tmp_path: Path) -> None
         _place(url, fingerprint="00" * 32)
 
 
+def _view(objects: list[SavedObject]) -> SavedObject:
+    return next(saved for saved in objects if saved.type == "index-pattern")
+
+
+def test_default_data_view_is_set_if_there_is_none(api: ImportApi, url: str) -> None:
+    objects = _objects(api.product)
+    view = _view(objects)
+    done = import_saved_objects(_place(url), api.product, objects, default_view=view)
+    assert api.default_view == view.id
+    assert done.notes == (f"“{view.title}” is the default data view now",)
+    api.default_view = "another"
+    assert import_saved_objects(_place(url), api.product, objects, default_view=view).notes == ()
+    assert api.default_view == "another"
+
+
+def test_default_data_view_is_the_copy(api: ImportApi, url: str) -> None:
+    objects = _objects(api.product)
+    import_saved_objects(_place(url), api.product, objects, IfExists.COPY, default_view=_view(objects))
+    [stored] = api.objects.values()
+    assert api.default_view != _view(objects).id
+    assert ("index-pattern", api.default_view) in stored
+
+
+def test_default_data_view_that_cannot_be_set_is_a_note(api: ImportApi, url: str) -> None:
+    api.may_set_default = False
+    objects = _objects(api.product)
+    done = import_saved_objects(_place(url), api.product, objects, default_view=_view(objects))
+    assert done.objects == len(objects)
+    [note] = done.notes
+    assert "403: Unable to update config" in note
+    assert "Stack Management" in note
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

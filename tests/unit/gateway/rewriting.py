@@ -12,7 +12,7 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
-from es_sbert.gateway.search.body_rewriter import request_defined_fields, rewrite_body
+from es_sbert.gateway.search.body_rewriter import is_from_query_bar, request_defined_fields, rewrite_body
 from es_sbert.gateway.search.full_text_queries import HybridDetector
 from es_sbert.gateway.search.knn_clauses import Filters
 from es_sbert.gateway.search.query_rewriter import QueryRewriter, VectorLookup
@@ -94,7 +94,8 @@ class Rewriting:
         return rewritten
 
     def _rewritten(self, body: Json, answered: VectorLookup) -> Json:
-        names = FieldResolver(self.searched, self.meaning.virtual_field, request_defined_fields(body))
+        virtual_field, defined = self.meaning.virtual_field, request_defined_fields(body)
+        names = FieldResolver(self.searched, virtual_field, defined, lenient=is_from_query_bar(body))
         parser = SemanticQueryParser(names, self.meaning, 1000)
         hybrid = HybridDetector(parser, self.engine_type) if self.hybrid else None
         return rewrite_body(body, QueryRewriter(self.engine_type, parser, answered, hybrid))

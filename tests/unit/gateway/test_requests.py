@@ -244,7 +244,8 @@ def test_hop_by_hop_headers_are_removed() -> None:
 def test_errors_have_engine_format_and_remedy(error: Any, status: int, kind: str) -> None:
     cause = {"type": kind, "reason": "m. r"}
     assert http_status(error) == status
-    assert error_object(error) == {"root_cause": [cause], **cause}
+    # Dashboards' dialogs print `caused_by`, clients `root_cause`.
+    assert error_object(error) == {"root_cause": [cause], **cause, "caused_by": cause}
     assert parse_object(error_body(error)) == {"error": error_object(error), "status": status}
     assert (b"x-elastic-product", b"Elasticsearch") in response_headers(EngineType.ELASTICSEARCH, 1)
     assert len(response_headers(EngineType.OPENSEARCH, 1)) == len(response_headers(None, 1)) == 2
@@ -335,6 +336,14 @@ def test_hint_is_added_to_engine_errors_only() -> None:
     body = parse_object(add_hint(BufferedResponse(400, [], error), "Do this.").body)
     assert body["error"]["root_cause"] == [{"type": "a", "reason": "unknown query [neural]. Do this."}]
     assert (body["error"]["reason"], body["status"]) == ("b. Do this.", 400)
+    assert body["error"]["caused_by"] == {"type": "a", "reason": "b. Do this."}
+    nested = b'{"error":{"type":"a","reason":"b","caused_by":{"type":"c","reason":"d","caused_by":{"type":"e"}}}}'
+    causes = parse_object(add_hint(BufferedResponse(400, [], nested), "Do this.").body)["error"]["caused_by"]
+    assert causes == {
+        "type": "c",
+        "reason": "d. Do this.",
+        "caused_by": {"type": "e", "reason": "e. Do this."},
+    }
     for same in (
         BufferedResponse(200, [], error),
         BufferedResponse(400, [], b"plain"),

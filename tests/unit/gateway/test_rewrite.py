@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import IndexMismatch, UsageError
+from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import NO_MAPPINGS, ResolvedIndices
 from es_sbert.gateway.search.incoming_search import SemanticBudget
@@ -31,6 +32,7 @@ from tests.unit.gateway.rewriting import (
     TWO_FIELDS,
     Rewriting,
     clauses,
+    vector_field,
 )
 from tests.unit.golden import assert_golden
 
@@ -281,6 +283,124 @@ def test_index_without_vectors_raises_unless_field_is_mapped() -> None:
         assert Rewriting(ResolvedIndices({}, {}, ordinary=False))(other) is other
     body = {"query": SEMANTIC}
     assert Rewriting(NO_MAPPINGS)(body) is body
+
+
+def query_bar(*filters: Json, must: tuple[Json, ...] = ()) -> Json:
+    """A query as the query bar of Kibana and OpenSearch Dashboards sends it, with the filters of the page."""
+    return {"bool": {"must": list(must), "filter": list(filters), "should": [], "must_not": []}}
+
+
+KQL: Json = {"bool": {"should": [{"match_phrase": {"semantic": TEXT}}], "minimum_should_match": 1}}
+LUCENE: Json = {"query_string": {"query": f'semantic:"{TEXT}"', "analyze_wildcard": True}}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        query_bar(KQL),
+        query_bar({"match_all": {}}, {"bool": {"must_not": KQL}}, YEAR),
+        query_bar({"bool": {"filter": [KQL, EN]}}),
+        query_bar({"bool": {"should": [{"exists": {"field": "semantic"}}], "minimum_should_match": 1}}),
+        query_bar({"match_phrase": {"semantic.title_vector": TEXT}}),
+        query_bar(must=(LUCENE,)),
+    ],
+    ids=["kql", "not", "and", "exists", "named", "lucene"],
+)
+def test_query_bar_finds_nothing_in_index_without_vectors(query: Json) -> None:
+    """A dashboard sends the query to the indices of all its panels. The engine knows no such field: no hits."""
+    none = ResolvedIndices({}, {}, ordinary=False)
+    body = {"size": 0, "query": query, "aggs": {"2": {"terms": {"field": "tag"}}}}
+    assert Rewriting(none)(body) is body
+    assert Rewriting(TWO_FIELDS, meaning=SemanticSettings(min_cosine=0.1))(body) is not body
+    with pytest.raises(IndexMismatch, match="have no vector field"):
+        # Somebody who writes a search by hand means this index.
+        Rewriting(none)({"query": {"bool": {"filter": [SEMANTIC]}}})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        query_bar({"multi_match": {"type": "best_fields", "query": "plants", "lenient": True}}),
+        query_bar({"bool": {"should": [{"match": {"title": "plants"}}], "minimum_should_match": 1}}),
+        query_bar(must=({"query_string": {"query": "title:plants", "analyze_wildcard": True}},)),
+    ],
+    ids=["kql words", "kql field", "lucene"],
+)
+def test_hybrid_mode_leaves_keywords_of_the_query_bar_alone(query: Json) -> None:
+    """docs/kibana.md says so. Filters do not score, and query_string does not become hybrid."""
+    body = {"size": 500, "sort": [{"_score": {"order": "desc"}}], "query": query}
+    assert Rewriting(hybrid=True)(body) is body
+
+
+CALIBRATED = ResolvedIndices({"docs": {"embedding": vector_field(min_cosine=0.3)}}, {"docs": 1}, ordinary=False)
+NEGATED: Json = {"bool": {"must_not": [SEMANTIC]}}
+
+
+def minima(searched: ResolvedIndices, query: Json, meaning: SemanticSettings | None = None) -> list[float | None]:
+    """The minimum cosine of each native query."""
+    rewriting = Rewriting(searched, meaning=meaning or SemanticSettings(k=10))
+    return [knn.get("similarity") for knn in clauses(rewriting.query(query), "knn")]
+
+
+def test_minimum_of_the_mapping_applies_unless_request_or_gateway_sets_one() -> None:
+    assert minima(PLAIN, SEMANTIC) == [None]  # of an index that was not calibrated
+    assert minima(CALIBRATED, SEMANTIC) == [0.3]
+    assert minima(CALIBRATED, {"semantic": {"field": "body", "query": TEXT}}) == [0.3]
+    assert minima(CALIBRATED, {"match": {"semantic": {"query": TEXT, "min_cosine": 0.1}}}) == [0.1]
+    assert minima(CALIBRATED, {"match": {"semantic": {"query": TEXT, "min_cosine": None}}}) == [None]
+    assert minima(CALIBRATED, SEMANTIC, SemanticSettings(min_cosine=0.2)) == [0.2]
+    assert minima(CALIBRATED, SEMANTIC, SemanticSettings(min_cosine=-1.0)) == [-1.0]
+    # The engines' own queries have the minimum that they name.
+    assert minima(CALIBRATED, BODIES["neural"]["query"]) == [pytest.approx(0.4)]
+    assert minima(CALIBRATED, {"neural": {"embedding": {"query_text": TEXT}}}) == [None]
+
+
+def test_minimum_of_the_mapping_applies_to_hybrid_queries() -> None:
+    rewritten = Rewriting(CALIBRATED, hybrid=True).query(TITLE)
+    assert [knn["similarity"] for knn in clauses(rewritten, "knn")] == [0.3]
+
+
+@pytest.mark.parametrize("engine_type", list(EngineType))
+def test_minimum_of_the_mapping_is_that_of_each_field_and_index(engine_type: EngineType) -> None:
+    two = ResolvedIndices(
+        {"docs": {"title_vector": vector_field(min_cosine=0.5), "embedding": vector_field(min_cosine=0.3)}}, {"docs": 1}
+    )
+    either = {"bool": {"should": [SEMANTIC, {"match": {"semantic.title_vector": TEXT}}]}}
+    several = ResolvedIndices(
+        {
+            "docs": {"embedding": vector_field(min_cosine=0.3)},
+            "old": {"embedding": vector_field()},
+            "small": {"embedding": vector_field(min_cosine=0.6)},
+        },
+        {"docs": 1, "old": 1, "small": 1},
+    )
+    if engine_type is EngineType.ELASTICSEARCH:
+        assert minima(two, either) == [0.3, 0.5]
+        assert minima(several, SEMANTIC) == [0.3, None, 0.6]
+    else:
+        # By the script's score, which is (1 + cosine) / 2.
+        found = [
+            Rewriting(searched, engine_type).query(query) for searched, query in ((two, either), (several, SEMANTIC))
+        ]
+        assert [clauses(query, "min_score") for query in found] == [[0.65, 0.75], [0.65, 0.8]]
+
+
+def test_cutoff_at_k_documents_does_not_lower_the_minimum_of_the_mapping() -> None:
+    for least, expected in ((0.1, 0.3), (0.7, 0.7)):
+        rewritten = Rewriting(CALIBRATED, least=least).query(SEMANTIC)
+        assert [knn["similarity"] for knn in clauses(rewritten, "knn")] == [expected]
+
+
+def test_negated_query_needs_a_minimum_in_every_index() -> None:
+    assert minima(CALIBRATED, NEGATED) == [0.3]
+    assert [knn["k"] for knn in clauses(Rewriting(CALIBRATED).query(NEGATED), "knn")] == [MAX_K]
+    some = ResolvedIndices(CALIBRATED.fields | {"old": {"embedding": vector_field()}}, {"docs": 1, "old": 1})
+    for searched in (PLAIN, some):
+        with pytest.raises(BadRequest, match="no minimum cosine") as caught:
+            Rewriting(searched).query(NEGATED)
+        assert "es-sbert index calibrate INDEX --save" in caught.value.remedy
+    with pytest.raises(BadRequest, match="no minimum cosine"):
+        Rewriting(CALIBRATED).query({"bool": {"must_not": [{"neural": {"embedding": {"query_text": TEXT}}}]}})
 
 
 @pytest.mark.parametrize("engine_type", list(EngineType))

@@ -6,7 +6,18 @@ import gzip
 
 import pytest
 
-from es_sbert.gateway.search_log import TotalHitsParser
+from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
+from es_sbert.gateway.search_log import (
+    SearchKind,
+    SearchRecorder,
+    SearchTrace,
+    TotalHitsParser,
+    is_internal_search,
+    requests_hits,
+)
+from es_sbert.index.vector_field import VectorField
+from es_sbert.search.search_scope import SearchScope
+from tests.unit.gateway.rewriting import vector_field
 
 ANSWER = b'{"took":1,"timed_out":false,"_shards":{"total":1},"hits":{"total":{"value":17,"relation":"eq"},"hits":[]}}'
 
@@ -29,3 +40,69 @@ def test_total_hits_are_parsed_from_partial_responses(answer: bytes, totals: lis
     for start in range(0, len(answer), 7):
         glance.part(answer[start : start + 7])
     assert glance.totals() == totals
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_internal"),
+    [
+        (".kibana", True),
+        (".kibana_8.19.8,.kibana_task_manager", True),
+        (".kibana*,-.kibana_old", True),
+        ("es-sbert-searches-*", True),
+        ("es-sbert-searches-2026.01", True),
+        ("es-sbert-loads", True),
+        ("docs", False),
+        ("docs,.kibana", False),
+        ("es-sbert-searches", False),  # no month of the log
+        ("docs,*_by_embedding_meta.embedded_at", False),
+        ("", False),
+        ("*", False),
+    ],
+)
+def test_searches_of_dashboards_themselves_are_recognized(expression: str, is_internal: bool) -> None:
+    assert is_internal_search(expression, "es-sbert-searches") is is_internal
+
+
+@pytest.mark.parametrize(
+    ("body", "query", "expected"),
+    [
+        (b"", b"", True),
+        (b'{"size":500,"query":{}}', b"", True),
+        (b'{"aggs":{"2":{"terms":{"field":"tag"}}},"size": 0 ,"query":{}}', b"", False),
+        # Not that of the search itself.
+        (b'{"query":{},"aggs":{"2":{"top_hits":{"size":0}}}}', b"", True),
+        (b'{"size":0', b"", True),
+        (b'{"size":0}', b"size=10", True),
+        (b"", b"q=title:a&size=0", False),
+    ],
+)
+def test_searches_for_figures_are_told_from_searches_for_documents(body: bytes, query: bytes, expected: bool) -> None:
+    assert requests_hits(body, query) is expected
+
+
+def test_records_say_what_each_search_of_a_request_was() -> None:
+    scope = SearchScope((VectorField("docs", "embedding", vector_field()),))
+    semantic = SemanticQuery(scope, "plants", 10, syntax=SemanticSyntax.VIRTUAL_FIELD)
+    added = SemanticQuery(scope, "plants", 20, syntax=SemanticSyntax.HYBRID)
+    recorder = SearchRecorder("docs,old", "msearch", status=200)
+    recorder.searches += [
+        SearchTrace(),
+        SearchTrace("articles", queries=(semantic,), seconds=0.5),
+        SearchTrace(is_semantic=True, status=400),  # refused before its texts were known
+        SearchTrace(queries=(added,), status=503, returns_hits=False),  # its model could not be loaded
+    ]
+    lexical, found, refused, failed = recorder.records()
+    assert (lexical.index, lexical.kind, lexical.status) == ("docs,old", SearchKind.LEXICAL, 200)
+    assert (found.index, found.kind, found.k, found.embedding_milliseconds) == (
+        "articles",
+        SearchKind.SEMANTIC,
+        10,
+        500.0,
+    )
+    assert (refused.kind, refused.status, refused.texts) == (SearchKind.SEMANTIC, 400, ())
+    assert (failed.kind, failed.status, failed.texts) == (SearchKind.HYBRID, 503, ("plants",))
+    assert failed.embedding_milliseconds is None
+    assert [each.returns_hits for each in (lexical, found, refused, failed)] == [True, True, True, False]
+    # Of a request that was refused before anything of it was read.
+    [unread] = SearchRecorder("docs", "search", status=413).records()
+    assert (unread.kind, unread.status) == (SearchKind.LEXICAL, 413)

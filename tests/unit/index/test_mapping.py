@@ -135,6 +135,22 @@ def test_chunked_index_bodies_match_golden_files(engine_type: EngineType, index_
     assert vector_fields(body["mappings"], "docs")["embedding"].passages == rules
 
 
+def test_minimum_cosine_is_stored_only_where_it_was_measured() -> None:
+    without = merge_field_meta({}, "embedding", meta())
+    assert "min_cosine" not in without["es_sbert"]["fields"]["embedding"]
+    assert vector_fields({"_meta": without}, "docs")["embedding"].min_cosine is None
+    measured = merge_field_meta(without, "embedding", meta().changed(min_cosine=0.31))
+    assert measured["es_sbert"]["fields"]["embedding"]["min_cosine"] == 0.31
+    field = vector_fields({"_meta": measured}, "docs")["embedding"]
+    # It goes with the model and the text that it was measured for, not with how vectors are stored.
+    assert field.changed(index_type="int8_hnsw").min_cosine == 0.31
+    assert field.changed(text="{other}").min_cosine is None
+    assert field.changed(fingerprint="f" * 64).min_cosine is None
+    measured["es_sbert"]["fields"]["embedding"]["min_cosine"] = 3
+    with pytest.raises(IndexMismatch, match="cannot be read"):
+        vector_fields({"_meta": measured}, "docs")
+
+
 def test_foreign_nested_object_has_no_dimensions() -> None:
     for engine_type in EngineType:
         assert mapped_dimensions(engine_type, {"type": "nested", "properties": {"name": {"type": "keyword"}}}) is None

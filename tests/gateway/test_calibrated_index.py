@@ -1,0 +1,188 @@
+"""Counts of semantic queries as people see them in Discover, on an index whose minimum cosine was measured.
+
+The set-up is that of docs/kibana.md: a load, `es-sbert index calibrate --save`, a gateway without options.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+import pytest
+
+from es_sbert.cli.main import main
+from es_sbert.config import EngineSettings
+from es_sbert.dashboards.build_dashboards import build_saved_objects
+from es_sbert.engines.engine import Json
+from es_sbert.gateway.app import create_app
+from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
+from es_sbert.index.mapping import vector_fields
+from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
+from es_sbert.mappings import read_body
+from tests.conftest import delete_index
+from tests.dashboards.visualizations import request, search_source
+from tests.engine.ingest_support import open_engine
+from tests.gateway import patient
+from tests.gateway.articles import MEANT, QUERY, articles, ingest_articles
+from tests.gateway.serving import served
+
+COUNT = 48
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """An index of the articles, and a gateway before it.
+
+    Attributes:
+        engine, gateway: Addresses.
+        index: Its name.
+        min_cosine: What was measured for it.
+    """
+
+    engine: str
+    gateway: str
+    index: str
+    min_cosine: float
+
+    def discover(self, *filters: Json, must_not: tuple[Json, ...] = (), gateway: str = "", **more: Any) -> Json:
+        """A search of the query bar, with its filters."""
+        query = {"bool": {"must": [], "filter": list(filters), "should": [], "must_not": list(must_not)}}
+        body = {"size": 500, "query": query, "track_total_hits": True} | more
+        answer = patient.post(f"{gateway or self.gateway}/{self.index}/_search", json=body)
+        assert answer.status_code == 200, answer.text
+        return orjson.loads(answer.content)  # type: ignore[no-any-return]
+
+
+def calibrate(url: str, index: str) -> None:
+    """As docs/kibana.md says."""
+    with pytest.raises(SystemExit) as ended:
+        main(["index", "calibrate", index, "--save", "--url", url])
+    assert ended.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def calibrated(engine_url: str) -> Iterator[Calibrated]:
+    index = f"test-calibrated-{uuid.uuid4().hex[:12]}"
+    try:
+        ingest_articles(engine_url, index)
+        calibrate(engine_url, index)
+        min_cosine = saved(engine_url, index)
+        assert min_cosine is not None
+        with served(create_app(GatewaySettings(upstream=EngineSettings(url=engine_url)))) as gateway:
+            yield Calibrated(engine_url, gateway, index, min_cosine)
+    finally:
+        delete_index(engine_url, index)
+
+
+def saved(url: str, index: str) -> float | None:
+    with open_engine(url) as engine:
+        state = engine.get_index(index)
+        assert state is not None
+        return vector_fields(state.mappings, index)["embedding"].min_cosine
+
+
+def kql(text: str) -> Json:
+    return {"bool": {"should": [{"match_phrase": {"semantic": text}}], "minimum_should_match": 1}}
+
+
+def total(answer: Json) -> int:
+    return int(answer["hits"]["total"]["value"])
+
+
+def test_all_documents_are_near_without_the_value(calibrated: Calibrated) -> None:
+    """The k nearest of a small index are all of its documents."""
+    settings = GatewaySettings(
+        upstream=EngineSettings(url=calibrated.engine), semantic=SemanticSettings(min_cosine=-1.0)
+    )
+    with served(create_app(settings)) as gateway:
+        assert total(calibrated.discover(kql(QUERY), gateway=gateway)) == COUNT
+
+
+def test_query_matches_relevant_documents_only(calibrated: Calibrated) -> None:
+    found = calibrated.discover(kql(QUERY))
+    assert found["hits"]["hits"][0]["_source"]["title"] == MEANT
+    assert 0 < total(found) == len(found["hits"]["hits"]) < COUNT / 2
+    assert min(hit["_score"] for hit in found["hits"]["hits"]) >= (1 + calibrated.min_cosine) / 2 - 1e-5
+
+
+def test_negated_query_matches_all_others(calibrated: Calibrated) -> None:
+    near = {hit["_id"] for hit in calibrated.discover(kql(QUERY))["hits"]["hits"]}
+    negated = calibrated.discover({"bool": {"must_not": kql(QUERY)}})
+    assert {hit["_id"] for hit in negated["hits"]["hits"]} == {article["id"] for article in articles()} - near
+    # A filter of the page that is inverted.
+    assert total(calibrated.discover(must_not=({"match_phrase": {"semantic": QUERY}},))) == COUNT - len(near)
+
+
+def test_drill_down_never_raises_a_count(calibrated: Calibrated) -> None:
+    topics = sorted({article["topic"] for article in articles()})
+    for text in (QUERY, "medicine", "how do animals live"):
+        aggregations = {"2": {"terms": {"field": "topic.keyword", "size": 100}}}
+        found = calibrated.discover(kql(text), aggs=aggregations)
+        counts = {bucket["key"]: bucket["doc_count"] for bucket in found["aggregations"]["2"]["buckets"]}
+        assert sum(counts.values()) == total(found)
+        for topic in topics:
+            drilled = calibrated.discover(kql(text), {"match_phrase": {"topic.keyword": topic}})
+            assert total(drilled) == counts.get(topic, 0), (text, topic)
+
+
+def test_option_of_gateway_and_request_replace_the_value(calibrated: Calibrated) -> None:
+    strict = SemanticSettings(min_cosine=0.99)
+    settings = GatewaySettings(upstream=EngineSettings(url=calibrated.engine), semantic=strict)
+    with served(create_app(settings)) as gateway:
+        assert total(calibrated.discover(kql(QUERY), gateway=gateway)) == 0
+    own = {"match": {"semantic": {"query": QUERY, "min_cosine": 0.99}}}
+    assert total(calibrated.discover(own)) == 0
+    assert total(calibrated.discover({"match": {"semantic": {"query": QUERY, "min_cosine": -1}}})) == COUNT
+
+
+def test_value_goes_with_the_text_that_it_was_measured_for(calibrated: Calibrated) -> None:
+    with open_engine(calibrated.engine) as engine:
+        state = engine.get_index(calibrated.index)
+        assert state is not None
+        meta = vector_fields(state.mappings, calibrated.index)["embedding"]
+        request = FieldRequest("embedding", meta.fingerprint, meta.model, meta.dimensions, text=meta.text)
+        ensure_vector_field(engine, calibrated.index, request)
+    assert saved(calibrated.engine, calibrated.index) == calibrated.min_cosine  # a load of the same text keeps it
+    assert meta.changed(index_type="int8_hnsw").min_cosine == calibrated.min_cosine
+    assert meta.changed(text="{title}").min_cosine is None
+    assert meta.changed(fingerprint="0" * 64).min_cosine is None
+
+
+def test_installed_view_keeps_vectors_out_of_documents(calibrated: Calibrated) -> None:
+    with open_engine(calibrated.engine) as engine:
+        bundle = build_saved_objects(engine, calibrated.index, searches="test-none", reports="test-none")
+    assert bundle.uncalibrated == ()
+    hidden = [one["value"] for one in orjson.loads(bundle.view.attributes["sourceFilters"])]
+    # As OpenSearch Dashboards sends it (`getSourceFiltering`); Kibana asks for all fields but these.
+    found = calibrated.discover({"match_all": {}}, _source={"excludes": hidden})
+    assert len(found["hits"]["hits"]) == COUNT
+    assert not any("embedding" in hit["_source"] for hit in found["hits"]["hits"])
+    assert all(hit["_source"]["embedding_meta"]["tokens"] for hit in found["hits"]["hits"])
+
+
+def test_query_on_the_load_dashboard_fails_in_no_panel(calibrated: Calibrated) -> None:
+    """The dashboard sends it to the index and to the reports of loads, which have no vectors."""
+    reports = f"{calibrated.index}-loads"
+    relevant = total(calibrated.discover(kql(QUERY)))
+    try:
+        with open_engine(calibrated.engine) as engine:
+            engine.create_index(reports, read_body("common/loads"))
+            bundle = build_saved_objects(engine, calibrated.index, searches="test-none", reports=reports)
+        patterns = {saved.id: saved.attributes["title"] for saved in bundle.objects if saved.type == "index-pattern"}
+        charts = [saved for saved in bundle.objects if saved.type == "visualization"]
+        for chart in charts:
+            pattern = patterns[chart.references[0]["id"]]
+            own = search_source(chart)["query"]["query"]
+            must = [{"query_string": {"query": own, "analyze_wildcard": True}}] if own else []
+            query = {"bool": {"must": must, "filter": [kql(QUERY)], "should": [], "must_not": []}}
+            path = quote(pattern, safe="*")  # as OpenSearch Dashboards encodes it
+            answer = patient.post(f"{calibrated.gateway}/{path}/_search", json=request(chart) | {"query": query})
+            assert answer.status_code == 200, (chart.title, answer.text)
+            assert total(answer.json()) == (0 if pattern == reports else relevant), chart.title
+        assert {patterns[chart.references[0]["id"]] for chart in charts} > {reports}
+    finally:
+        delete_index(calibrated.engine, reports)
