@@ -50,7 +50,7 @@ def _build_objects(options: dict[str, Any]) -> SavedObjectSet:
         log_message(f"{note[0].upper()}{note[1:]}")
     if bundle.uncalibrated:
         commands = (
-            f"`es-sbert index calibrate {index} --save{format_vector_field_option(name)}`"
+            f"`es-sbert index calibrate {index}{format_vector_field_option(name)} --save`"
             for name in bundle.uncalibrated
         )
         log_message(
