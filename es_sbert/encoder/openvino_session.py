@@ -43,8 +43,8 @@ _PRECISIONS = {
 # lengths, are padded by up to 6 %. Up to so many tokens, to a multiple of what.
 _LENGTH_MULTIPLES = ((32, 1), (64, 4), (128, 8), (math.inf, 16))
 # The first text of a length, alone in its batch, takes five times as long as the next ones; padding hardly costs
-# anything there. Batches of fewer tokens are padded to a multiple of what.
-_SMALL_BATCH_TOKENS, _SMALL_BATCH_MULTIPLE = 512, 8
+# anything there. Batches of up to so many texts, as queries are, are padded to a multiple of what.
+_FEW_TEXTS, _FEW_TEXTS_MULTIPLE = 8, 8
 
 
 def has_openvino() -> bool:
@@ -259,7 +259,7 @@ class OpenVinoModel(CompiledModel):
     @classmethod
     def length_multiple(cls, longest: int, texts: int) -> int:
         multiple = next(multiple for length, multiple in _LENGTH_MULTIPLES if longest <= length)
-        return max(multiple, _SMALL_BATCH_MULTIPLE) if longest * texts < _SMALL_BATCH_TOKENS else multiple
+        return max(multiple, _FEW_TEXTS_MULTIPLE) if texts <= _FEW_TEXTS else multiple
 
     def open_session(self, *, short: bool = False) -> Session:
         return OpenVinoSession(self._model.create_infer_request(), self._input_names, self._provider)

@@ -69,6 +69,12 @@ def check_complete(answer: Json, label: str, action: str) -> None:
             "Look at `GET _cat/nodes`, and try again.",
             _UNAVAILABLE,
         )
+    if answer.get("failed_indices"):
+        failures = [failure.get("failure", {}) for failure in answer.get("failures", ())]
+        reason = next((reason for failure in failures if (reason := root_cause(failure)[1])), "shards do not answer")
+        raise RequestFailed(
+            f"{label} answered {action} without some of the indices: {reason}", HEALTH_REMEDY, _UNAVAILABLE
+        )
     if answer.get("acknowledged") is False:
         raise RequestFailed(
             f"{label} has accepted {action}, but not all nodes have applied it within the engine's own time limit",

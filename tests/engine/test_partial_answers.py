@@ -43,6 +43,7 @@ CALLS: dict[str, Callable[[Engine, str], Any]] = {
     "search_point_in_time": lambda engine, index: engine.search_point_in_time(
         engine.open_point_in_time(index, shard=0), {"size": 1}
     ),
+    "field_capabilities": lambda engine, index: engine.field_capabilities(index),
     "request_api": lambda engine, index: engine.request_api(f"/{index}/_stats/docs"),
     "put_mapping": lambda engine, index: engine.put_mapping(index, {"properties": {"n": {"type": "integer"}}}),
     "put_settings": lambda engine, index: engine.put_settings(index, {"index.refresh_interval": "2s"}),
@@ -101,6 +102,9 @@ def without_parts(answer: Json) -> Iterator[tuple[str, Json]]:
                 )
     if "timed_out" in answer:
         yield "timed out", changed(lambda partial: partial.update(timed_out=True))
+    if "fields" in answer and "indices" in answer:
+        failures = [{"indices": ["docs"], "failure": {"error": NODE_LOST["reason"]}}]
+        yield "an index is left out", changed(lambda partial: partial.update(failed_indices=1, failures=failures))
     if "acknowledged" in answer:
         yield "not acknowledged", changed(lambda partial: partial.update(acknowledged=False))
     if "hits" in answer:

@@ -96,7 +96,7 @@ def check_jsonl(url: str, index: str, source: Path, found: list[Any], tally: Tal
             tally.complain(f"{where} is neither usable nor a dead letter")
         elif isinstance(document, dict):
             identity = str(document["id"])
-            if (document.get("text") or "").strip():
+            if _text(document.get("text")):
                 wanted.setdefault(identity, document)
             ended.setdefault(identity, document)
     stored = dict(_stored(url, index))
@@ -128,12 +128,23 @@ def _usable(line: bytes) -> dict[str, Any] | str | None:
         json.dumps(value, ensure_ascii=False).encode()  # lone surrogates cannot be stored
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("text"), str | None):
+    if not isinstance(value, dict) or _text(value.get("text")) is None:
         return None
     identity = value.get("id")
     if isinstance(identity, bool) or not isinstance(identity, str | int) or not 0 < len(str(identity).encode()) <= 512:
         return None
     return value
+
+
+def _text(value: Any) -> str | None:
+    """The text of a field: a string, or the strings of a list; None for anything else."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.strip()
+    parts = [_text(inner) for inner in value] if isinstance(value, list) else [None]
+    known = [part for part in parts if part is not None]
+    return "\n".join(part for part in known if part) if len(known) == len(parts) else None
 
 
 def _may_be_dead(reason: str, document: dict[str, Any] | None, ended: dict[str, Any]) -> bool:
