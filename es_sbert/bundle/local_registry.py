@@ -140,7 +140,8 @@ def register_model(
         same = [model for model in models if model.fingerprint == fingerprint]
         replaced = [model for model in same if model.folder == folder or model.state() is not FolderState.PRESENT]
         chosen = name or (replaced[-1].name if replaced else default or folder.name.lstrip(".~-") or "model")
-        _check_name(chosen, is_taken)
+        if name is None:
+            _check_name(chosen, is_taken)
         new = RegisteredModel(chosen, fingerprint, folder)
         models[:] = [*(model for model in models if model not in replaced), new]
     return new

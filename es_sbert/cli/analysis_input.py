@@ -32,10 +32,7 @@ source_options = shared.combine_options(
             "--filter", "filter_text", metavar="JSON", help="With --index: query that every document must match."
         ),
         shared.vector_field_option,
-        shared.text_field_option(
-            "Field of the text, dotted if nested; several, and the values of a list, are joined by line feeds.  "
-            "[default: text]"
-        ),
+        shared.text_field_option("Field of the text", "text"),
         shared.text_template_option,
         click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
         click.option("--distinct", is_flag=True, help="Use identical texts only once."),

@@ -39,11 +39,7 @@ if TYPE_CHECKING:
     "Options",
     shared.vector_field_option,
     click.option("--index-type", help=f"How vectors are stored: {shared.INDEX_TYPES_HELP}.  [default: hnsw]"),
-    shared.text_field_option(
-        "Field of the text that is embedded, dotted if nested; several, and the values of a list, are joined by line "
-        "feeds.  "
-        "[default: left to the first `es-sbert ingest`]"
-    ),
+    shared.text_field_option("Field of the text that is embedded", "left to the first `es-sbert ingest`"),
     shared.text_template_option,
     click.option(
         "--passages",

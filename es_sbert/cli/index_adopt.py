@@ -19,11 +19,7 @@ from es_sbert.config import DEFAULT_MODEL
 @option_group(
     "Options",
     shared.vector_field_option,
-    shared.text_field_option(
-        "Field of the text that was embedded, dotted if nested; several, and the values of a list, are joined by line "
-        "feeds.  "
-        "[default: text]"
-    ),
+    shared.text_field_option("Field of the text that was embedded", "text"),
     click.option("--text-template", help="Text that was made of several fields, e.g. '{title}. {body}'."),
     click.option("--dry-run", is_flag=True, help="Check the sample and write nothing to the index."),
     click.option(

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     "Options",
     click.option("--index-type", help=f"Of the new vectors: {shared.INDEX_TYPES_HELP}.  [default: as it was]"),
     click.option("--name", help="Name of the new index.  [default: ALIAS and the model's fingerprint]"),
-    shared.text_field_option(
-        "Embed this field in place of the old text, dotted if nested; several, and the values of a list, are joined "
-        "by line feeds.  [default: the text as it was]"
-    ),
+    shared.text_field_option("Embed this field in place of the old text", "the text as it was"),
     click.option("--text-template", help="New text made of several fields, e.g. '{title}. {body}'."),
     click.option(
         "--block-writes/--no-block-writes",

@@ -23,10 +23,7 @@ _main_options = option_group(
     "Options",
     click.option("--index", required=True, help="Index or alias; created if it does not exist."),
     click.option("--id-field", help="Field of the id.  [default: a hash of the content]"),
-    shared.text_field_option(
-        "Field of the text, dotted if nested; several, and the values of a list, are joined by line feeds.  "
-        "[default: what the index was loaded with, else text]"
-    ),
+    shared.text_field_option("Field of the text", "what the index was loaded with, else text"),
     shared.text_template_option,
     click.option(
         "--passages",

@@ -233,9 +233,14 @@ format_option = click.option(
 vector_field_option = click.option("--vector-field", default=DEFAULT_VECTOR_FIELD, help="Field that holds the vector.")
 
 
-def text_field_option(help: str) -> Callable[[F], F]:
-    """--text-field, which may be repeated."""
-    return click.option("--text-field", "text_fields", multiple=True, help=help)
+def text_field_option(what: str, default: str) -> Callable[[F], F]:
+    """--text-field, which may be repeated.
+
+    Args:
+        what, default: Of the help: what is done with the field, and what it is if the option is not given.
+    """
+    rule = "dotted if nested; several, and the values of a list, are joined by line feeds."
+    return click.option("--text-field", "text_fields", multiple=True, help=f"{what}, {rule}  [default: {default}]")
 
 
 text_template_option = click.option("--text-template", help="Text made of several fields, e.g. '{title}. {body}'.")

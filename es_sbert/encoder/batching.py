@@ -48,15 +48,15 @@ def plan_batches(lengths: NDArray[np.int64], budget: int | BatchLimits) -> list[
     """
     limits = budget if isinstance(budget, BatchLimits) else BatchLimits(budget)
     order = np.argsort(-lengths, kind="stable")
-    descending = lengths[order]  # (texts,)
-    ends = np.cumsum(descending)  # (texts,), tokens up to and with each
+    negated = -lengths[order]  # (texts,), ascending
+    ends = np.cumsum(-negated)  # (texts,), tokens up to and with each
     batches, start = [], 0
     while start < len(order):
-        longest = max(1, int(descending[start]))
+        longest = max(1, -int(negated[start]))
         stop = start + limits.padded // longest
         if limits.similar:
-            # The first that is too short: -lengths ascend.
-            short = int(np.searchsorted(-descending, -limits.similar * longest, side="right"))
+            # The first that is too short.
+            short = int(np.searchsorted(negated, -limits.similar * longest, side="right"))
             stop = min(stop, max(short, start + math.ceil(ENOUGH_TOKENS / longest)))
         if limits.tokens is not None:
             used = int(ends[start - 1]) if start else 0

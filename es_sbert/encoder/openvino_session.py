@@ -42,8 +42,8 @@ _PRECISIONS = {
 # The first batch of a shape takes about a fifth longer than the next ones, so longer texts, which come in more
 # lengths, are padded by up to 6 %. Up to so many tokens, to a multiple of what.
 _LENGTH_MULTIPLES = ((32, 1), (64, 4), (128, 8), (math.inf, 16))
-# The first text of a length, alone in its batch, takes five times as long as the next ones; padding hardly costs
-# anything there. Batches of up to so many texts, as queries are, are padded to a multiple of what.
+# The first text of a length, alone in its batch, takes several times as long as the next ones; padding hardly
+# costs anything there. Batches of up to so many texts, as queries are, are padded to a multiple of what.
 _FEW_TEXTS, _FEW_TEXTS_MULTIPLE = 8, 8
 
 

@@ -530,7 +530,8 @@ class Engine(ABC):
             hit_fields: Return only these members of the hits (`_id`), and nothing else of the answer.
             allow_partial: Return an answer that lacks shards, too.
         """
-        if len(quote_index_names(name)) > _MAX_NAMES_IN_PATH:
+        path = quote_index_names(name)
+        if len(path) > _MAX_NAMES_IN_PATH:
             options = {} if preference is None else {"preference": preference}
             [answer] = self._multi_search(name, [body], options, allow_partial, named_scores=named_scores)
             return answer
@@ -542,7 +543,6 @@ class Engine(ABC):
             params["filter_path"] = ",".join(["_shards", "timed_out", *(f"hits.hits.{name}" for name in hit_fields)])
         if named_scores:
             params[_NAMED_SCORES] = "true"
-        path = quote_index_names(name)
         return _checked_search(self._request("POST", f"/{path}/_search", params, body, partial_ok=allow_partial))
 
     def multi_search(

@@ -185,16 +185,17 @@ class Gateway:
     @contextmanager
     def _record_search(self, route: EngineRoute) -> Iterator[SearchRecorder]:
         """Log a search when it ends, whether it succeeds or fails."""
-        recorder = SearchRecorder(unquote(route.index), route.api)
+        log = None if route.api in SEARCH_DIAGNOSTICS else self._search_log
+        recorder = SearchRecorder(unquote(route.index), route.api, is_logged=log is not None)
         try:
             yield recorder
         except EsSbertError as error:
             recorder.status = http_status(error)
             raise
         finally:
-            if self._search_log is not None and route.api not in SEARCH_DIAGNOSTICS:
+            if log is not None:
                 for record in recorder.records():
-                    self._search_log.record(record)
+                    log.record(record)
 
     async def _forward_unchanged(self, incoming: IncomingRequest, send: Send) -> int:
         """Forward a request unchanged, and drop cached mappings if it may change an index."""

@@ -402,6 +402,7 @@ class SearchRecorder:
         api: `search`, `msearch`, ….
         searches: The searches of the request; empty for one about which nothing else is known.
         status: HTTP status of the response; 499 if the client disconnected before it.
+        is_logged: Whether the records are written; if not, nothing needs to be read for them.
     """
 
     index: str
@@ -409,6 +410,7 @@ class SearchRecorder:
     searches: list[SearchTrace] = field(default_factory=list)
     status: int = 499
     total_hits: TotalHitsParser | None = None
+    is_logged: bool = True
     _received_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _start: float = field(default_factory=time.perf_counter)
     _sent: float | None = None

@@ -88,9 +88,9 @@ def read_target_index(engine: Engine, name: str, *, files: bool) -> TargetIndex:
     return TargetIndex(target, tuple(state for state in reversed(states) if state is not target))
 
 
-def in_place_commands(indices: Iterable[str]) -> str:
-    """The command that embeds the documents of each index in place."""
-    return ", ".join(f"`es-sbert ingest --index {index}`" for index in indices)
+def in_place_command(index: str) -> str:
+    """The command that embeds the documents of an index in place."""
+    return f"`es-sbert ingest --index {index}`"
 
 
 def check_can_hold_vectors(state: IndexState) -> None:
@@ -122,12 +122,12 @@ def check_can_load_files(state: IndexState, name: str, meta_fields: Collection[s
         raise VectorIndexError(
             f"{state.name} belongs to the data stream {state.data_stream}: its documents are added, never written by "
             "their ids",
-            f"{in_place} {in_place_commands([state.name])}.",
+            f"{in_place} {in_place_command(state.name)}.",
         )
     if state.mappings.get("_routing", {}).get("required") and state.alias_routing(name) is None:
         raise VectorIndexError(
             f"the index {state.name} requires a routing value for every document, which files do not have",
-            f"{in_place} {in_place_commands([name])}. Or load by an alias that has an `index_routing`.",
+            f"{in_place} {in_place_command(name)}. Or load by an alias that has an `index_routing`.",
         )
     check_can_hold_vectors(state)
     lost = [field for field in meta_fields if not is_in_source(field, state.mappings)]

@@ -187,10 +187,11 @@ def text_values(document: Mapping[str, Any], field: str) -> list[str] | None:
 
 def field_text(document: Mapping[str, Any], field: str) -> str | None:
     """The text in a field of a document, as `TextTemplate` joins it; None if it holds no text."""
-    value = find_field(document, field)
-    if not has_value(value) or text_problem(value) is not None:
+    try:
+        values = text_values(document, field)
+    except TextFieldError:
         return None
-    return SEPARATOR.join(text_values(document, field) or ())
+    return None if values is None else SEPARATOR.join(values)
 
 
 def text_problem(*values: Any) -> str | None:

@@ -19,7 +19,7 @@ from es_sbert.engines.multi_get import batched, multi_get
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, target_text_fields, target_texts
-from es_sbert.index.load_checks import in_place_commands
+from es_sbert.index.load_checks import in_place_command
 from es_sbert.index.mapping import has_vector_query, named_vectors_query
 from es_sbert.index.text_template import TextFieldError
 from es_sbert.index.vector_changes import VectorChange, is_outdated, stored_vectors, vector_change
@@ -393,7 +393,7 @@ class IndexWatcher:
             raise IndexMismatch(
                 f"the data stream {self._context.index.data_stream} has rolled over: new documents go to "
                 f"{', '.join(added)} and no longer to {self._index}",
-                f"Embed the last documents of {self._index}: {in_place_commands([self._index])}. Then watch the new "
+                f"Embed the last documents of {self._index}: {in_place_command(self._index)}. Then watch the new "
                 f"backing index: `es-sbert ingest --index {added[-1]} --watch`.",
             )
 

@@ -153,13 +153,13 @@ def console_requests(index: str, bodies: Sequence[Json]) -> str:
         lines = [f"{{}}\n{orjson.dumps(body).decode()}" for body in bodies]
         return "\n".join([f"POST /{index}/_msearch", *lines])
     numbers: list[list[float]] = []
-    indented = orjson.dumps(_extract_vectors(bodies[0], numbers), option=orjson.OPT_INDENT_2).decode()
+    request = console_request(f"POST /{index}/_search", _extract_vectors(bodies[0], numbers))
     for position, vector in enumerate(numbers):
-        indented = indented.replace(f'"{_VECTOR_MARK}{position}"', orjson.dumps(vector).decode())
-    return f"POST /{index}/_search\n{indented}"
+        request = request.replace(f'"{_VECTOR_MARK}{position}"', orjson.dumps(vector).decode())
+    return request
 
 
-def console_request(line: str, body: Json) -> str:
+def console_request(line: str, body: object) -> str:
     """A request as Kibana's and Dashboards' consoles take it: its line and indented JSON."""
     return f"{line}\n{orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()}"
 

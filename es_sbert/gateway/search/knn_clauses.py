@@ -354,7 +354,7 @@ def kth_hit_body(
         filters: What every hit must match.
         search: The search that contains the query.
     """
-    # The score must be that of the nearest passage, whatever `nested` query the client wrote.
+    # The score must be that of the nearest passage, even if the client's `nested` query scores in another way.
     plain = replace(semantic, boost=1.0, nested=None)
     query = semantic_clause(engine_type, plain, vector, filters, None, CandidateCounts())
     same = {name: search[name] for name in _DOCUMENT_SET_MEMBERS if name in search}

@@ -106,16 +106,18 @@ class SearchHandler:
     ) -> int:
         """Rewrite a search and forward it; again if the indices have changed before the response."""
         received = await self._rewriter.receive(incoming)
+        returns_hits = route.api is not EngineApi.COUNT
+        if returns_hits and recorder.is_logged:
+            plain = received.plain or b""
+            returns_hits = await offload_if_large(len(plain), requests_hits, plain, incoming.query)
         while True:
-            returns_hits = route.api is not EngineApi.COUNT and requests_hits(received.plain or b"", incoming.query)
             trace = SearchTrace(returns_hits=returns_hits)
             recorder.searches[:] = [trace]
             outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
             rewrite_error = still_valid = None
-            if result is not None and result.is_changed:
-                if result.confirm is not None:
-                    still_valid = asyncio.ensure_future(result.confirm())
-                    still_valid.add_done_callback(_consume_exception)
+            if result is not None and result.confirm is not None:
+                still_valid = asyncio.ensure_future(result.confirm())
+                still_valid.add_done_callback(_consume_exception)
             elif result is not None and result.hint is not None and may_need_hint(outgoing):
                 rewrite_error = partial(add_hint, hint=result.hint)
             is_enlarged = result is not None and result.is_changed
@@ -176,7 +178,8 @@ class SearchHandler:
         entries: list[_MsearchEntry] = []
         if plain is not None:
             may_be_semantic = await self._rewriter.maybe_semantic(plain, received.mode, template=template)
-            searches = await offload_if_large(len(plain), split_entries, plain) or []
+            is_read = may_be_semantic or recorder.is_logged
+            searches = (await offload_if_large(len(plain), split_entries, plain) if is_read else None) or []
             recorder.searches += [entry.trace for entry in (searches if may_be_semantic else searches[:_MAX_LOGGED])]
             if may_be_semantic:
                 entries = await cancel_on_disconnect(
@@ -274,9 +277,9 @@ class SearchHandler:
         pending = [[entry for entry in entries if entry.response is None]]
         while pending:
             part = pending.pop(0)
-            body = _join_entries(part)
             if not part:
                 continue
+            body = _join_entries(part)
             response = await fetch_response(self._upstream, replace(request, body=body))
             if response.status == TOO_LARGE and len(part) > 1:
                 pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
@@ -377,7 +380,7 @@ def add_hint(response: BufferedResponse, hint: str) -> BufferedResponse:
 
 
 def _with_hint(error: Json, hint: str) -> Json:
-    """An error, or a cause of one, with the hint in its reason and in those of its own causes."""
+    """An error with the hint in its reason and in the reasons of its causes."""
     reason = str(error.get("reason") or error.get("type") or "").rstrip(".")
     cause = error.get("caused_by")
     inner = {"caused_by": _with_hint(cause, hint)} if isinstance(cause, dict) else {}

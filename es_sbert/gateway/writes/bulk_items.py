@@ -186,11 +186,11 @@ class BulkBody:
         items: list[BulkItem] = []
         size = 0
         for begin, document, end, operation, parameters in _scan_actions(self.body, start):
-            name = self._index(parameters)
-            size += limits.weight(name, end - begin, _most_listed_strings(self.body[document:end]))
+            name, source = self._index(parameters), self.body[document:end]
+            size += limits.weight(name, end - begin, _most_listed_strings(source))
             if items and (len(items) == limits.items or size > limits.bytes):
                 return BulkWindow(items, b"", begin)
-            items.append(self._read(operation, parameters, self.body[begin:document], self.body[document:end]))
+            items.append(self._read(operation, parameters, self.body[begin:document], source))
             start = end
         return BulkWindow(items, self.body[start:], len(self.body))
 

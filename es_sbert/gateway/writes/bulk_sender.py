@@ -39,7 +39,7 @@ class BulkRejectedError(Exception):
         self.answer = answer
 
 
-# Smaller parts than this are not the rule, whatever was refused.
+# The limit that is learned from refusals never falls below this.
 _MIN_PART_BYTES = 64 * 1024
 
 

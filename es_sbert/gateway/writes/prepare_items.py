@@ -13,7 +13,13 @@ from es_sbert.clock import Clock
 from es_sbert.engines.engine import EngineInfo, Json
 from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
-from es_sbert.gateway.errors import ThrottledLog, log_detail, public_mapping_error, unknown_text_error
+from es_sbert.gateway.errors import (
+    ThrottledLog,
+    log_detail,
+    missing_field_error,
+    public_mapping_error,
+    unknown_text_error,
+)
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.upstream import Upstream, UpstreamReply
 from es_sbert.gateway.settings import OnEmbeddingFailure
@@ -87,21 +93,10 @@ class ItemPreparer:
             # The documents are valid: the same request succeeds once the mapping is repaired.
             raise public_mapping_error(error) from error
 
-    async def count_lacking(self, items: Sequence[BulkItem], headers: Headers) -> dict[str, int]:
-        """Index name → documents that get no vector, because their index lacks the field; see `count_lacking`.
-
-        Raises:
-            EsSbertError: the engine is not available, or a mapping is invalid.
-        """
-        destinations = await self.resolve(written_names(items), headers)
-        if not any(destination.lacking for destination in destinations.values()):
-            return {}
-        return await offload_if_large(sum(len(item.source) for item in items), count_lacking, items, destinations)
-
     async def prepare(self, items: Sequence[BulkItem], headers: Headers) -> PreparedItems | None:
         """The items with their vectors; None if no vector changes or is missing.
 
-        Documents whose index lacks the vector field are not among them, see `count_lacking`.
+        Documents whose index lacks the vector field are not among them; they are counted.
 
         Args:
             headers: The caller's.
@@ -111,6 +106,8 @@ class ItemPreparer:
         """
         destinations = await self.resolve(written_names(items), headers)
         size = sum(len(item.source) for item in items)
+        if any(destination.lacking for destination in destinations.values()):
+            self.report_lacking(await offload_if_large(size, count_lacking, items, destinations))
         while True:
             if not any(destination.has_vectors for destination in destinations.values()):
                 self._count_unreadable(items, destinations)
@@ -154,6 +151,18 @@ class ItemPreparer:
             # These are not sent.
             changed = [item for item in changed if item.written.number not in errors]
         return changed, errors
+
+    def report_lacking(self, counts: Mapping[str, int]) -> None:
+        """Report documents whose index lacks the vector field, though others of its alias have it.
+
+        They are written under either policy: nothing has failed, and the engine takes them.
+
+        Args:
+            counts: From `count_lacking`.
+        """
+        for name, count in counts.items():
+            self._missing.count([NoVectorReason.NO_FIELD], count)
+            self._log.warning("documents for %s pass without a vector: %s", name, log_detail(missing_field_error(name)))
 
     def _count_unreadable(self, items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> None:
         """Count the documents for indices whose mapping cannot be read, which is logged when it is resolved."""
@@ -277,7 +286,7 @@ class PreparedItems:
 
 
 def written_names(items: Iterable[BulkItem]) -> set[str]:
-    """The indices that items write to, without bodies that are no JSON objects: the engine rejects these."""
+    """The indices that items write to, bodies that are no JSON objects left out: the engine rejects these."""
     return {item.index for item in items if item.index and item.source.startswith(DOCUMENT_STARTS)}
 
 

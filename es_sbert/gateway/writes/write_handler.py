@@ -14,7 +14,7 @@ from starlette.types import Send
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestTooLarge
 from es_sbert.gateway.concurrency import cancel_on_disconnect, offload_if_large, offload_steps
 from es_sbert.gateway.embedding.model_registry import ModelRegistry
-from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail, missing_field_error
+from es_sbert.gateway.errors import BadRequest, ThrottledLog, log_detail
 from es_sbert.gateway.index_lookup import IndexLookup
 from es_sbert.gateway.metrics import GatewayMetrics
 from es_sbert.gateway.proxy.engine_routes import EngineApi, EngineRoute
@@ -274,7 +274,6 @@ class WriteHandler:
             EsSbertError: the engine is not available, or the settings reject documents without vectors.
         """
         try:
-            self._report_lacking(await self._preparer.count_lacking(items, headers))
             prepared = await self._preparer.prepare(items, headers)
         except EsSbertError as error:
             self._pass_or_raise(error)
@@ -296,24 +295,12 @@ class WriteHandler:
         return prepared.errors if self._policy is OnEmbeddingFailure.FAIL else {}
 
     async def _report_lacking_in(self, body: BulkBody, destinations: Mapping[str, Destination]) -> None:
-        """As `_report_lacking`, for a request that is sent unchanged; a part of it at a time."""
+        """Report documents whose index lacks the vector field, in a request that is sent unchanged; part by part."""
         for start, end in pairwise(body.cuts):
             counts = await offload_if_large(
                 end - start, lambda start, end: count_lacking(body.items(start, end), destinations), start, end
             )
-            self._report_lacking(counts)
-
-    def _report_lacking(self, counts: Mapping[str, int]) -> None:
-        """Report documents whose index lacks the vector field, though others of its alias have it.
-
-        They are written under either policy: nothing has failed, and the engine takes them.
-
-        Args:
-            counts: Index name of the request → number of documents.
-        """
-        for name, count in counts.items():
-            self._missing.count([NoVectorReason.NO_FIELD], count)
-            self._log.warning("documents for %s pass without a vector: %s", name, log_detail(missing_field_error(name)))
+            self._preparer.report_lacking(counts)
 
     def _report(self, prepared: PreparedItems) -> None:
         rejected = len(self._rejected(prepared))
