@@ -207,8 +207,7 @@ class EsSbert:
     def __init__(self, model: str, threads: int, options: Options) -> None:
         from es_sbert.encoder.encoder import Encoder
 
-        # Its default is a thread for each physical core, the number that every other contender is given.
-        self._encoder = Encoder(model, device="cpu", **options)
+        self._encoder = Encoder(model, device="cpu", threads=threads, **options)
         self.details = self._encoder.info.variant
 
     def encode(self, texts: list[str]) -> Any:

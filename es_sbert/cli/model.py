@@ -141,11 +141,10 @@ def tune(name: str, as_json: bool) -> None:
         click.echo(tuning.model_dump_json(indent=2))
         return
     chosen = tuning.fastest([variant for variant in contenders(device) if variant in variants] or variants)
-    rows = [("variant", "tokens a batch", "texts a second", "")]
-    rows += [
-        (one.variant, f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}", "runs" if one == chosen else "")
-        for one in sorted(tuning.measured, key=lambda one: -one.texts_per_second)
-    ]
+    rows = [("variant", "threads", "tokens a batch", "texts a second", "")]
+    for one in sorted(tuning.measured, key=lambda one: -one.texts_per_second):
+        figures = (f"{one.threads}", f"{one.batch_tokens:,}", f"{one.texts_per_second:,.0f}")
+        rows.append((one.variant, *figures, "runs" if one == chosen else ""))
     click.echo(", ".join(f"{what} {value}" for what, value in tuning.machine.items()))
     for line in align_columns(rows):
         click.echo(line)

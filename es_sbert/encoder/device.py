@@ -19,11 +19,24 @@ _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAP
 def available_cores() -> int:
     """Physical cores this process may run on; logical ones where the system does not tell them apart.
 
-    A second thread of the same core gains nothing for matrix products. Affinity (taskset) and a container's
-    CPU quota (cgroup v2) are respected.
+    Affinity (taskset) and a container's CPU quota (cgroup v2) are respected.
     """
     allowed = _allowed_processors()
-    cores = count_cores(_read_text(_CPUINFO).split("\n\n"), allowed) or len(allowed)
+    return _within_quota(count_cores(_read_text(_CPUINFO).split("\n\n"), allowed) or len(allowed))
+
+
+def thread_counts() -> tuple[int, ...]:
+    """Numbers of threads that may be the fastest for a model on the CPU, the usual one first.
+
+    One for each physical core, and one for each logical core if there are more. A second thread of the same core gains
+    nothing for matrix products, but it may for all other operators; which of them prevails shows only when measured.
+    """
+    cores, logical = available_cores(), _within_quota(len(_allowed_processors()))
+    return (cores,) if logical <= cores else (cores, logical)
+
+
+def _within_quota(cores: int) -> int:
+    """At most as many cores as the container's CPU quota allows, at least 1."""
     return max(1, min(cores, quota_cores(_read_text(Path("/sys/fs/cgroup/cpu.max"))) or cores))
 
 

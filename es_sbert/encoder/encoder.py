@@ -119,8 +119,8 @@ class Encoder(OnnxModel[EncoderBundle]):
         precision: `auto`, `fp32`, `bf16`, `int8` or `fp16`.
         runtime: `auto`, `onnxruntime` or `openvino`. With precision and runtime `auto`, the fastest variant on this
             machine runs; the first use of a model measures it.
-        threads: CPU threads, by default one for each physical core. On CUDA the number of concurrent batches, by
-            default 2.
+        threads: CPU threads, by default one for each physical core, or for each logical core if that was measured to be
+            faster. On CUDA the number of concurrent batches, by default 2.
         budget: Tokens of one batch, with padding on a CPU, without on CUDA; the best for the device by default.
         called: Name to show in `info.model` and in messages instead of the model's own.
         report: Called with a message before slow steps such as the export, and once per process if `auto` finds no GPU.

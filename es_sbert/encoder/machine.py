@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 
 from es_sbert import __version__
-from es_sbert.encoder.device import available_cores, processor_flags, processor_name
+from es_sbert.encoder.device import processor_flags, processor_name, thread_counts
 
 # How Linux names instructions for many numbers at once, on x86 and on ARM.
 _MATRIX_INSTRUCTIONS = ("avx", "amx", "asimd", "sve", "i8mm", "bf16")
@@ -22,5 +22,5 @@ def describe_machine() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     instructions = " ".join(sorted(flag for flag in processor_flags() if flag.startswith(_MATRIX_INSTRUCTIONS)))
-    cores = str(available_cores())
+    cores = " or ".join(map(str, thread_counts()))
     return {"processor": processor_name(), "instructions": instructions, "cores": cores, **versions}

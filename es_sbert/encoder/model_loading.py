@@ -47,6 +47,7 @@ class SelectedVariant(Generic[BundleT]):
         variant: Name of the variant.
         device: Where it runs.
         warnings: Repeated in every summary.
+        threads: How many batches run concurrently, as was measured to be the fastest; None for the usual number.
         batch_tokens: Tokens of a batch that were measured to be the fastest; None for the runtime's own number.
         alternatives: What to run if this variant cannot be opened, best first.
     """
@@ -55,6 +56,7 @@ class SelectedVariant(Generic[BundleT]):
     variant: str
     device: Device
     warnings: tuple[str, ...] = ()
+    threads: int | None = None
     batch_tokens: int | None = None
     alternatives: tuple[str, ...] = ()
 
@@ -62,12 +64,14 @@ class SelectedVariant(Generic[BundleT]):
         """Open its sessions.
 
         Args:
-            threads: How many batches run concurrently; by default one for each physical core, or two on CUDA.
+            threads: How many batches run concurrently; by default as measured, otherwise one for each physical core, or
+                two on CUDA.
 
         Raises:
             DeviceError: the session would run on another device, or the runtime lacks something.
             BundleInvalid: the variant's file is broken.
         """
+        threads = threads or self.threads
         graph, path = self.bundle.manifest.variants[self.variant], self.bundle.variant_file(self.variant)
         return InferencePool(compile_model(path, graph.runtime, graph.precision, self.device, threads=threads))
 
@@ -256,22 +260,22 @@ def _select_fastest(
     bundle: EncoderBundle, variants: Sequence[Variant], device: Device, report: StatusCallback
 ) -> SelectedVariant[EncoderBundle]:
     """The fastest of some variants, in order of preference."""
-    chosen, batch_tokens = variants[0], None
+    chosen, threads, batch_tokens = variants[0], None, None
     if len(variants) > 1:
         # Imported here: a single variant needs no measuring.
         from es_sbert.encoder.tuning import fastest_variant
 
         fastest = fastest_variant(bundle, variants, report)
         if fastest is not None:
-            chosen, batch_tokens = Variant(fastest.variant), fastest.batch_tokens
+            chosen, threads, batch_tokens = Variant(fastest.variant), fastest.threads, fastest.batch_tokens
     if _passed_parity(bundle, chosen):
-        return SelectedVariant(bundle, chosen, device, batch_tokens=batch_tokens)
+        return SelectedVariant(bundle, chosen, device, threads=threads, batch_tokens=batch_tokens)
     warning = f"variant {chosen} was never compared with the model: the exporting machine lacked the device"
     if bundle.manifest.variants[chosen].forced:
         warning = (
             f"variant {chosen} was exported below its parity threshold (--force): its vectors differ from the model's"
         )
-    return SelectedVariant(bundle, chosen, device, (warning,), batch_tokens)
+    return SelectedVariant(bundle, chosen, device, (warning,), threads, batch_tokens)
 
 
 def _passed_parity(bundle: EncoderBundle, variant: Variant) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -19,7 +20,7 @@ from es_sbert.bundle.variants import Variant
 from es_sbert.config import cache_folder
 from es_sbert.encoder.batching import InputBuilder
 from es_sbert.encoder.compiled_model import Session
-from es_sbert.encoder.device import Device
+from es_sbert.encoder.device import Device, thread_counts
 from es_sbert.encoder.inference_pool import InferencePool
 from es_sbert.encoder.machine import describe_machine
 from es_sbert.encoder.runtimes import compile_model
@@ -38,15 +39,17 @@ _SAMPLE_TEXT = "The shard of an index holds documents, and a query visits all of
 
 
 class Measurement(BaseModel, frozen=True):
-    """The speed of a variant with one size of batches.
+    """The speed of a variant with one number of threads and one size of batches.
 
     Attributes:
         variant: Its name.
+        threads: How many batches run concurrently.
         batch_tokens: Tokens of a batch, with padding.
         texts_per_second: Of the fastest round, which other programs disturbed least, on texts of 16, 32 and 64 tokens.
     """
 
     variant: str
+    threads: int
     batch_tokens: int
     texts_per_second: float
 
@@ -56,7 +59,7 @@ class Tuning(BaseModel, frozen=True):
 
     Attributes:
         machine: The processor, the threads and the releases that the figures belong to.
-        measured: Each variant with each size of batches, in order of preference.
+        measured: Each variant with each number of threads and size of batches, in order of preference.
     """
 
     machine: dict[str, str]
@@ -149,43 +152,60 @@ def tune(
 
 
 def measure_variants(bundle: EncoderBundle, variants: Sequence[Variant]) -> list[Measurement]:
-    """The speed of each variant with several sizes of batches, in turn.
+    """The speed of each variant with several numbers of threads and sizes of batches, in turn.
 
     Variants that do not run here are left out.
     """
     tokens = SentenceTokenizer(bundle.model)([_SAMPLE_TEXT]).ids[0]
     rows = [tokens[:length] for length in _LENGTHS]
-    settings: list[tuple[Variant, int, Callable[[], float]]] = []  # variant, tokens of a batch, → texts a second
+    settings: list[_Setting] = []
     with contextlib.ExitStack() as stack:
         for variant in variants:
             graph = bundle.manifest.variants[variant]
-            try:
-                model = compile_model(bundle.variant_file(variant), graph.runtime, graph.precision, Device("cpu"))
-                pool = stack.enter_context(contextlib.closing(InferencePool(model)))
-            except EsSbertError:
-                continue
-            for budget in (int(factor * model.batch_tokens) for factor in _BUDGETS):
-                measure = partial(_texts_per_second, pool, rows, budget, bundle.model.dimensions)
-                settings.append((variant, budget, measure))
+            for threads in thread_counts():
+                try:
+                    model = compile_model(
+                        bundle.variant_file(variant), graph.runtime, graph.precision, Device("cpu"), threads=threads
+                    )
+                    pool = stack.enter_context(contextlib.closing(InferencePool(model)))
+                except EsSbertError:
+                    break
+                for budget in (int(factor * model.batch_tokens) for factor in _BUDGETS):
+                    measure = partial(_texts_per_second, pool, rows, budget, bundle.model.dimensions)
+                    settings.append(_Setting(variant, threads, budget, measure))
         begun = time.perf_counter()
-        for _, _, speed in settings[:: len(_BUDGETS)]:
-            speed()  # compiles kernels for the shapes of its batches
+        for setting in settings[:: len(_BUDGETS)]:
+            setting.measure()  # compiles kernels for the shapes of its batches
         if time.perf_counter() - begun > _SECONDS:
             # Of a large model, and on a busy machine, only the usual batches are measured. Of a large model, others
             # gain little.
             settings = settings[:: len(_BUDGETS)]
         else:
-            for _, _, speed in settings:
-                speed()
+            for setting in settings:
+                setting.measure()
         speeds: list[list[float]] = [[] for _ in settings]
         begun = time.perf_counter()
         while settings and (not speeds[-1] or time.perf_counter() - begun < _SECONDS):
-            for found, (_, _, speed) in zip(speeds, settings, strict=True):
-                found.append(speed())
+            for found, setting in zip(speeds, settings, strict=True):
+                found.append(setting.measure())
     return [
-        Measurement(variant=variant, batch_tokens=budget, texts_per_second=round(max(found), 1))
-        for (variant, budget, _), found in zip(settings, speeds, strict=True)
+        Measurement(
+            variant=setting.variant,
+            threads=setting.threads,
+            batch_tokens=setting.batch_tokens,
+            texts_per_second=round(max(found), 1),
+        )
+        for setting, found in zip(settings, speeds, strict=True)
     ]
+
+
+class _Setting(NamedTuple):
+    """What is measured: `measure` gives texts a second."""
+
+    variant: Variant
+    threads: int
+    batch_tokens: int
+    measure: Callable[[], float]
 
 
 def _texts_per_second(pool: InferencePool, rows: Sequence[NDArray[np.int64]], budget: int, dimensions: int) -> float:

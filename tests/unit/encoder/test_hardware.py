@@ -2,6 +2,7 @@
 
 import pytest
 
+from es_sbert.encoder import device
 from es_sbert.encoder.device import Gpu, available_cores, count_cores, has_int8_products, quota_cores
 
 
@@ -9,10 +10,12 @@ def _processor(number: int, socket: int, core: int) -> str:
     return f"processor\t: {number}\nphysical id\t: {socket}\ncore id\t\t: {core}\nmodel name\t: some CPU"
 
 
+HYPERTHREADS = [_processor(0, 0, 0), _processor(1, 0, 0), _processor(2, 0, 1), _processor(3, 0, 1), ""]
+
+
 def test_hyperthreads_of_a_core_count_once() -> None:
-    hyperthreads = [_processor(0, 0, 0), _processor(1, 0, 0), _processor(2, 0, 1), _processor(3, 0, 1), ""]
-    assert count_cores(hyperthreads, {0, 1, 2, 3}) == 2
-    assert count_cores(hyperthreads, {0, 1}) == 1
+    assert count_cores(HYPERTHREADS, {0, 1, 2, 3}) == 2
+    assert count_cores(HYPERTHREADS, {0, 1}) == 1
 
 
 def test_equal_core_ids_on_two_sockets_are_two_cores() -> None:
@@ -48,6 +51,25 @@ def test_has_int8_products(flags: str, machine: str, expected: bool) -> None:
 
 def test_this_machine_has_a_core() -> None:
     assert available_cores() >= 1
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "cpu_max", "threads"),
+    [
+        (HYPERTHREADS, "max 100000", (2, 4)),
+        (HYPERTHREADS, "300000 100000", (2, 3)),
+        (HYPERTHREADS, "200000 100000", (2,)),
+        (["BogoMIPS\t: 50.00"], "", (4,)),
+    ],
+    ids=["hyperthreads", "quota between", "quota of the physical cores", "unknown topology"],
+)
+def test_threads_for_physical_and_for_logical_cores(
+    cpuinfo: list[str], cpu_max: str, threads: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"cpuinfo": "\n\n".join(cpuinfo), "cpu.max": cpu_max}
+    monkeypatch.setattr(device, "_allowed_processors", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr(device, "_read_text", lambda path: files[path.name])
+    assert device.thread_counts() == threads
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def speeds(monkeypatch: pytest.MonkeyPatch, **texts_per_second: float) -> list[i
     def measure(bundle: EncoderBundle, variants: object) -> list[Measurement]:
         measured.append(1)
         return [
-            Measurement(variant=name, batch_tokens=tokens, texts_per_second=speed / (1 + (tokens != 768)))
+            Measurement(variant=name, threads=3, batch_tokens=tokens, texts_per_second=speed / (1 + (tokens != 768)))
             for name, speed in texts_per_second.items()
             for tokens in (256, 768)
         ]
@@ -74,6 +74,25 @@ def test_every_variant_is_measured_with_several_batch_sizes(
     assert all(one.texts_per_second > 0 for one in measured)
     assert [one.variant for one in measured] == ["int8"] * 3 + ["fp32"] * 3
     assert [one.batch_tokens for one in measured[:3]] == [512, 256, 1024]
+
+
+def test_hyperthreads_are_measured_beside_physical_cores(
+    bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "thread_counts", lambda: (1, 2))
+    measured = measure_variants(bundle, BOTH)
+    assert [(one.variant, one.threads) for one in measured] == [("int8", 1), ("int8", 2), ("fp32", 1), ("fp32", 2)]
+
+
+@pytest.mark.parametrize(("speed", "threads"), [(103, 4), (106, 8)])
+def test_physical_cores_are_preferred_unless_hyperthreads_are_clearly_faster(speed: float, threads: int) -> None:
+    measured = (
+        Measurement(variant="int8", threads=4, batch_tokens=512, texts_per_second=100),
+        Measurement(variant="int8", threads=8, batch_tokens=512, texts_per_second=speed),
+    )
+    fastest = Tuning(machine={}, measured=measured).fastest([Variant.INT8])
+    assert fastest is not None
+    assert fastest.threads == threads
 
 
 def test_a_slow_model_is_measured_with_its_usual_batches_only(bundle: EncoderBundle) -> None:
@@ -157,19 +176,23 @@ def test_another_process_that_measures_for_long_is_not_waited_for(
     assert "Another process" in messages[0]
 
 
-def test_encoder_runs_the_fastest_with_its_batches(bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_runs_the_fastest_with_its_batches_and_threads(
+    bundle: EncoderBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     speeds(monkeypatch, int8=1, fp32=2)
     monkeypatch.setattr(model_loading, "contenders", lambda device: BOTH)
     with Encoder(bundle.folder, device="cpu") as encoder:
-        assert (encoder.info.variant, encoder.batch_tokens) == ("fp32", 768)
+        assert (encoder.info.variant, encoder.batch_tokens, encoder.info.threads) == ("fp32", 768, 3)
     with Encoder(bundle.folder, device="cpu", precision="int8") as encoder:
         assert (encoder.info.variant, encoder.batch_tokens) == ("int8", 512)
     with Encoder(bundle.folder, device="cpu", budget=64) as encoder:
         assert encoder.batch_tokens == 64
+    with Encoder(bundle.folder, device="cpu", threads=1) as encoder:
+        assert (encoder.info.variant, encoder.info.threads) == ("fp32", 1)
 
 
 def test_nothing_is_known_unless_all_variants_were_measured() -> None:
-    one = Measurement(variant="int8", batch_tokens=512, texts_per_second=10)
+    one = Measurement(variant="int8", threads=1, batch_tokens=512, texts_per_second=10)
     known = Tuning(machine={}, measured=(one,))
     assert known.fastest([Variant.INT8]) == one
     assert known.fastest(BOTH) is None
