@@ -3,10 +3,11 @@
     python -m benchmarks.fp16_ranges --data DATA [--model all-MiniLM-L6-v2 --model FOLDER] [--sentences 10000]
 
 DATA as in `benchmarks.acceptance`: sentences are taken at even distances from `ingest/short-docs.jsonl.gz`.
-`benchmarks/mpnet.py` makes a folder of all-mpnet-base-v2. Needs no GPU: the forward pass is `NumpyReference`. It runs
-twice over texts of equal length, so that no value belongs to padding: in float32, where the largest magnitudes are
-read, and with fp16 emulated: weights and what the CUDA graph stores between its operators are rounded to float16, sums
-are in float32. What a fused operator keeps to itself, scores and sums with the residual, is not rounded.
+`es-sbert model fetch all-mpnet-base-v2` makes a folder of that model. Needs no GPU: the forward pass is
+`NumpyReference`. It runs twice over texts of equal length, so that no value belongs to padding: in float32, where the
+largest magnitudes are read, and with fp16 emulated: weights and what the CUDA graph stores between its operators are
+rounded to float16, sums are in float32. What a fused operator keeps to itself, scores and sums with the residual, is
+not rounded.
 """
 
 from __future__ import annotations

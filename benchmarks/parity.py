@@ -3,7 +3,7 @@
     python -m benchmarks.parity [--model all-MiniLM-L6-v2 --model FOLDER …] [--sts stsb-test.tsv.gz] [--json FILE]
 
 Each model is exported to a temporary folder with the reference of `es-sbert export`: sentence-transformers.
-`benchmarks/mpnet.py` makes a folder of all-mpnet-base-v2.
+`es-sbert model fetch all-mpnet-base-v2` makes a folder of that model.
 """
 
 from __future__ import annotations

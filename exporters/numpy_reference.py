@@ -167,17 +167,8 @@ class NumpyReference:
             ids: Token ids; those that are not pooled are marked, see `mark_unpooled`.
             mask: 1 for tokens, 0 for padding.
         """
-        weights = self._transformer
         pooled, ids = mask * (ids >= 0), token_ids(ids)
-        if isinstance(weights, StaticWeights):
-            x = weights.table[ids]
-        elif isinstance(weights, RotaryWeights):
-            texts = [row[: int(keep.sum())] for row, keep in zip(ids, mask, strict=True)]
-            x = np.zeros((*ids.shape, weights.hidden), np.float32)
-            for row, hidden in zip(x, rotary_hidden_states(weights, texts, _ACTIVATIONS), strict=True):
-                row[: len(hidden)] = hidden
-        else:
-            x = self._hidden_states(weights, ids, mask)
+        x = self.token_vectors(ids, mask)
         for function in self._token_modules:
             x = function(x)
         vector = np.concatenate([_pool_tokens(mode, x, pooled) for mode in self._model.pooling], axis=1)
@@ -185,6 +176,25 @@ class NumpyReference:
             vector = function(vector)
         kept: Floats = vector[:, : self._model.truncate_dim]
         return kept
+
+    def token_vectors(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
+        """What the transformer, or a static table, makes of each token: *shape* ``(batch, tokens, hidden)``.
+
+        Args:
+            ids: Token ids, *shape* ``(batch, tokens)``.
+            mask: 1 for tokens, 0 for padding.
+        """
+        weights = self._transformer
+        if isinstance(weights, StaticWeights):
+            table: Floats = weights.table[ids]
+            return table
+        if not isinstance(weights, RotaryWeights):
+            return self._hidden_states(weights, ids, mask)
+        texts = [row[: int(keep.sum())] for row, keep in zip(ids, mask, strict=True)]
+        x = np.zeros((*ids.shape, weights.hidden), np.float32)
+        for row, hidden in zip(x, rotary_hidden_states(weights, texts, _ACTIVATIONS), strict=True):
+            row[: len(hidden)] = hidden
+        return x
 
     def _hidden_states(
         self, transformer: TransformerWeights, ids: NDArray[np.int64], mask: NDArray[np.int64]

@@ -29,8 +29,8 @@ from benchmarks.compat.kept import MAKER, NAME, PAGE, keep, kept, section, skips
 from benchmarks.compat.outcomes import Outcome, SuiteResult
 from benchmarks.compat.servers import gateway, given_cluster, own_cluster
 from benchmarks.compat.suites import NO_TESTS, SUITES, Suite, YamlSuiteSource, run_package, run_yaml
-from es_sbert.engines.local.engine_install import find_maven
 from es_sbert.errors import EsSbertError
+from es_sbert.io.maven import find_maven
 
 _NAMES = [suite.name for suite in SUITES]
 _EVERY = 100

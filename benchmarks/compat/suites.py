@@ -12,8 +12,7 @@ from benchmarks.compat.outcomes import Outcome, SuiteResult, compare
 from benchmarks.compat.package_suites import GoTests, PackageTests, PytestTests
 from benchmarks.compat.yaml_runner import YamlRunner
 from benchmarks.compat.yaml_suite import YamlTest, read_suite, skip_reason
-from es_sbert.engines.local.engine_builds import Artifact
-from es_sbert.engines.local.engine_install import Maven
+from es_sbert.io.maven import Artifact, Maven
 
 # Said with every result, so that nobody takes the suites for those of the clients themselves.
 NO_TESTS = (

@@ -7,9 +7,10 @@ import hashlib
 from pathlib import Path
 
 from benchmarks.common import read_tsv
-from benchmarks.mpnet import install
 from benchmarks.tables.lab import Lab, Model
 from benchmarks.tables.mlm import train_masked_language_model
+from es_sbert.catalog.fetch_model import fetch_model
+from es_sbert.catalog.models import MODELS
 
 # (label, () → (what `es-sbert evaluate` takes, further options)).
 Rows = list[tuple[str, Model]]
@@ -101,7 +102,8 @@ def nli_then_stsb(lab: Lab, seed: int) -> Path:
 
 def mpnet(lab: Lab) -> Path:
     """all-mpnet-base-v2, ten times the compute of all-MiniLM-L6-v2."""
-    return lab.folder("all-mpnet-base-v2", install)
+    name = "all-mpnet-base-v2"
+    return lab.folder(name, lambda folder: fetch_model(MODELS[name], folder, report=print))
 
 
 def teacher(lab: Lab) -> Path:

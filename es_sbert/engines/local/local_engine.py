@@ -13,13 +13,14 @@ from pathlib import Path
 from es_sbert.engines.local import server_process
 from es_sbert.engines.local.engine_builds import EngineBuild, find_build
 from es_sbert.engines.local.engine_home import EngineHome, RunningEngine, storage_errors
-from es_sbert.engines.local.engine_install import find_maven, install
+from es_sbert.engines.local.engine_install import install
 from es_sbert.engines.local.jdk import find_jdk
 from es_sbert.engines.local.server_health import ProgressCallback, wait_until_ready
 from es_sbert.engines.local.server_process import Account
 from es_sbert.engines.local.start_checks import check_data, check_nodes, check_ports_free
 from es_sbert.errors import LocalEngineError, UsageError
 from es_sbert.filesystem import file_lock
+from es_sbert.io.maven import find_maven
 
 DEFAULT_HEAP = "1g"
 DEFAULT_NODE_HEAP = "512m"  # of each node of several
@@ -351,7 +352,8 @@ def _launch(
     work = layout.work(build.name, port)
     home = layout.dist / build.folder_name
     if not home.is_dir():
-        home = install(build, layout.dist, find_maven(os.environ, progress).fetch, progress)
+        maven = find_maven(os.environ, progress, "Or use docker-compose.yml.")
+        home = install(build, layout.dist, maven.fetch, progress)
     console = server_process.prepare_work_folder(build, home, port, work, account, plan.cluster_ports)
     who = f" as {account.name}" if account else ""
     progress(f"Starting {build.label} on port {port}{who} with Java {jdk.version} ({jdk.home}), {plan.heap} heap …")

