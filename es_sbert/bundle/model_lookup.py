@@ -19,8 +19,9 @@ from es_sbert.bundle.local_registry import (
     read_registry,
     registered_model_folder,
 )
+from es_sbert.bundle.shortened_model import shortened_model_folder, split_shortened_name
 from es_sbert.config import expand_home
-from es_sbert.errors import ModelError, ModelNotFound, RegistryInvalid, error_summary
+from es_sbert.errors import ModelError, ModelNotFound, OutputError, RegistryInvalid, UsageError, error_summary
 
 ENTRY_POINT_GROUP = "es_sbert.models"
 
@@ -46,6 +47,8 @@ _ORGANIZATION = "sentence-transformers/"
 def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
     """Find the folder of a model.
 
+    `NAME@DIMENSIONS` is the model of that name, cut to fewer dimensions (`shortened_model.py`).
+
     Tried in this order: a folder of that path; a name that an installed package registers under the entry
     point group `es_sbert.models`; a name in the registry of this user (`local_registry.py`); the Hugging Face hub
     (`org/name`; a bare name means `sentence-transformers/name`), whose downloads are cached and work offline
@@ -59,12 +62,16 @@ def resolve_model(name: str, *, organization: str = _ORGANIZATION) -> Path:
     Raises:
         ModelNotFound: none of them has it, or the registered model is not in its folder any more.
         RegistryInvalid: the registry is broken and the hub has no such model.
+        UsageError: a model that is to be cut has no more dimensions than that.
     """
     folder = expand_home(name)
     if name and folder.is_dir():
         return folder
     if name and folder.exists():
         raise ModelNotFound(f"{name} is a file, not a model folder", "Give the folder that holds modules.json.")
+    if (short := split_shortened_name(name)) is not None:
+        base, dimensions = short
+        return shortened_model_folder(resolve_model(base, organization=organization), dimensions, base)
     if is_model_path(name):
         raise ModelNotFound(f"there is no folder {name!r}", "Check the path, or give a hub id such as org/name.")
     found = installed_model_folder(name)
@@ -236,6 +243,8 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
         if _has_fingerprint(folder, fingerprint):
             return IndexModel(folder.resolve(), name)
         problems.append(f"the folder {folder.absolute()} holds another model")
+    elif (short := split_shortened_name(name)) is not None:
+        return _search_shortened(*short, fingerprint, name, problems)
     elif is_model_path(name):
         problems.append(f"there is no folder {name!r}")
     if is_model_path(name):
@@ -258,6 +267,22 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
     if others:
         problems.append(f"the registered model of that name is another one ({', '.join(others)})")
     return None
+
+
+def _search_shortened(
+    base: str, dimensions: int, fingerprint: str, name: str, problems: list[str]
+) -> IndexModel | None:
+    """The model of that name, cut to so many dimensions, if it has the fingerprint."""
+    try:
+        folder = resolve_model(base)
+        shortened = shortened_model_folder(folder, dimensions, base)
+    except (ModelError, UsageError, OutputError) as error:
+        problems.append(error.message)
+        return None
+    if not _has_fingerprint(shortened, fingerprint):
+        problems.append(f"{name} is another model here")
+        return None
+    return IndexModel(shortened, name, is_public=installed_model_folder(base) is not None)
 
 
 def _read_entries_or_report(problems: list[str]) -> list[RegisteredModel]:

@@ -22,9 +22,10 @@ TASKS = ("sts", "triplet", "argument", "transfer", "duplicates", "retrieval")
 
 
 @cloup.command()
-@click.argument("model")
+@click.argument("model", callback=shared.cut_model)
 @option_group(
     "Options",
+    shared.dimensions_option,
     click.option(
         "--task",
         "tasks",

@@ -181,13 +181,44 @@ def encoder_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return select_options(options, ("model", "device", "precision", "runtime", "threads"))
 
 
-model_option = click.option(
-    "--model",
-    cls=ProfileOption,
-    envvar="ES_SBERT_MODEL",
-    show_envvar=True,
-    help=f"Model folder, bundle, hub id, installed or registered name.  [default: {DEFAULT_MODEL}, or the model of the "
-    "index]",
+_DIMENSIONS = "es_sbert.dimensions"
+
+
+def cut_model(context: click.Context, parameter: click.Parameter, model: str | None) -> str | None:
+    """The name of the model with --dimensions; click calls it before or after `_keep_dimensions`."""
+    dimensions: int | None = context.meta.get(_DIMENSIONS)
+    if dimensions is None:
+        return model
+    from es_sbert.bundle.shortened_model import shortened_name
+
+    return shortened_name(model or DEFAULT_MODEL, dimensions)
+
+
+def _keep_dimensions(context: click.Context, parameter: click.Parameter, dimensions: int | None) -> None:
+    context.meta[_DIMENSIONS] = dimensions
+    if "model" in context.params:
+        context.params["model"] = cut_model(context, parameter, context.params["model"])
+
+
+dimensions_option = click.option(
+    "--dimensions",
+    type=click.IntRange(min=1),
+    metavar="N",
+    callback=_keep_dimensions,
+    expose_value=False,
+    help="Cut vectors to their first N values: the same as the model MODEL@N.",
+)
+model_option = combine_options(
+    click.option(
+        "--model",
+        cls=ProfileOption,
+        envvar="ES_SBERT_MODEL",
+        show_envvar=True,
+        callback=cut_model,
+        help=f"Model folder, bundle, hub id, installed or registered name.  [default: {DEFAULT_MODEL}, or the model of "
+        "the index]",
+    ),
+    dimensions_option,
 )
 device_option = click.option(
     "--device",

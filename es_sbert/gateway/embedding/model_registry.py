@@ -18,6 +18,7 @@ from es_sbert.bundle.bundle import cached_bundle_path, is_encoder_bundle
 from es_sbert.bundle.fingerprint import is_fingerprint
 from es_sbert.bundle.model_lookup import find_registered_folder, installed_model_folder, is_hub_id, resolve_model
 from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.shortened_model import split_shortened_name
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.errors import DeviceError, EsSbertError, IndexMismatch, ModelError, ModelNotFound
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder, VectorCache
@@ -114,10 +115,12 @@ class TrustedModels:
                 f"{REGISTER_HINT}, or embed the documents again.",
             )
         problem = self._unusable.get(fingerprint, (0.0, ""))[1]
+        # Not made unasked: whoever may write a mapping could fill the disk with models of all lengths.
+        remedy = f"Start it with --model {name}." if split_shortened_name(name or "") else f"{REGISTER_HINT}."
         return ModelNotFound(
             f"an index needs the model {name!r} ({fingerprint[:12]}), which this gateway does not have"
             + (f": {problem}" if problem else ""),
-            f"{REGISTER_HINT}.",
+            remedy,
         )
 
 

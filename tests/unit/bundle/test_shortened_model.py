@@ -1,0 +1,203 @@
+"""`NAME@DIMENSIONS` is the model with the first values of its vectors, scaled to length 1, in every library."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_sbert.bundle.local_registry import register_model
+from es_sbert.bundle.model_lookup import find_index_model, resolve_model
+from es_sbert.bundle.sentence_model import read_sentence_model
+from es_sbert.bundle.shortened_model import shortened_model_folder, shortened_name, split_shortened_name
+from es_sbert.cli.main import cli
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.errors import ModelNotFound, OutputError, UsageError
+from tests.tiny import HIDDEN, write_tiny_bert
+
+TEXTS = ["a man plays guitar", "the cat sleeps on the mat", "query : guitar"]
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_REGISTRY", str(tmp_path / "registry/models.json"))
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+
+
+def cut(vectors: np.ndarray, dimensions: int) -> np.ndarray:  # type: ignore[type-arg]
+    """The first values, scaled to length 1."""
+    kept = vectors[:, :dimensions]
+    scaled: np.ndarray = kept / np.linalg.norm(kept, axis=1, keepdims=True)  # type: ignore[type-arg]
+    return scaled
+
+
+@pytest.mark.parametrize("dimensions", [2, 5, HIDDEN - 1])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_vectors_are_cut_and_scaled(dimensions: int, normalize: bool, tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny", normalize=normalize)
+    with Encoder(folder, precision="fp32") as whole, Encoder(f"{folder}@{dimensions}", precision="fp32") as short:
+        assert short.info.dimensions == dimensions
+        np.testing.assert_allclose(short.encode(TEXTS), cut(whole.encode(TEXTS), dimensions), atol=1e-6)
+        assert short.info.fingerprint != whole.info.fingerprint
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("pooling", ["mean", ["cls", "max"]])
+def test_folder_has_the_same_vectors_in_sentence_transformers(pooling: str | list[str], tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    from tests.unit.checkpoints import write_checkpoint
+
+    folder = write_checkpoint(tmp_path / "model", pooling=pooling)
+    short = shortened_model_folder(folder, 20)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, truncate_dim=20, normalize_embeddings=True)
+    np.testing.assert_allclose(SentenceTransformer(str(short), device="cpu").encode(TEXTS), expected, atol=1e-6)
+    with Encoder(short, precision="fp32") as encoder:
+        np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+
+
+def test_plain_transformer_keeps_its_pooling(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "1_Pooling")
+    with Encoder(folder, precision="fp32") as whole, Encoder(f"{folder}@6", precision="fp32") as short:
+        np.testing.assert_allclose(short.encode(TEXTS), cut(whole.encode(TEXTS), 6), atol=1e-6)
+
+
+def test_model_with_truncate_dim_is_cut_further(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    settings = folder / "config_sentence_transformers.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "truncate_dim": 8}))
+    with Encoder(folder, precision="fp32") as whole, Encoder(f"{folder}@5", precision="fp32") as short:
+        assert whole.info.dimensions == 8
+        np.testing.assert_allclose(short.encode(TEXTS), cut(whole.encode(TEXTS), 5), atol=1e-6)
+    with pytest.raises(UsageError, match="has 8 dimensions"):
+        resolve_model(f"{folder}@8")
+
+
+@pytest.mark.parametrize("dimensions", [HIDDEN, HIDDEN + 1, 10**8])
+def test_no_more_dimensions_than_the_model_has(dimensions: int, tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    with pytest.raises(UsageError, match=f"has {HIDDEN} dimensions"):
+        resolve_model(f"{folder}@{dimensions}")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_exported_bundle_is_cut_without_its_graphs(tmp_path: Path) -> None:
+    from es_sbert.bundle.variants import Variant
+    from es_sbert.exporters.export_bundle import export_bundle
+
+    folder = write_tiny_bert(tmp_path / "tiny")
+    export_bundle(read_sentence_model(folder), tmp_path / "bundle", [Variant.FP32])
+    short = resolve_model(f"{tmp_path / 'bundle'}@4")
+    assert not list(short.rglob("*.onnx"))
+    assert not (short / "es_sbert.json").exists()
+    assert read_sentence_model(short).fingerprint == read_sentence_model(resolve_model(f"{folder}@4")).fingerprint
+
+
+def test_folder_of_that_very_name_comes_first(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny@4")
+    assert resolve_model(str(folder)) == folder
+
+
+def test_registered_name_can_be_cut(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    register_model(folder, read_sentence_model(folder).fingerprint, name="mine")
+    assert read_sentence_model(resolve_model("mine@3")).dimensions == 3
+
+
+def test_index_model_is_found_by_its_name(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    register_model(folder, read_sentence_model(folder).fingerprint, name="mine")
+    fingerprint = read_sentence_model(resolve_model("mine@3")).fingerprint
+    found = find_index_model("docs", "mine@3", fingerprint)
+    assert (found.name, read_sentence_model(found.folder).fingerprint) == ("mine@3", fingerprint)
+    with pytest.raises(ModelNotFound, match="mine@4 is another model here"):
+        find_index_model("docs", "mine@4", fingerprint)
+    with pytest.raises(ModelNotFound, match="cannot be cut"):
+        find_index_model("docs", "mine@400", fingerprint)
+
+
+def test_several_threads_write_one_folder(tmp_path: Path) -> None:
+    folder, found, start = write_tiny_bert(tmp_path / "tiny"), [], threading.Barrier(4)
+
+    def make() -> None:
+        start.wait()
+        found.append(shortened_model_folder(folder, 5))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+    assert len(found) == 4
+    assert read_sentence_model(found[0]).dimensions == 5
+
+
+def test_half_a_folder_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    partial = tmp_path / "cache/shortened" / f"{read_sentence_model(folder).fingerprint}-5.partial"
+    partial.mkdir(parents=True)
+    (partial / "config.json").write_text("{")
+    assert read_sentence_model(shortened_model_folder(folder, 5)).dimensions == 5
+    assert not partial.exists()
+
+
+def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "tiny")
+    (tmp_path / "cache").write_text("a file in its place")
+    with pytest.raises(OutputError, match="cannot be written"):
+        shortened_model_folder(folder, 5)
+
+
+def test_option_and_name_mean_the_same(tmp_path: Path) -> None:
+    folder, texts = write_tiny_bert(tmp_path / "tiny"), tmp_path / "texts.txt"
+    texts.write_text("a man plays guitar\nthe cat sleeps\n")
+    outputs = []
+    for options in (["--model", f"{folder}@3"], ["--dimensions", "3", "--model", str(folder)],
+                    ["--model", str(folder), "--dimensions", "3"]):  # fmt: skip
+        output = tmp_path / f"{len(outputs)}.npy"
+        done = CliRunner().invoke(cli, ["encode", *options, "--precision", "fp32", "-o", str(output), str(texts)])
+        assert done.exit_code == 0, done.output
+        outputs.append(np.load(output))
+    assert outputs[0].shape == (2, 3)
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    np.testing.assert_array_equal(outputs[0], outputs[2])
+
+
+@given(st.text(min_size=1), st.integers(1, 10**9 - 1))
+def test_name_is_split_as_it_was_put_together(name: str, dimensions: int) -> None:
+    expected = None if "\n" in name else (name, dimensions)
+    assert split_shortened_name(shortened_name(name, dimensions)) == expected
+
+
+@pytest.mark.parametrize("name", ["model", "model@", "@5", "model@0", "model@05", "model@5x", "a@b", "model@-3"])
+def test_other_names_are_left_alone(name: str) -> None:
+    assert split_shortened_name(name) is None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_export_writes_the_cut_model(before: bool, tmp_path: Path) -> None:
+    folder, output = write_tiny_bert(tmp_path / "tiny"), tmp_path / "bundle"
+    short = ["--dimensions", "4"]
+    arguments = [*(short if before else []), str(folder), *([] if before else short), "-o", str(output)]
+    done = CliRunner().invoke(cli, ["export", *arguments, "--precision", "fp32"])
+    assert done.exit_code == 0, done.output
+    assert read_sentence_model(output).dimensions == 4
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["encode", "ingest", "search", "serve", "pairs", "duplicates", "cluster", "export", "evaluate", "index create"],
+)
+def test_command_has_the_option(command: str) -> None:
+    assert "--dimensions N" in CliRunner().invoke(cli, [*command.split(), "--help"]).stdout
