@@ -1,5 +1,6 @@
 """`encode`: one vector a line, or an error that names the line and no output file."""
 
+import gzip
 import io
 import os
 import subprocess
@@ -58,9 +59,28 @@ def test_jsonl_keeps_the_objects(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "encoding"),
+    [
+        ("\ufeffgrüßen\nb".encode(), None),
+        ("\ufeffgrüßen\nb\n".encode("utf-16-le"), None),
+        ("grüßen\r\nb".encode("windows-1252"), "windows-1252"),
+        (gzip.compress("grüßen\nb".encode("utf-16-le")), "utf-16-le"),
+    ],
+)
+def test_texts_are_decoded(encoder: Encoder, content: bytes, encoding: str | None) -> None:
+    out = io.BytesIO()
+    encode_file(encoder, io.BytesIO(content), out, encoding=encoding)
+    assert [orjson.loads(line)["text"] for line in out.getvalue().splitlines()] == ["grüßen", "b"]
+
+
+@pytest.mark.parametrize(
     ("content", "form", "message"),
     [
         (b"fine\n\xff\n", "lines", "line 2 is not UTF-8"),
+        ("a\nGröße".encode("windows-1252"), "lines", "line 2 .*\n.*read 'Größe': then add --encoding windows-1252"),
+        (b"PK\x03\x04" + b"\0" * 40, "lines", "it is a zip archive, not plain text"),
+        ("ab".encode("utf-16")[:-1], "lines", "the input cannot be read: the utf-16-le text is damaged"),
+        (gzip.compress(b"text")[:-5], "lines", "the gzip data ends early"),
         (b'{"text": "a"}\n{', "jsonl", "line 2 is not JSON"),
         (b'{"text": "a"}\n[]', "jsonl", "line 2 has no string"),
         (b'{"text": null}', "jsonl", "line 1 has no string"),
