@@ -150,6 +150,20 @@ class EncodingDetector:
         else:
             self.utf8 += 1
 
+    def add_lines(self, number: int, lines: bytes) -> None:
+        """Count several lines.
+
+        Args:
+            number: The number of the first.
+        """
+        try:
+            lines.decode()
+        except UnicodeDecodeError:
+            for each, line in enumerate(lines.split(b"\n"), number):
+                self.add(each, line)
+        else:
+            self.utf8 += sum(not line.isascii() for line in lines.split(b"\n"))
+
     def check(self, name: str) -> None:
         """Check that the text may be UTF-8 with some broken lines.
 
@@ -222,6 +236,8 @@ def _is_plausible_word(word: str, before: str, after: str) -> bool:
 
 
 _SCAN_LINE_BYTES = 1 << 20
+# Lines of Windows-1252 after which no more are looked at, if none was UTF-8.
+_ENOUGH_LINES = 1000
 
 
 def detect_encoding(chunks: Iterable[bytes]) -> EncodingDetector:
@@ -240,12 +256,26 @@ def detect_encoding(chunks: Iterable[bytes]) -> EncodingDetector:
         if whole.isascii():
             number += whole.count(b"\n")
             continue
-        for line in whole.split(b"\n"):
-            detector.add(number, line)
-            number += 1
-        number -= 1
+        detector.add_lines(number, whole)
+        number += whole.count(b"\n")
+        if not detector.utf8 and detector.windows_1252 >= _ENOUGH_LINES:
+            return detector
     detector.add(number, rest)
     return detector
+
+
+def is_utf8_throughout(chunks: Iterable[bytes]) -> bool:
+    """Whether a text is UTF-8 without a broken line, and not just ASCII."""
+    decoder = codecs.getincrementaldecoder(UTF8)()
+    is_ascii = True
+    try:
+        for chunk in chunks:
+            is_ascii = is_ascii and chunk.isascii()
+            decoder.decode(chunk)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return not is_ascii
 
 
 def refuse_other_encodings(lines: Iterable[Line], name: str) -> Iterator[Line]:

@@ -43,6 +43,7 @@ from es_sbert.io.text_encoding import (
     UTF8,
     detect_encoding,
     has_byte_order_mark,
+    is_utf8_throughout,
     needs_whole_text,
     refuse_other_encodings,
     to_utf8,
@@ -144,10 +145,10 @@ class TextSource(FileSource):
         with suppress(CorruptStream):
             head, rest = read_head(decompress(self._preview()), MAGIC_BYTES)
             if not has_byte_order_mark(head):
-                found = detect_encoding(chain([head], rest))
+                chunks = chain([head], rest)
                 if self.encoding is None:
-                    found.check(self.name)
-                elif found.utf8 and not found.windows_1252 and not found.unknown:
+                    detect_encoding(chunks).check(self.name)
+                elif is_utf8_throughout(chunks):
                     remedy = "Leave out --encoding, and load files of different encodings by separate commands."
                     raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
 
