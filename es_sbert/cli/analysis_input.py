@@ -45,7 +45,7 @@ source_options = shared.combine_options(
 
 
 _WITHOUT_INDEX = (
-    "Leave out --text-field, --text-template, --id-field, --format, --delimiter, --encoding, --sheet and --model."
+    "Leave --text-field, --text-template, --id-field, --delimiter, --encoding, --sheet, --format and --model out."
 )
 
 

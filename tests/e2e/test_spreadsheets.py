@@ -143,7 +143,7 @@ def test_pairs_reads_the_same_tables(cli: Cli, model: Path) -> None:
     done = cli("pairs", "b.csv", *options)
     assert (done.code, "b.csv: it is a PDF document, not CSV" in done.err) == (2, True)
     done = cli("pairs", "--index", "docs", "--sheet", "a")
-    assert (done.code, "Leave out" in done.err) == (2, True)
+    assert (done.code, "Leave --text-field" in done.err) == (2, True)
 
 
 def test_options_of_files_are_refused_for_other_sources(ingest: Callable[..., Done]) -> None:
