@@ -33,7 +33,11 @@ from es_sbert.messages import log_message as report
         default="lines",
         help="Each line a text, or a JSON object.",
     ),
-    click.option("--text-field", default="text", help="Field of the text, for jsonl."),
+    click.option(
+        "--text-field",
+        default="text",
+        help="Field of the text, for jsonl; dotted if nested. The values of a list are joined by line feeds.",
+    ),
     encoding_option,
     click.option(
         "--as",
@@ -61,10 +65,12 @@ def encode(
     """
     from es_sbert.encoder.encode_file import encode_file
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.index.text_template import field_text
     from es_sbert.io.text_encoding import check_encoding
 
-    known = None if encoding is None else check_encoding(encoding)
-    target = output or sys.stdout.buffer
+    reading: dict[str, Any] = {"form": form, "text_field": text_field, "text_of": field_text, "kind": kind}
+    if encoding is not None:
+        reading["encoding"] = check_encoding(encoding)
     with Encoder(**options, report=report) as encoder:
-        summary = encode_file(encoder, file, target, form=form, text_field=text_field, kind=kind, encoding=known)
+        summary = encode_file(encoder, file, output or sys.stdout.buffer, **reading)
         report(summary.describe(encoder.info))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,8 @@ _CHUNK = 1 << 16
 _MAX_LINE = 1 << 40
 
 
+# The text of an object in a field; None if it has none.
+TextReader = Callable[[Mapping[str, Any], str], str | None]
 # A text, and the JSON object, without a vector yet, that its vector is added to.
 _TextRecord = tuple[str, bytes]
 
@@ -74,6 +76,7 @@ def encode_file(
     *,
     form: str = "lines",
     text_field: str = "text",
+    text_of: TextReader | None = None,
     kind: PromptKind | None = None,
     encoding: str | None = None,
 ) -> EncodeSummary:
@@ -82,6 +85,7 @@ def encode_file(
     Args:
         source: Lines, each a text (`lines`) or a JSON object with `text_field` (`jsonl`); may be compressed by gzip or
             zstd.
+        text_of: Reads the text of an object; None reads the string under its key `text_field`.
         encoding: Of the lines; None for UTF-8, or UTF-16 with a byte order mark.
         target: A path (a suffix of .npy gives an array, any other JSONL) or a stream for JSONL. A file
             appears under its name only when it is complete; a pipe or a device is written to directly.
@@ -93,13 +97,14 @@ def encode_file(
         UsageError: the text field is the vector field, or an array cannot be written to a pipe.
         BrokenPipeError: the reader has closed the stream.
     """
-    if text_field == VECTOR_FIELD:
+    if text_field.partition(".")[0] == VECTOR_FIELD:
         raise UsageError(
-            f"the text field is {VECTOR_FIELD!r}, which the vector is written to", "Rename the text field."
+            f"the text field is {text_field!r}, and the vector is written to {VECTOR_FIELD!r}", "Rename the text field."
         )
     started = time.perf_counter()
     summary = EncodeSummary(max_tokens=encoder.input_limit(kind))
-    parts = _encode_records(encoder, _read_records(source, form, text_field, encoding), kind, summary)
+    records = _read_records(_read_lines(source, form, encoding), form, text_field, text_of or _top_level, encoding)
+    parts = _encode_records(encoder, records, kind, summary)
     is_array = isinstance(target, Path) and target.suffix == ".npy"
     if isinstance(target, Path) and is_array and is_stream(target):
         raise UsageError(f"{target} is a pipe or a device, into which no array goes", "Write it to a file.")
@@ -139,9 +144,16 @@ def _encode_records(
         yield [pending.popleft() for _ in range(count)], result.vectors
 
 
-def _read_records(source: BinaryIO, form: str, text_field: str, encoding: str | None) -> Iterator[_TextRecord]:
+def _top_level(record: Mapping[str, Any], field: str) -> str | None:
+    value = record.get(field)
+    return value if isinstance(value, str) else None
+
+
+def _read_records(
+    lines: Iterable[bytes], form: str, text_field: str, text_of: TextReader, encoding: str | None
+) -> Iterator[_TextRecord]:
     """The text of each line, and its JSON object."""
-    for number, line in enumerate(_read_lines(source, form, encoding), 1):
+    for number, line in enumerate(lines, 1):
         try:
             text = line.decode().rstrip("\r")
             record: Any = {text_field: text} if form == "lines" else orjson.loads(text)
@@ -154,16 +166,17 @@ def _read_records(source: BinaryIO, form: str, text_field: str, encoding: str | 
             raise SourceError(
                 f"line {number} is not JSON: {error}", "Give one JSON object a line, or --format lines."
             ) from error
-        if not isinstance(record, dict) or not isinstance(record.get(text_field), str):
+        found = text if form == "lines" else text_of(record, text_field) if isinstance(record, dict) else None
+        if found is None:
             raise SourceError(
                 f"line {number} has no string under {text_field!r}", "Name the field that holds it: --text-field."
             )
         if form == "jsonl" and VECTOR_FIELD not in record:
             # Numbers that orjson cannot hold, and how others were written, stay as they are.
-            yield record[text_field], text.strip().encode()
+            yield found, text.strip().encode()
         else:
             old = {name: value for name, value in record.items() if name != VECTOR_FIELD}
-            yield record[text_field], orjson.dumps(old)
+            yield found, orjson.dumps(old)
 
 
 def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[bytes]:

@@ -155,6 +155,31 @@ def test_encode_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "1 texts were longer than 8 tokens and were cut (14 tokens lost)" in result.stderr
 
 
+def test_text_field_is_read_as_everywhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    folder = write_tiny_bert(tmp_path / "tiny", max_tokens=16)
+    command = ["encode", "--model", str(folder), "--precision", "fp32", "--device", "cpu"]
+
+    def vectors(*arguments: str, lines: list[object] | str) -> np.ndarray:
+        text = lines if isinstance(lines, str) else "\n".join(orjson.dumps(line).decode() for line in lines)
+        result = CliRunner().invoke(cli, [*command, *arguments], input=text, catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        return np.array([orjson.loads(line)["embedding"] for line in result.stdout.splitlines()])
+
+    nested = ({"a": {"b": "a man"}}, {"a.b": "a man"}, {"a": [{"b": "a man"}, {"c": 1}]}, {"a": {"b": ["a man", None]}})
+    found = vectors("--format", "jsonl", "--text-field", "a.b", lines=[*nested])
+    np.testing.assert_allclose(found, vectors(lines="a man\n" * 4), atol=2e-6)
+    several = [{"a": [{"b": "a man"}, {"b": "the cat"}]}]
+    joined = vectors("--format", "jsonl", lines=[{"text": "a man\nthe cat"}])
+    np.testing.assert_allclose(vectors("--format", "jsonl", "--text-field", "a.b", lines=several), joined, atol=2e-6)
+    for record in ({"a": {"c": "x"}}, {"a": {"b": 7}}, {"a": "x"}):
+        done = CliRunner().invoke(
+            cli, [*command, "--format", "jsonl", "--text-field", "a.b"], input=orjson.dumps(record)
+        )
+        assert isinstance(done.exception, SourceError)
+        assert "line 1 has no string under 'a.b'" in str(done.exception)
+
+
 def test_dash_writes_to_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
     folder = write_tiny_bert(tmp_path / "tiny", max_tokens=8)
