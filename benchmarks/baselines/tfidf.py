@@ -13,7 +13,8 @@ from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.errors import SourceError, require_extra
 from es_sbert.io.file_formats import decompress
 from es_sbert.io.tables import read_table
-from es_sbert.io.text_formats import CorruptStream, split_lines, strip_byte_order_mark
+from es_sbert.io.text_encoding import to_utf8
+from es_sbert.io.text_formats import CorruptStream, split_lines
 
 _CHUNK = 1 << 18
 _MAX_LINE = 1 << 30
@@ -41,7 +42,7 @@ def _read_lines(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             chunks = iter(lambda: file.read(_CHUNK), b"")
-            for line in split_lines(strip_byte_order_mark(decompress(chunks)), _MAX_LINE):
+            for line in split_lines(to_utf8(decompress(chunks)), _MAX_LINE):
                 try:
                     text = line.data.decode().strip()
                 except UnicodeDecodeError as error:

@@ -28,9 +28,8 @@ from es_sbert.index.text_template import (
 )
 from es_sbert.index.vector_field import VectorField, require_index, vector_field_from_state
 from es_sbert.ingest.records import InvalidId, Record, RejectedRecord, document_id
-from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, RequiredColumns, read_records
-from es_sbert.ingest.sources.find_sources import find_sources
-from es_sbert.io.file_formats import FileFormat
+from es_sbert.ingest.sources.document_source import ByteCounter, ReadSettings, check_sources, read_records
+from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.messages import escape_unprintable
 
 # Documents of the index that are read in one request; with their vectors they take some megabytes.
@@ -157,7 +156,7 @@ def read_files(
     *,
     template: TextTemplate,
     id_field: str | None = None,
-    format: FileFormat | None = None,
+    options: FileOptions | None = None,
     fields: Sequence[str] = (),
     on_progress: OnProgress = lambda done, total: None,
 ) -> TextCollection:
@@ -168,16 +167,15 @@ def read_files(
         encoder: What embeds, with its prompt for documents.
         template: Which text of a record is embedded.
         id_field: Field of the id; None names texts by file and line.
-        format: Format of all files; None detects it by their names.
+        options: How the files are read; None detects their formats by their names.
         fields: Further fields of each record to keep.
         on_progress: Called with the number of texts embedded, and that of all texts.
 
     Raises:
         SourceError: a file cannot be read, or no record has the fields of the text.
     """
-    sources = find_sources(files, format)
-    for source in sources:
-        source.check(_MAX_RECORD_BYTES, RequiredColumns(template.fields, id_field))
+    sources = find_sources(files, options)
+    check_sources(sources, _MAX_RECORD_BYTES, template.fields, id_field)
     settings = ReadSettings(_MAX_RECORD_BYTES, template.fields[0], retry_seconds=0)
     lost: list[str] = []
     records = read_records(sources, settings, ByteCounter(), Event(), lost.append)

@@ -36,11 +36,16 @@ source_options = shared.combine_options(
         shared.text_template_option,
         click.option("--id-field", help="Field of the id.  [default: texts are named FILE:LINE]"),
         click.option("--distinct", is_flag=True, help="Use identical texts only once."),
-        shared.format_option,
+        shared.file_options,
         shared.retry_seconds_option,
     ),
     shared.encoder_options,
     shared.connection_options,
+)
+
+
+_WITHOUT_INDEX = (
+    "Leave --text-field, --text-template, --id-field, --delimiter, --encoding, --sheet, --format and --model out."
 )
 
 
@@ -122,10 +127,11 @@ def check_source_options(options: Mapping[str, Any]) -> None:
         return
     # ES_SBERT_MODEL in the environment is no contradiction.
     has_model = click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
-    for_files = (options["text_fields"], options["text_template"], options["id_field"], options["format"] != "auto")
+    named = ("text_fields", "text_template", "id_field", "delimiter", "encoding", "sheet")
+    for_files = (*(options[name] for name in named), options["format"] != "auto")
     if has_model or any(for_files):
         reason = "with --index the vectors of the index are compared, which have a model, texts and ids already"
-        raise UsageError(reason, "Leave --text-field, --text-template, --id-field, --format and --model out.")
+        raise UsageError(reason, _WITHOUT_INDEX)
 
 
 def check_two_texts(count: int) -> None:
@@ -168,13 +174,19 @@ def _read_files(
     from es_sbert.analysis import read_files
     from es_sbert.encoder.encoder import Encoder, report_warnings
     from es_sbert.index.text_template import TextTemplate, parse_text_options
+    from es_sbert.ingest.sources.find_sources import FileOptions
     from es_sbert.io.file_formats import FileFormat
 
     template = parse_text_options(options["text_fields"], options["text_template"])
     reading = {
         "template": template or TextTemplate.from_fields(("text",)),
         "id_field": options["id_field"],
-        "format": None if options["format"] == "auto" else FileFormat(options["format"]),
+        "options": FileOptions(
+            None if options["format"] == "auto" else FileFormat(options["format"]),
+            options["delimiter"],
+            options["encoding"],
+            options["sheet"],
+        ),
         "fields": fields,
     }
     with Encoder(report=log_message, **shared.encoder_arguments(options)) as encoder:

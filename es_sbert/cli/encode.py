@@ -11,7 +11,7 @@ import cloup
 from cloup import option_group
 
 from es_sbert.cli.logs import log_format_option
-from es_sbert.cli.options import OUTPUT_FILE_TYPE, encoder_options
+from es_sbert.cli.options import OUTPUT_FILE_TYPE, encoder_options, encoding_option
 from es_sbert.messages import log_message as report
 
 
@@ -33,7 +33,12 @@ from es_sbert.messages import log_message as report
         default="lines",
         help="Each line a text, or a JSON object.",
     ),
-    click.option("--text-field", default="text", help="Field of the text, for jsonl."),
+    click.option(
+        "--text-field",
+        default="text",
+        help="Field of the text, for jsonl; dotted if nested. The values of a list are joined by line feeds.",
+    ),
+    encoding_option,
     click.option(
         "--as",
         "kind",
@@ -43,12 +48,14 @@ from es_sbert.messages import log_message as report
     log_format_option,
 )
 @encoder_options
-def encode(file: BinaryIO, output: Path | None, form: str, text_field: str, kind: Any, **options: Any) -> None:
+def encode(
+    file: BinaryIO, output: Path | None, form: str, text_field: str, encoding: str | None, kind: Any, **options: Any
+) -> None:
     """Turn texts into sentence vectors.
 
-    FILE holds one text a line; without it, or with -, stdin is read. The output keeps the order of the
-    input, one vector a line. JSONL output is one object a line: the input object, or {"text": …}, with the
-    vector under "embedding".
+    FILE holds one text a line, and may be compressed (gzip, zstd); without it, or with -, stdin is read. The
+    output keeps the order of the input, one vector a line. JSONL output is one object a line: the input object,
+    or {"text": …}, with the vector under "embedding".
 
     \b
     Examples:
@@ -58,7 +65,12 @@ def encode(file: BinaryIO, output: Path | None, form: str, text_field: str, kind
     """
     from es_sbert.encoder.encode_file import encode_file
     from es_sbert.encoder.encoder import Encoder
+    from es_sbert.index.text_template import field_text
+    from es_sbert.io.text_encoding import check_encoding
 
+    reading: dict[str, Any] = {"form": form, "text_field": text_field, "text_of": field_text, "kind": kind}
+    if encoding is not None:
+        reading["encoding"] = check_encoding(encoding)
     with Encoder(**options, report=report) as encoder:
-        summary = encode_file(encoder, file, output or sys.stdout.buffer, form=form, text_field=text_field, kind=kind)
+        summary = encode_file(encoder, file, output or sys.stdout.buffer, **reading)
         report(summary.describe(encoder.info))

@@ -34,8 +34,9 @@ def ingest(files: tuple[str, ...], yes: bool, quiet: bool, as_json: bool, **opti
     """Embed documents and load them into an index.
 
     FILE is JSON Lines (.jsonl, .ndjson, .json), CSV, TSV (both with a header), plain text with one document a
-    line (.txt), each also compressed (.gz, .zst), Parquet (.parquet) or Arrow (.arrow, .feather): a path, a
-    quoted pattern, an address such as s3://bucket/key or https://host/file, or - for stdin. --sql loads the
+    line (.txt), each also compressed (.gz, .zst), Parquet (.parquet), Arrow (.arrow, .feather) or an Excel
+    workbook (.xlsx): a path, a quoted pattern, an address such as s3://bucket/key or https://host/file, or -
+    for stdin. --sql loads the
     rows of a query. With neither, the documents that the index holds are embedded where they lack a current
     vector; their other fields are left alone.
 

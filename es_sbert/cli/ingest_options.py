@@ -58,7 +58,7 @@ _main_options = option_group(
 )
 _document_options = option_group(
     "Documents",
-    shared.format_option,
+    shared.file_options,
     click.option("--sql", metavar="QUERY", help="Load the rows of this query instead of FILE."),
     click.option(
         "--database",

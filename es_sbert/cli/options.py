@@ -257,9 +257,24 @@ device_options = combine_options(
 )
 format_option = click.option(
     "--format",
-    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow"]),
+    type=click.Choice(["auto", "jsonl", "csv", "tsv", "lines", "parquet", "arrow", "xlsx"]),
     default="auto",
     help="File format inside the compression; auto: by each file's name.",
+)
+encoding_option = click.option(
+    "--encoding",
+    metavar="NAME",
+    help="Encoding of text files, such as windows-1252.  [default: UTF-8, or UTF-16 with a byte order mark]",
+)
+file_options = combine_options(
+    format_option,
+    click.option(
+        "--delimiter",
+        metavar="CHARACTER",
+        help="Delimiter of CSV files, or tab.  [default: by each file's first rows: comma, semicolon, tab or |]",
+    ),
+    encoding_option,
+    click.option("--sheet", metavar="NAME", help="Sheet of Excel workbooks.  [default: the only visible one]"),
 )
 vector_field_option = click.option("--vector-field", default=DEFAULT_VECTOR_FIELD, help="Field that holds the vector.")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,10 +20,18 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.errors import OutputError, SourceError, UsageError
 from es_sbert.filesystem import is_stream, open_output
+from es_sbert.io.file_formats import FileFormat, WrongFormat, text_chunks
+from es_sbert.io.text_encoding import windows_1252_sample
+from es_sbert.io.text_formats import CorruptStream, split_lines
 
 VECTOR_FIELD = "embedding"
+_CHUNK = 1 << 16
+# A text is held in memory whole in any case.
+_MAX_LINE = 1 << 40
 
 
+# The text of an object in a field; None if it has none.
+TextReader = Callable[[Mapping[str, Any], str], str | None]
 # A text, and the JSON object, without a vector yet, that its vector is added to.
 _TextRecord = tuple[str, bytes]
 
@@ -67,29 +76,35 @@ def encode_file(
     *,
     form: str = "lines",
     text_field: str = "text",
+    text_of: TextReader | None = None,
     kind: PromptKind | None = None,
+    encoding: str | None = None,
 ) -> EncodeSummary:
     """Encode every text of a file, in order.
 
     Args:
-        source: Lines of UTF-8; each a text (`lines`) or a JSON object with `text_field` (`jsonl`).
+        source: Lines, each a text (`lines`) or a JSON object with `text_field` (`jsonl`); may be compressed by gzip or
+            zstd.
+        text_of: Reads the text of an object; None reads the string under its key `text_field`.
+        encoding: Of the lines; None for UTF-8, or UTF-16 with a byte order mark.
         target: A path (a suffix of .npy gives an array, any other JSONL) or a stream for JSONL. A file
             appears under its name only when it is complete; a pipe or a device is written to directly.
 
     Raises:
-        SourceError: a line is not UTF-8, not JSON, or has no text. Nothing is left out silently: the output
-            has one vector a line or there is no output file.
+        SourceError: the input is not a text, or a line cannot be decoded, is not JSON, or has no text. Nothing is left
+            out silently: the output has one vector a line or there is no output file.
         OutputError: the output cannot be written: no such folder, a full disk.
         UsageError: the text field is the vector field, or an array cannot be written to a pipe.
         BrokenPipeError: the reader has closed the stream.
     """
-    if text_field == VECTOR_FIELD:
+    if text_field.partition(".")[0] == VECTOR_FIELD:
         raise UsageError(
-            f"the text field is {VECTOR_FIELD!r}, which the vector is written to", "Rename the text field."
+            f"the text field is {text_field!r}, and the vector is written to {VECTOR_FIELD!r}", "Rename the text field."
         )
     started = time.perf_counter()
     summary = EncodeSummary(max_tokens=encoder.input_limit(kind))
-    parts = _encode_records(encoder, _read_records(source, form, text_field), kind, summary)
+    records = _read_records(_read_lines(source, form, encoding), form, text_field, text_of or _top_level, encoding)
+    parts = _encode_records(encoder, records, kind, summary)
     is_array = isinstance(target, Path) and target.suffix == ".npy"
     if isinstance(target, Path) and is_array and is_stream(target):
         raise UsageError(f"{target} is a pipe or a device, into which no array goes", "Write it to a file.")
@@ -129,35 +144,54 @@ def _encode_records(
         yield [pending.popleft() for _ in range(count)], result.vectors
 
 
-def _read_records(source: BinaryIO, form: str, text_field: str) -> Iterator[_TextRecord]:
+def _top_level(record: Mapping[str, Any], field: str) -> str | None:
+    value = record.get(field)
+    return value if isinstance(value, str) else None
+
+
+def _read_records(
+    lines: Iterable[bytes], form: str, text_field: str, text_of: TextReader, encoding: str | None
+) -> Iterator[_TextRecord]:
     """The text of each line, and its JSON object."""
-    for number, line in enumerate(_read_lines(source), 1):
+    for number, line in enumerate(lines, 1):
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            text = line.decode().rstrip("\r")
             record: Any = {text_field: text} if form == "lines" else orjson.loads(text)
         except UnicodeDecodeError as error:
-            raise SourceError(f"line {number} is not UTF-8: {error.reason}", "Convert the file to UTF-8.") from error
+            remedy = "Convert the file to UTF-8, or name its encoding with --encoding."
+            if encoding is None and (sample := windows_1252_sample(line)) is not None:
+                remedy = f"It may be Windows-1252 and read {sample!r}: then add --encoding windows-1252."
+            raise SourceError(f"line {number} is not {encoding or 'UTF-8'}: {error.reason}", remedy) from error
         except orjson.JSONDecodeError as error:
             raise SourceError(
                 f"line {number} is not JSON: {error}", "Give one JSON object a line, or --format lines."
             ) from error
-        if not isinstance(record, dict) or not isinstance(record.get(text_field), str):
+        found = text if form == "lines" else text_of(record, text_field) if isinstance(record, dict) else None
+        if found is None:
             raise SourceError(
                 f"line {number} has no string under {text_field!r}", "Name the field that holds it: --text-field."
             )
         if form == "jsonl" and VECTOR_FIELD not in record:
             # Numbers that orjson cannot hold, and how others were written, stay as they are.
-            yield record[text_field], text.strip().encode()
+            yield found, text.strip().encode()
         else:
             old = {name: value for name, value in record.items() if name != VECTOR_FIELD}
-            yield record[text_field], orjson.dumps(old)
+            yield found, orjson.dumps(old)
 
 
-def _read_lines(source: BinaryIO) -> Iterator[bytes]:
+def _read_lines(source: BinaryIO, form: str, encoding: str | None) -> Iterator[bytes]:
+    # What has arrived is read at once: a pipe may give its lines one by one.
+    read = getattr(source, "read1", source.read)
+    text = text_chunks(iter(partial(read, _CHUNK), b""), FileFormat(form), encoding)
     try:
-        yield from source
+        yield from (line.data for line in split_lines(text, _MAX_LINE))
     except OSError as error:
         raise SourceError(f"the input cannot be read: {error.strerror}", "Check the file and its disk.") from error
+    except WrongFormat as wrong:
+        remedy = "Load such a file with `es-sbert ingest`, or give its texts one a line."
+        raise SourceError(f"the input cannot be read: {wrong}", remedy) from wrong
+    except CorruptStream as broken:
+        raise SourceError(f"the input cannot be read: {broken}", "Fix the file, or write it again.") from broken
 
 
 def _write_jsonl(file: BinaryIO, parts: Iterable[tuple[list[bytes], Vectors]]) -> None:

@@ -78,12 +78,14 @@ class LoadIdentity:
         fingerprint: The model.
         fields: Vector fields that it fills: name, template of the embedded text, rules for passages.
         id_field: Field of the id; None for hashes of the content.
+        file_options: The options by which files are read: format, delimiter, encoding, sheet.
     """
 
     index_uuid: str
     fingerprint: str
     fields: tuple[tuple[str, str, str | None], ...]
     id_field: str | None
+    file_options: tuple[str | None, ...] = ()
 
 
 _FORMAT = 2
@@ -170,7 +172,10 @@ class LoadCheckpoint:
         if row is not None and row[:2] == (_FORMAT, _packed(identity)):
             return db, row[2]
         if row is not None:
-            self.note = f"The state file {self.path} was of another index, model, text or id field: {_RESTARTED}"
+            self.note = (
+                f"The state file {self.path} was of another index, model, text or id field, or of files that were read "
+                f"differently (--format, --delimiter, --encoding, --sheet): {_RESTARTED}"
+            )
         for table in ("load", "documents", "letters"):
             db.execute(f"DROP TABLE IF EXISTS {table}")
         db.execute("PRAGMA user_version = 0")

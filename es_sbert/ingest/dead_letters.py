@@ -25,6 +25,7 @@ from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource, ReadContext, ReadSettings, RequiredColumns
 from es_sbert.ingest.sources.find_sources import LocalFile
 from es_sbert.io.file_formats import decompress
+from es_sbert.io.text_encoding import to_utf8
 from es_sbert.io.text_formats import (
     LINE_WHITESPACE,
     SAMPLE_BYTES,
@@ -33,7 +34,6 @@ from es_sbert.io.text_formats import (
     line_too_long_reason,
     parse_json_line,
     split_lines,
-    strip_byte_order_mark,
 )
 from es_sbert.messages import log_event
 
@@ -298,7 +298,7 @@ class DeadLetterFile(FileSource):
         """Nothing: `check_dead_letter_index` has read the file."""
 
     def records(self, context: ReadContext) -> Iterator[Record | RejectedRecord]:
-        chunks = strip_byte_order_mark(decompress(self.input.chunks(context)))
+        chunks = to_utf8(decompress(self.input.chunks(context)))
         return self.parse_lines(split_lines(chunks, context.settings.max_bytes), context.settings)
 
     def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:

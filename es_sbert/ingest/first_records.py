@@ -213,7 +213,7 @@ def _is_json(reject: RejectedRecord) -> bool:
 
 def _table_format(lines: Sequence[bytes]) -> str | None:
     """`tsv` or `csv` if the lines look like a table, else None."""
-    for delimiter, kind in ((b"\t", "tsv"), (b",", "csv")):
+    for delimiter, kind in ((b"\t", "tsv"), (b",", "csv"), (b";", "csv")):
         # Quoted values may hold more of them.
         head, *rows = [line.count(delimiter) for line in lines[:5]]
         if head and rows and min(rows) >= head:

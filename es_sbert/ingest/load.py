@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -359,7 +359,8 @@ def _load_identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets)
     own = targets_to_fill(targets)
     passages = [None if target.meta.passages is None else str(target.meta.passages) for target in own]
     fields = tuple((target.field, target.template.template, rules) for target, rules in zip(own, passages, strict=True))
-    return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, plan.settings.id_field)
+    options = astuple(plan.settings.file_options)
+    return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, plan.settings.id_field, options)
 
 
 def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock: Clock) -> DeadLetters:

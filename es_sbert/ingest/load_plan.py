@@ -37,7 +37,7 @@ from es_sbert.ingest.dead_letters import (
 )
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
 from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings, check_sources
-from es_sbert.ingest.sources.find_sources import find_sources
+from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.ingest.sources.sql_source import SqlSource
 from es_sbert.io.file_formats import FileFormat
 
@@ -59,6 +59,9 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
         index: Index or alias; of an alias of several indices, its write index is loaded.
         files: Files, patterns, addresses or `-`; none of them, and no query, embeds what the index holds already.
         format: Format of all files; None tells it from their names.
+        delimiter: Delimiter of CSV files; None recognizes it in each file.
+        encoding: Encoding of text files; None for UTF-8, or UTF-16 with a byte order mark.
+        sheet: Sheet of Excel workbooks; None for the only one.
         text_fields: Fields of the text; several, and the values of a list, are joined with line feeds. Empty takes the
             index's template, or `text`.
         text_template: Template of the text instead of `text_fields`.
@@ -93,6 +96,9 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     index: str
     files: tuple[str, ...] = ()
     format: FileFormat | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    sheet: str | None = None
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
     id_field: str | None = None
@@ -118,6 +124,15 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     max_errors: ErrorLimit | None = None
     replace_text_template: bool = False
     dry_run: int | None = Field(default=None, ge=1)
+
+    @property
+    def file_options(self) -> FileOptions:
+        """How the files are read.
+
+        Raises:
+            UsageError: there is no such encoding or delimiter.
+        """
+        return FileOptions(self.format, self.delimiter, self.encoding, self.sheet)
 
     @property
     def error_limit(self) -> ErrorLimit:
@@ -426,10 +441,12 @@ def resolve_sources(settings: IngestSettings) -> Sequence[DocumentSource]:
     given = [option for option, value in options.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} exclude each other", "Give one of them.")
+    if (settings.retry or settings.sql) and (settings.delimiter or settings.encoding or settings.sheet):
+        raise UsageError("--delimiter, --encoding and --sheet are for FILE", "Leave them out.")
     if settings.retry is not None:
         return [find_dead_letters(settings.retry)]
     if settings.sql is None:
-        return find_sources(settings.files, settings.format)
+        return find_sources(settings.files, settings.file_options)
     if settings.database is None:
         raise UsageError(
             "--sql needs a database", "Give its address in ES_SBERT_DATABASE, a --database-file or --database."

@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 import zstandard
 
 from es_sbert.errors import error_summary, require_extra
+from es_sbert.io.file_signatures import SIGNATURE_BYTES, Signature, recognize_file, recognize_markup, recognize_utf16
+from es_sbert.io.text_encoding import to_utf8
 from es_sbert.io.text_formats import CorruptStream, read_head
 
 
@@ -25,9 +27,10 @@ class FileFormat(StrEnum):
     LINES = "lines"
     PARQUET = "parquet"
     ARROW = "arrow"
+    XLSX = "xlsx"
 
 
-FORMAT_HINT = "Add --format jsonl, csv, tsv, lines, parquet or arrow."
+FORMAT_HINT = "Add --format jsonl, csv, tsv, lines, parquet, arrow or xlsx."
 
 _SUFFIXES = {
     FileFormat.JSONL: (".jsonl", ".ndjson", ".json"),
@@ -36,6 +39,7 @@ _SUFFIXES = {
     FileFormat.LINES: (".txt",),
     FileFormat.PARQUET: (".parquet", ".pq"),
     FileFormat.ARROW: (".arrow", ".arrows", ".feather", ".ipc"),
+    FileFormat.XLSX: (".xlsx", ".xlsm"),
 }
 _FORMATS_BY_SUFFIX = {suffix: form for form, suffixes in _SUFFIXES.items() for suffix in suffixes}
 
@@ -121,6 +125,48 @@ def _decompress(source: Iterable[bytes], compression: Compression) -> Iterator[b
             raise CorruptStream(f"the {compression} data ends early: the file was cut off")
     except (zlib.error, zstandard.ZstdError) as error:
         raise CorruptStream(f"the {compression} data is damaged ({error})") from error
+
+
+class WrongFormat(CorruptStream):
+    """A file of another format than the one it is read as.
+
+    Args:
+        signature: What it is.
+        form: The format that was expected.
+    """
+
+    def __init__(self, signature: Signature, form: FileFormat) -> None:
+        super().__init__(signature, form)
+        self.remedy = signature.remedy
+        self._kind, self._form = signature.kind, form
+
+    def __str__(self) -> str:
+        return f"it is {self._kind}, not {'plain text' if self._form is FileFormat.LINES else self._form.upper()}"
+
+
+def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None = None) -> Iterator[bytes]:
+    """The text of a file, decompressed and as UTF-8.
+
+    Args:
+        chunks: The file.
+        form: One of the text formats.
+        encoding: See `to_utf8`.
+
+    Raises:
+        WrongFormat: the file is not a text.
+        CorruptStream: its compression is damaged, or it was cut off.
+    """
+    # No more is waited for: what comes out of a pipe may be a single short line.
+    head, rest = read_head(decompress(chunks), MAGIC_BYTES)
+    start = head[:SIGNATURE_BYTES]
+    signature = recognize_file(start)
+    if signature is None and encoding is None:
+        signature = recognize_utf16(start)
+    if signature is None and form is not FileFormat.LINES:
+        signature = recognize_markup(start)
+    if signature is not None:
+        raise WrongFormat(signature, form)
+    yield from to_utf8(chain([head], rest), encoding)
 
 
 # Bytes of a column that are read at a time, and rows that are decoded at a time: so many bytes of them, at most so

@@ -19,17 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.errors import SourceError, error_summary, require_extra
-from es_sbert.io.file_formats import FileFormat, decompress, guess_format, open_parquet, parquet_batches
-from es_sbert.io.text_formats import (
-    CorruptStream,
-    ParsedRow,
-    csv_rows,
-    dict_rows,
-    jsonl_rows,
-    split_lines,
-    strip_byte_order_mark,
-    tsv_rows,
+from es_sbert.io.delimiters import find_delimiter
+from es_sbert.io.file_formats import (
+    FileFormat,
+    WrongFormat,
+    guess_format,
+    open_parquet,
+    parquet_batches,
+    text_chunks,
 )
+from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
+from es_sbert.io.text_encoding import detect_encoding
+from es_sbert.io.text_formats import CorruptStream, ParsedRow, csv_rows, dict_rows, jsonl_rows, split_lines, tsv_rows
 
 _MAX_LISTED = 5
 
@@ -55,6 +56,9 @@ class RowErrors:
             reason: What is wrong with it.
         """
         self._found.append((number, reason))
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     def check(self, remedy: str) -> None:
         """Pass if nothing was noted.
@@ -233,22 +237,36 @@ def read_text_table(path: Path, form: FileFormat, columns: Sequence[str], limit:
             lines.append(row.number)
             for column, kept in values.items():
                 kept.append(row.fields.get(column))
+    except WrongFormat as wrong:
+        raise SourceError(f"{path}: {wrong}", f"Give a file that ends in {_KNOWN_FORMATS}.") from wrong
     except CorruptStream as broken:
         where = f", after line {lines[-1]}" if lines else ""
         raise SourceError(f"{path}{where}: {broken}", "Fix the file, or download it again.") from broken
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}", "Check that this user may read it.") from error
-    problems.check("Fix these rows, or leave them out.")
+    if problems:
+        problems.check(_broken_rows_remedy(path, form))
     if lines:
         require_columns(path, columns, list(names))
     return Table(path, values, np.array(lines, dtype=np.int64))
 
 
+def _broken_rows_remedy(path: Path, form: FileFormat) -> str:
+    """What to do about broken rows, which may be Windows-1252."""
+    detector = detect_encoding(text_chunks(_file_chunks(path), form))
+    if detector.windows_1252 > detector.utf8:
+        return "The file looks like Windows-1252. Save it as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW"
+    return "Fix these rows, or leave them out."
+
+
 def _file_rows(path: Path, form: FileFormat) -> Iterator[ParsedRow]:
-    lines = split_lines(strip_byte_order_mark(decompress(_file_chunks(path))), _MAX_BYTES)
+    lines = split_lines(text_chunks(_file_chunks(path), form), _MAX_BYTES)
     if form is FileFormat.JSONL:
         return jsonl_rows(lines)
-    return dict_rows(csv_rows(lines, _MAX_BYTES) if form is FileFormat.CSV else tsv_rows(lines))
+    if form is FileFormat.TSV:
+        return dict_rows(tsv_rows(lines))
+    delimiter, lines = find_delimiter(lines)
+    return dict_rows(csv_rows(lines, _MAX_BYTES, delimiter))
 
 
 def _file_chunks(path: Path) -> Iterator[bytes]:
@@ -324,14 +342,24 @@ def _split_names(path: Path, file: Path) -> str:
         raise SourceError(f"{file} cannot be read: {error}", "Write the folder again with save_to_disk().") from error
 
 
+def _known_kind(path: Path) -> str:
+    """What a file is that is none of the formats, as the end of a sentence; empty if it is not known."""
+    try:
+        with path.open("rb") as file:
+            signature = recognize_file(file.read(SIGNATURE_BYTES))
+    except OSError:
+        return ""
+    return "" if signature is None else f": it is {signature.kind}"
+
+
 _KNOWN_FORMATS = ".jsonl, .csv or .tsv (each also .gz or .zst), .parquet, or a folder written by datasets' save_to_disk"
 
 
 def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) -> Table:
     """Read columns of a JSONL, CSV (RFC 4180), TSV (without quoting) or Parquet file, or of a datasets folder.
 
-    JSONL, CSV and TSV may be compressed by gzip or zstd and are UTF-8. Parquet needs the extra `parquet`,
-    datasets folders `train`; `train` brings both.
+    JSONL, CSV and TSV may be compressed by gzip or zstd, and are UTF-8, or UTF-16 with a byte order mark. The
+    delimiter of CSV is recognized. Parquet needs the extra `parquet`, datasets folders `train`; `train` brings both.
 
     Args:
         path: The file or folder.
@@ -358,7 +386,10 @@ def read_table(path: Path, columns: Sequence[str], *, limit: int | None = None) 
     elif form is FileFormat.PARQUET and compression is None:
         table = read_parquet_table(path, columns, limit)
     else:
-        raise SourceError(f"the name of {path} does not tell its format", f"Give a file that ends in {_KNOWN_FORMATS}.")
+        raise SourceError(
+            f"the name of {path} does not tell its format{_known_kind(path)}",
+            f"Give a file that ends in {_KNOWN_FORMATS}.",
+        )
     if not len(table):
         raise SourceError(f"{path} holds no rows", "Name a file with data.")
     return table

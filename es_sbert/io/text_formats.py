@@ -12,9 +12,6 @@ import orjson
 # Bytes of unreadable input that are kept as a sample.
 SAMPLE_BYTES = 64 * 1024
 
-_UTF8_BOM = b"\xef\xbb\xbf"
-_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-
 
 class CorruptStream(Exception):
     """A stream that cannot be read further: damaged compression, a failing disk, another encoding."""
@@ -83,19 +80,6 @@ def read_head(chunks: Iterable[bytes], count: int) -> tuple[bytes, Iterator[byte
     while len(head) < count and (chunk := next(rest, b"")):
         head += chunk
     return head, rest
-
-
-def strip_byte_order_mark(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The stream without the UTF-8 byte order mark that some programs write.
-
-    Raises:
-        CorruptStream: the text is UTF-16.
-    """
-    head, chunks = read_head(chunks, len(_UTF8_BOM))
-    if head.startswith(_UTF16_BOMS):
-        raise CorruptStream("the text is UTF-16, not UTF-8 (convert it with `iconv -f UTF-16 -t UTF-8`)")
-    yield head.removeprefix(_UTF8_BOM)
-    yield from chunks
 
 
 # White space that may surround an object.
@@ -242,11 +226,11 @@ class _LineFeeder:
         return line.data.decode(errors="surrogateescape") + "\n"
 
 
-def csv_rows(lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
+def csv_rows(lines: Iterable[Line], max_bytes: int, delimiter: str = ",") -> Iterator[DelimitedRow]:
     """Rows by RFC 4180: inside quotes, quotes are doubled and line feeds are allowed."""
     csv.field_size_limit(_CSV_FIELD_LIMIT)
     feeder = _LineFeeder(lines, max_bytes)
-    reader = csv.reader(feeder, strict=True)
+    reader = csv.reader(feeder, delimiter=delimiter, strict=True)
     while True:
         feeder.start_row()
         try:
@@ -255,7 +239,7 @@ def csv_rows(lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
             return
         except _RowTooLong:
             # The reader is inside a field: a new one starts at the next line.
-            reader = csv.reader(feeder, strict=True)
+            reader = csv.reader(feeder, delimiter=delimiter, strict=True)
             yield feeder.first, b"\n".join(feeder.raw)[:SAMPLE_BYTES], _unclosed_quote_reason(feeder)
             continue
         except csv.Error as error:
@@ -294,34 +278,49 @@ def dict_rows(rows: Iterable[DelimitedRow]) -> Iterator[ParsedRow]:
         CorruptStream: the first row is not a header.
     """
     names: list[str] | None = None
+    width = 0
     for number, raw, values in rows:
         if names is None:
-            names = parse_header(values)
+            names, width = parse_header(values), len(values)
             continue
         problem = _row_problem(values)
-        if problem is None and len(values) != len(names):
-            problem = f"the row has {len(values)} columns, the header {len(names)}"
-        yield ParsedRow(number, raw, problem or dict(zip(names, values, strict=True)))
+        if problem is None and len(values) not in (width, len(names)):
+            problem = f"the row has {len(values)} columns, the header {width}"
+        if problem is None and any(values[len(names) :]):
+            problem = f"the row has a value in column {len(names) + 1} or later, which has no name in the header"
+        yield ParsedRow(number, raw, problem or dict(zip(names, values, strict=False)))
+
+
+# What `DataFrame.reset_index` of pandas calls an index without a name, and what if a column is called so already.
+_INDEX_NAMES = ("index", "level_0")
 
 
 def parse_header(values: list[str] | str) -> list[str]:
-    """The names of the columns.
+    """The names of the columns, up to the last one that has a name.
+
+    pandas writes its index as a first column without a name: it is called `index`. Spreadsheets write columns without
+    names at the end if a cell there was ever used.
 
     Args:
         values: The first row, or why it could not be read.
 
     Raises:
-        CorruptStream: the row cannot be read, or a name is empty or duplicated.
+        CorruptStream: the row cannot be read, or a name is missing or duplicated.
     """
     problem = _row_problem(values)
     if isinstance(values, str) or problem is not None:
         raise CorruptStream(f"the header cannot be read: {problem}")
-    if "" in values:
-        raise CorruptStream(f"column {values.index('') + 1} of the header has no name")
-    twice = next((name for name in values if values.count(name) > 1), None)
+    names = list(values)
+    while len(names) > 1 and not names[-1]:
+        names.pop()
+    if len(names) > 1 and not names[0]:
+        names[0] = next((name for name in _INDEX_NAMES if name not in names), "")
+    if "" in names:
+        raise CorruptStream(f"column {names.index('') + 1} of the header has no name")
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise CorruptStream(f"the header names the column {twice!r} twice")
-    return values
+    return names
 
 
 def _row_problem(values: list[str] | str) -> str | None:

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, TypeVar
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import closest_name
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.io.file_formats import MAGIC_BYTES, Compression, detect_compression
+from es_sbert.io.file_formats import MAGIC_BYTES, Compression, WrongFormat, detect_compression
+from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file
 from es_sbert.io.text_formats import CorruptStream, read_head
 
 
@@ -93,13 +94,14 @@ class RequiredColumns:
     text_fields: Sequence[str]
     id_field: str | None = None
 
-    def check(self, name: str, columns: Sequence[str], *, nested: bool = False) -> None:
+    def check(self, name: str, columns: Sequence[str], *, nested: bool = False, hint: str = "") -> None:
         """Compare them with the columns of a source.
 
         Args:
             name: The source, for messages.
             columns: Its columns.
             nested: Whether a column may hold objects, whose fields are named with a dot.
+            hint: What else may be the cause, as a sentence with a space at its end.
 
         Raises:
             SourceError: one is missing; the message lists the existing ones.
@@ -109,7 +111,7 @@ class RequiredColumns:
             if fields and not any(_has_column(columns, field, nested) for field in fields):
                 near = [meant for field in fields if (meant := closest_name(field, columns)) is not None]
                 suggestion = f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
-                remedy = f"{suggestion}Name one with {option}; its columns are: {', '.join(columns)}."
+                remedy = f"{suggestion}{hint}Name one with {option}; its columns are: {', '.join(columns)}."
                 raise SourceError(f"{name} has no column {' or '.join(fields)}", remedy)
 
 
@@ -247,9 +249,12 @@ class FileSource(DocumentSource):
             SourceError: the file is not compressed as its name says.
         """
         magic, _ = read_head(self.input.chunks(preview_context(max_bytes)), MAGIC_BYTES)
-        if magic and declared is not None and detect_compression(magic) is not declared:
-            remedy = "Rename it, or compress it again."
-            raise SourceError(f"{self.name} is named as {declared} but does not hold {declared} data", remedy)
+        if magic and declared is not None and (found := detect_compression(magic)) is not declared:
+            problem = f"{self.name} is named as {declared} but does not hold {declared} data"
+            signature = recognize_file(magic[:SIGNATURE_BYTES]) if found is Compression.NONE else None
+            if signature is not None:
+                raise SourceError(f"{problem}: it is {signature.kind}", signature.remedy)
+            raise SourceError(problem, "Rename it, or compress it again.")
         return magic
 
 
@@ -280,7 +285,8 @@ def check_sources(
                 f"{source.name} cannot be read: {error.strerror or error}", "Check that this user may read it."
             ) from error
         except CorruptStream as broken:
-            raise SourceError(f"{source.name}: {broken}", "Fix or convert the file and run again.") from broken
+            remedy = broken.remedy if isinstance(broken, WrongFormat) else "Fix or convert the file and run again."
+            raise SourceError(f"{source.name}: {broken}", remedy) from broken
         except SourceUnavailable as lost:
             raise SourceError(
                 f"{source.name} cannot be read: {lost}", "Run the same command again when it can be reached."
@@ -302,6 +308,9 @@ def read_records(
     Args:
         on_unavailable: Called with the reason if a source stops answering, which ends the stream. Reading it again
             later gives the rest, so nothing of it is rejected.
+
+    Raises:
+        SourceError: a source that could not be checked before, such as a pipe, has another format or encoding.
     """
     context = ReadContext(settings, counter, stop)
     for source in sources:
@@ -317,6 +326,8 @@ def read_records(
         except SourceUnavailable as reason:
             on_unavailable(f"{source.name} could not be read {_position(last)}: {reason}")
             return
+        except WrongFormat as wrong:
+            raise SourceError(f"{source.name}: {wrong}", wrong.remedy) from wrong
         except CorruptStream as broken:
             yield RejectedRecord(Origin(source.name), f"the source breaks off {_position(last)}: {broken}")
         except OSError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -27,13 +27,26 @@ from es_sbert.ingest.sources.document_source import (
     preview_context,
 )
 from es_sbert.ingest.sources.table_rows import column_to_json, row_record
+from es_sbert.io.delimiters import delimiter_hint, find_delimiter
 from es_sbert.io.file_formats import (
+    MAGIC_BYTES,
     Compression,
     FileFormat,
+    WrongFormat,
     decompress,
     detect_compression,
     open_parquet,
     parquet_batches,
+    text_chunks,
+)
+from es_sbert.io.text_encoding import (
+    UTF8,
+    detect_encoding,
+    has_byte_order_mark,
+    is_utf8_throughout,
+    needs_whole_text,
+    refuse_other_encodings,
+    to_utf8,
 )
 from es_sbert.io.text_formats import (
     SAMPLE_BYTES,
@@ -48,7 +61,6 @@ from es_sbert.io.text_formats import (
     plain_rows,
     read_head,
     split_lines,
-    strip_byte_order_mark,
     tsv_rows,
 )
 
@@ -63,10 +75,14 @@ class TextSource(FileSource):
     Attributes:
         format: Format inside the compression.
         compression: By the file's name; None if the name does not tell.
+        delimiter: Of CSV; None recognizes it.
+        encoding: None for UTF-8, or UTF-16 with a byte order mark.
     """
 
     format: FileFormat
     compression: Compression | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         if not self.input.is_rereadable:
@@ -74,17 +90,30 @@ class TextSource(FileSource):
         magic = self._check_compression(self.compression, max_bytes)
         if not magic:
             return
-        text = strip_byte_order_mark(decompress(self.input.chunks(preview_context(max_bytes))))
-        if self.format in (FileFormat.CSV, FileFormat.TSV):
+        try:
+            self._check_beginning(text_chunks(self._preview(), self.format, self.encoding), max_bytes, required)
+            self._check_encoding()
+        except (SourceError, WrongFormat):
+            raise
+        except CorruptStream:
+            # A header that is not UTF-8 is an error of the whole file.
+            self._check_encoding()
+            # A truncated archive may still hold documents: the load reads them and reports the rest.
+            if self._has_header or detect_compression(magic) is Compression.NONE:
+                raise
+
+    def _preview(self) -> Iterator[bytes]:
+        return self.input.chunks(preview_context())
+
+    @property
+    def _has_header(self) -> bool:
+        return self.format in (FileFormat.CSV, FileFormat.TSV)
+
+    def _check_beginning(self, text: Iterator[bytes], max_bytes: int, required: RequiredColumns) -> None:
+        if self._has_header:
             self._check_header(split_lines(text, max_bytes), max_bytes, required)
             return
-        try:
-            first = next(text, b"")
-        except CorruptStream:
-            if detect_compression(magic) is Compression.NONE:
-                raise
-            # A truncated archive may still hold documents: the load reads them and reports the rest.
-            return
+        first = next(text, b"")
         if self.format is FileFormat.JSONL and first.lstrip().startswith(b"["):
             remedy = f"Convert it to JSON Lines: jq -c '.[]' {self.name}"
             raise SourceError(f"{self.name} holds a JSON array, not one object per line", remedy)
@@ -97,12 +126,40 @@ class TextSource(FileSource):
         if columns[0].lstrip().startswith("{"):
             remedy = "Add --format jsonl, or name the file .jsonl."
             raise SourceError(f"{self.name} looks like JSON Lines, not like {self.format.upper()}", remedy)
-        required.check(self.name, columns)
+        required.check(self.name, columns, hint=delimiter_hint(columns, is_tsv=self.format is FileFormat.TSV))
+
+    @property
+    def _is_scanned(self) -> bool:
+        """Whether the encoding is checked before the load. Other files would have to be fetched twice."""
+        return self.path is not None and self.input.is_rereadable
+
+    def _check_encoding(self) -> None:
+        """Check that the whole file is in its encoding, but for some broken lines.
+
+        Raises:
+            SourceError: it is in another one.
+        """
+        if not self._is_scanned or self.encoding == UTF8:
+            return
+        # What is damaged is found again when it is loaded.
+        with suppress(CorruptStream):
+            head, rest = read_head(decompress(self._preview()), MAGIC_BYTES)
+            if not has_byte_order_mark(head):
+                chunks = chain([head], rest)
+                if self.encoding is None:
+                    detect_encoding(chunks).check(self.name)
+                elif is_utf8_throughout(chunks):
+                    remedy = "Leave out --encoding, and load files of different encodings by separate commands."
+                    raise SourceError(f"{self.name} is UTF-8, not {self.encoding}", remedy)
 
     def partitions(self, partition_bytes: int) -> Sequence[DocumentSource]:
         whole = super().partitions(partition_bytes)
         # In other formats a line depends on those before it: CSV has a header, and line feeds in quotes.
         if self.format not in (FileFormat.JSONL, FileFormat.LINES):
+            return whole
+        head, _ = read_head(self._preview(), MAGIC_BYTES)
+        # Only the first part would have the byte order mark.
+        if needs_whole_text(head, self.encoding):
             return whole
         return [replace(self, input=part) for part in self.input.split_at_lines(partition_bytes)]
 
@@ -111,11 +168,16 @@ class TextSource(FileSource):
         first_line = self.input.first_line
         if first_line == 1:
             # Only the beginning of a file has a byte order mark or tells the compression.
-            chunks = strip_byte_order_mark(decompress(chunks))
-        return self.parse_lines(split_lines(chunks, context.settings.max_bytes, first_line), context.settings)
+            chunks = text_chunks(chunks, self.format, self.encoding)
+        elif self.encoding is not None:
+            chunks = to_utf8(chunks, self.encoding)
+        lines = split_lines(chunks, context.settings.max_bytes, first_line)
+        if self.encoding is None and not self._is_scanned:
+            lines = refuse_other_encodings(lines, self.name)
+        return self.parse_lines(lines, context.settings)
 
     def parse_lines(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[Record | RejectedRecord]:
-        """Records of uncompressed lines.
+        """Records of uncompressed lines of UTF-8.
 
         Raises:
             CorruptStream: the first line should be a header but is not.
@@ -124,9 +186,13 @@ class TextSource(FileSource):
         for row in self._parsed_rows(lines, settings):
             origin = Origin(self.name, row.number)
             if isinstance(row.fields, str):
-                yield RejectedRecord(origin, row.fields, row.raw[:SAMPLE_BYTES], row.size or len(row.raw))
+                yield RejectedRecord(origin, self._reason(row.fields), row.raw[:SAMPLE_BYTES], row.size or len(row.raw))
             else:
                 yield Record(origin, row.fields, row.raw if is_jsonl else orjson.dumps(row.fields))
+
+    def _reason(self, reason: str) -> str:
+        """Why a row cannot be used. What its encoding does not define has become bytes that are not UTF-8."""
+        return reason if self.encoding is None else reason.replace("invalid UTF-8", f"invalid {self.encoding}", 1)
 
     def _parsed_rows(self, lines: Iterable[Line], settings: ReadSettings) -> Iterator[ParsedRow]:
         if self.format is FileFormat.JSONL:
@@ -136,7 +202,11 @@ class TextSource(FileSource):
         return dict_rows(self._rows(lines, settings.max_bytes))
 
     def _rows(self, lines: Iterable[Line], max_bytes: int) -> Iterator[DelimitedRow]:
-        return csv_rows(lines, max_bytes) if self.format is FileFormat.CSV else tsv_rows(lines)
+        if self.format is FileFormat.TSV:
+            return tsv_rows(lines)
+        delimiter, lines = find_delimiter(lines, self.delimiter)
+        # Spreadsheets write rows of delimiters alone for rows that were emptied.
+        return (row for row in csv_rows(lines, max_bytes, delimiter) if any(row[2]) or b'"' in row[1])
 
 
 _FILE_MAGIC, _FEATHER_1 = b"ARROW1", b"FEA1"

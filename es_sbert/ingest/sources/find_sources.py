@@ -8,15 +8,27 @@ import select
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from es_sbert.errors import SourceError, UsageError
-from es_sbert.ingest.sources.document_source import ByteInput, DocumentSource, ReadCancelled, ReadContext
+from es_sbert.ingest.sources.document_source import (
+    ByteInput,
+    DocumentSource,
+    ReadCancelled,
+    ReadContext,
+    SourceUnavailable,
+    preview_context,
+)
 from es_sbert.ingest.sources.file_sources import ArrowSource, ParquetSource, TextSource
 from es_sbert.ingest.sources.remote_files import find_remote, is_url
+from es_sbert.ingest.sources.workbook_source import WorkbookSource
+from es_sbert.io.delimiters import check_delimiter
 from es_sbert.io.file_formats import FORMAT_HINT, MAGIC_BYTES, Compression, FileFormat, detect_compression, guess_format
+from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file, recognize_markup
+from es_sbert.io.text_encoding import check_encoding
 from es_sbert.io.text_formats import CorruptStream
 from es_sbert.messages import escape_unprintable
 
@@ -144,25 +156,64 @@ def split_file(name: str, path: Path, partition_bytes: int) -> list[LocalFile]:
     return ranges
 
 
-def find_sources(arguments: Sequence[str], given: FileFormat | None) -> list[DocumentSource]:
+@dataclass(frozen=True)
+class FileOptions:
+    """How files are read.
+
+    Attributes:
+        format: The format of all files; None tells it from each file's name.
+        delimiter: Of CSV files; None recognizes it in each file.
+        encoding: Of text files; None for UTF-8, or UTF-16 with a byte order mark.
+        sheet: The sheet of workbooks; None for the only one.
+
+    Raises:
+        UsageError: there is no such encoding or delimiter.
+    """
+
+    format: FileFormat | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    sheet: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None:
+            object.__setattr__(self, "delimiter", check_delimiter(self.delimiter))
+        if self.encoding is not None:
+            object.__setattr__(self, "encoding", check_encoding(self.encoding))
+
+
+def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | None) -> list[DocumentSource]:
     """The sources that the arguments name; patterns that the shell left alone are expanded here, sorted.
 
     Args:
         arguments: Paths, patterns, fsspec addresses or `-`.
-        given: The format of all of them; None tells it from each file's name.
+        options: How they are read; a format stands for options with this format alone.
 
     Raises:
         SourceError: a file is missing, a folder, or of unknown format, or a pattern matches nothing.
-        UsageError: standard input without a format, or named twice; a filesystem whose library is missing.
+        UsageError: standard input without a format, or named twice; a filesystem whose library is missing; an option
+            that applies to none of the files.
     """
     if list(arguments).count(STDIN) > 1:
         raise UsageError("standard input is named twice", "Write - once.")
-    return [source for argument in arguments for source in _sources_for_argument(argument, given)]
+    given = options if isinstance(options, FileOptions) else FileOptions(options)
+    sources = [source for argument in arguments for source in _sources_for_argument(argument, given)]
+    texts = {source.format for source in sources if isinstance(source, TextSource)}
+    workbooks = any(isinstance(source, WorkbookSource) for source in sources)
+    for option, value, applies, what in (
+        ("--delimiter", given.delimiter, FileFormat.CSV in texts, "CSV files"),
+        ("--encoding", given.encoding, bool(texts), "text files"),
+        ("--sheet", given.sheet, workbooks, "Excel workbooks"),
+    ):
+        if value is not None and not applies:
+            hint = " With a delimiter, .tsv and .txt files need --format csv too." if option == "--delimiter" else ""
+            raise UsageError(f"{option} is for {what}, and none is given", f"Leave it out, or name one.{hint}")
+    return sources
 
 
-def _sources_for_argument(argument: str, given: FileFormat | None) -> list[DocumentSource]:
+def _sources_for_argument(argument: str, given: FileOptions) -> list[DocumentSource]:
     if argument == STDIN:
-        if given is None:
+        if given.format is None:
             raise UsageError("the format of standard input is not known", FORMAT_HINT)
         return [_file_source(StandardInput(), STDIN, given)]
     if is_url(argument) and not os.path.lexists(argument):
@@ -172,17 +223,36 @@ def _sources_for_argument(argument: str, given: FileFormat | None) -> list[Docum
     return [_local_source(name, given) for name in _expand_pattern(argument)]
 
 
-def _file_source(file: ByteInput, name: str, given: FileFormat | None) -> DocumentSource:
+def _file_source(file: ByteInput, name: str, given: FileOptions) -> DocumentSource:
     """The source that a file's name or the given format makes of it."""
     told, compression = guess_format(name)
-    form = given or told
+    form = given.format or told
     if form is None:
-        raise SourceError(f"the name of {file.name} does not tell its format", FORMAT_HINT)
+        _raise_unknown_format(file)
     if form is FileFormat.PARQUET:
         return ParquetSource(file, compression)
     if form is FileFormat.ARROW:
         return ArrowSource(file, compression)
-    return TextSource(file, form, compression)
+    if form is FileFormat.XLSX:
+        return WorkbookSource(file, compression, given.sheet)
+    delimiter = given.delimiter if form is FileFormat.CSV else None
+    return TextSource(file, form, compression, delimiter, given.encoding)
+
+
+def _raise_unknown_format(file: ByteInput) -> NoReturn:
+    """Refuse a file whose name does not tell its format, with what its first bytes tell.
+
+    Raises:
+        SourceError: in any case.
+    """
+    problem, head = f"the name of {file.name} does not tell its format", b""
+    if file.is_rereadable:
+        with suppress(OSError, CorruptStream, SourceUnavailable):
+            head = next(iter(file.chunks(preview_context())), b"")[:SIGNATURE_BYTES]
+    signature = recognize_file(head) or recognize_markup(head)
+    if signature is not None:
+        raise SourceError(f"{problem}: it is {signature.kind}", signature.remedy)
+    raise SourceError(problem, FORMAT_HINT)
 
 
 def _expand_pattern(argument: str) -> list[str]:
@@ -196,7 +266,7 @@ def _expand_pattern(argument: str) -> list[str]:
     return names
 
 
-def _local_source(name: str, given: FileFormat | None) -> DocumentSource:
+def _local_source(name: str, given: FileOptions) -> DocumentSource:
     path = Path(name)
     shown = _printable_name(name)
     try:

@@ -1,5 +1,6 @@
 """`encode`: one vector a line, or an error that names the line and no output file."""
 
+import gzip
 import io
 import os
 import subprocess
@@ -58,9 +59,28 @@ def test_jsonl_keeps_the_objects(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "encoding"),
+    [
+        ("\ufeffgrüßen\nb".encode(), None),
+        ("\ufeffgrüßen\nb\n".encode("utf-16-le"), None),
+        ("grüßen\r\nb".encode("windows-1252"), "windows-1252"),
+        (gzip.compress("grüßen\nb".encode("utf-16-le")), "utf-16-le"),
+    ],
+)
+def test_texts_are_decoded(encoder: Encoder, content: bytes, encoding: str | None) -> None:
+    out = io.BytesIO()
+    encode_file(encoder, io.BytesIO(content), out, encoding=encoding)
+    assert [orjson.loads(line)["text"] for line in out.getvalue().splitlines()] == ["grüßen", "b"]
+
+
+@pytest.mark.parametrize(
     ("content", "form", "message"),
     [
         (b"fine\n\xff\n", "lines", "line 2 is not UTF-8"),
+        ("a\nGröße".encode("windows-1252"), "lines", "line 2 .*\n.*read 'Größe': then add --encoding windows-1252"),
+        (b"PK\x03\x04" + b"\0" * 40, "lines", "it is a zip archive, not plain text"),
+        ("ab".encode("utf-16")[:-1], "lines", "the input cannot be read: the utf-16-le text is damaged"),
+        (gzip.compress(b"text")[:-5], "lines", "the gzip data ends early"),
         (b'{"text": "a"}\n{', "jsonl", "line 2 is not JSON"),
         (b'{"text": "a"}\n[]', "jsonl", "line 2 has no string"),
         (b'{"text": null}', "jsonl", "line 1 has no string"),
@@ -133,6 +153,31 @@ def test_encode_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [list(orjson.loads(line)) for line in result.stdout.splitlines()] == [["text", "embedding"]] * 2
     assert "2 texts" in result.stderr
     assert "1 texts were longer than 8 tokens and were cut (14 tokens lost)" in result.stderr
+
+
+def test_text_field_is_read_as_everywhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
+    folder = write_tiny_bert(tmp_path / "tiny", max_tokens=16)
+    command = ["encode", "--model", str(folder), "--precision", "fp32", "--device", "cpu"]
+
+    def vectors(*arguments: str, lines: list[object] | str) -> np.ndarray:
+        text = lines if isinstance(lines, str) else "\n".join(orjson.dumps(line).decode() for line in lines)
+        result = CliRunner().invoke(cli, [*command, *arguments], input=text, catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        return np.array([orjson.loads(line)["embedding"] for line in result.stdout.splitlines()])
+
+    nested = ({"a": {"b": "a man"}}, {"a.b": "a man"}, {"a": [{"b": "a man"}, {"c": 1}]}, {"a": {"b": ["a man", None]}})
+    found = vectors("--format", "jsonl", "--text-field", "a.b", lines=[*nested])
+    np.testing.assert_allclose(found, vectors(lines="a man\n" * 4), atol=2e-6)
+    several = [{"a": [{"b": "a man"}, {"b": "the cat"}]}]
+    joined = vectors("--format", "jsonl", lines=[{"text": "a man\nthe cat"}])
+    np.testing.assert_allclose(vectors("--format", "jsonl", "--text-field", "a.b", lines=several), joined, atol=2e-6)
+    for record in ({"a": {"c": "x"}}, {"a": {"b": 7}}, {"a": "x"}):
+        done = CliRunner().invoke(
+            cli, [*command, "--format", "jsonl", "--text-field", "a.b"], input=orjson.dumps(record)
+        )
+        assert isinstance(done.exception, SourceError)
+        assert "line 1 has no string under 'a.b'" in str(done.exception)
 
 
 def test_dash_writes_to_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from es_sbert.analysis.field_writer import plan_written_field
@@ -30,14 +30,18 @@ PLANS: dict[str, Callable[[IndexState], Json | None]] = {
 
 @pytest.mark.parametrize("part", PLANS)
 @given(foreign=objects, others=objects)
+@example(foreign={}, others={"load": None, "written_fields": 0})
 def test_change_keeps_what_belongs_to_others(part: str, foreign: Json, others: Json) -> None:
     meta = foreign | {"es_sbert": others}
     state = IndexState("docs", {"_meta": meta}, {})
     body = PLANS[part](state)
+    assume(body is not None)  # the entry is there already
     assert body is not None
     changed = body["_meta"]
-    assert {key: value for key, value in changed.items() if key != "es_sbert"} == foreign
-    assert {key: value for key, value in changed["es_sbert"].items() if key != part} == others
+    assert changed.keys() == meta.keys()
+    assert {**changed, "es_sbert": None} == {**meta, "es_sbert": None}
+    # A damaged entry is replaced.
+    assert {**changed["es_sbert"], part: None} == {**others, part: None}
     assert PLANS[part](IndexState("docs", {**state.mappings, **body}, {})) is None
 
 

@@ -109,7 +109,7 @@ def test_unreadable_file_raises_source_error(tmp_path: Path) -> None:
         ("a.jsonl.gz", b'{"text": "plain"}', "does not hold gzip data"),
         ("a.jsonl.zst", gzip.compress(b"{}", mtime=0), "does not hold zstd data"),
         ("a.json", b'[\n{"text": "a"}\n]', "holds a JSON array"),
-        ("a.jsonl", "\ufeff{}".encode("utf-16-le"), "UTF-16"),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "UTF-16 without a byte order mark"),
         ("a.csv", b"id,body\n1,x\n", "has no column text"),
         ("a.tsv.gz", gzip.compress(b"id\tbody\n1\tx\n", mtime=0), "has no column text"),
         ("a.csv", b"text,text\n", "names the column 'text' twice"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.io.text_formats import SAMPLE_BYTES, CorruptStream, Line, split_lines, strip_byte_order_mark
+from es_sbert.io.text_formats import SAMPLE_BYTES, Line, split_lines
 
 
 @given(st.lists(st.binary(max_size=30)))
@@ -50,24 +49,6 @@ def test_too_long_line_is_not_held_in_memory() -> None:
     ]
     assert len(lines[1].data) == SAMPLE_BYTES
     assert peak < 8 << 20
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 50])
-def test_the_utf8_byte_order_mark_is_dropped_once(size: int) -> None:
-    data = b"\xef\xbb\xbf{}\n\xef\xbb\xbfx"
-    chunks = [data[start : start + size] for start in range(0, len(data), size)]
-    assert b"".join(strip_byte_order_mark(chunks)) == b"{}\n\xef\xbb\xbfx"
-
-
-@pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc"])
-def test_streams_shorter_than_the_byte_order_mark_pass_through(data: bytes) -> None:
-    assert b"".join(strip_byte_order_mark([data])) == data
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf16_raises_corrupt_stream(encoding: str) -> None:
-    with pytest.raises(CorruptStream, match="UTF-16"):
-        list(strip_byte_order_mark(["\ufeff{}".encode(encoding)]))
 
 
 def test_carriage_return_is_kept() -> None:

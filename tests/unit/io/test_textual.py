@@ -93,7 +93,10 @@ def test_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None
         ("t.csv", b"b,c\n1,2\n", "has no column a\n  Name one of its columns: b, c"),
         ("t.jsonl", b'{"b": 1}\n{"c": 1}\n', "has no column a\n  Name one of its columns: b, c"),
         ("t.tsv", b"a\ta\n1\t2\n", "the header names the column 'a' twice"),
-        ("t.tsv", "a\n1\n".encode("utf-16"), "UTF-16"),
+        ("t.csv", "a\nGröße\n".encode("windows-1252"), "looks like Windows-1252. Save it as UTF-8: iconv"),
+        ("t.csv", b"PK\x03\x04" + b"\0" * 30 + b"xl/workbook.xml", "it is an Excel workbook (xlsx), not CSV"),
+        ("t.jsonl", b"<!DOCTYPE html>\n", "it is an HTML page, not JSONL\n  Give a file that ends in .jsonl"),
+        ("t.xlsx", b"PK\x03\x04" + b"\0" * 30 + b"xl/workbook.xml", "its format: it is an Excel workbook (xlsx)"),
         ("t.tsv", b"", "holds no rows"),
         ("t.tsv", b"a\tb\n", "holds no rows"),
         ("t.jsonl", b"\n \n", "holds no rows"),
@@ -107,6 +110,21 @@ def test_invalid_files_are_rejected(name: str, data: bytes, message: str, tmp_pa
         read_table(path, ["a"])
     assert message in str(caught.value)
     assert str(path) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("t.csv", b"a;b\n1;2,5\n2;3\n"),
+        ("t.csv", b"sep=;\na;b\n1;2,5\n2;3\n"),
+        ("t.csv", "a\tb\n1\t2,5\n2\t3\n".encode("utf-16")),
+        ("t.tsv", "a\tb\n1\t2,5\n2\t3\n".encode("utf-16")),
+        ("t.csv", b'a,b,\n1,"2,5",\n2,3,\n'),
+        ("t.csv", b',a,b\n0,1,"2,5"\n1,2,3\n'),
+    ],
+)
+def test_files_of_spreadsheets_are_read(name: str, data: bytes, tmp_path: Path) -> None:
+    assert read_table(write(tmp_path / name, data), ["a", "b"]).columns == {"a": ["1", "2"], "b": ["2,5", "3"]}
 
 
 def test_missing_file_is_rejected(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""The delimiter of a CSV file: named by the user, by Excel's `sep=` line, or recognized from the first rows."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+
+from es_sbert.errors import UsageError
+from es_sbert.io.text_formats import Line
+
+COMMA = ","
+# In the order of preference.
+_OTHERS = (";", "\t", "|")
+_NAMES = {"\t": "a tab", ";": "a semicolon", "|": "a vertical bar", COMMA: "a comma"}
+_SEP_LINE = re.compile(rb'"?sep=([^\r\n"])"?\r?')
+
+_SAMPLE_LINES = 20
+_SAMPLE_BYTES = 1 << 18
+
+
+def check_delimiter(text: str) -> str:
+    r"""The delimiter that a text names: itself, or a tab as `tab` or `\t`.
+
+    Raises:
+        UsageError: it is not a single character, or a quote or a line break.
+    """
+    delimiter = "\t" if text in ("tab", "\\t") else text
+    if len(delimiter) != 1 or delimiter in '"\r\n\0':
+        raise UsageError(
+            f"the delimiter {text!r} is not a single character", "Write --delimiter ';' or --delimiter tab."
+        )
+    return delimiter
+
+
+def find_delimiter(lines: Iterable[Line], given: str | None = None) -> tuple[str, Iterator[Line]]:
+    """The delimiter of a CSV file, and its lines without a `sep=` line.
+
+    A comma is taken unless it cannot be meant: the header has a single column or most of the first rows have another
+    number of columns, while another delimiter gives all of them the same number, at least two.
+
+    Args:
+        lines: The lines; no more of them are read in advance than are necessary.
+        given: The delimiter, if it is known.
+    """
+    rest = iter(lines)
+    first = next(rest, None)
+    if first is None:
+        return given or COMMA, rest
+    if first.number == 1 and (named := _SEP_LINE.fullmatch(first.data)):
+        return given or named[1].decode(errors="replace"), rest
+    if given is not None:
+        return given, chain([first], rest)
+    held = [first]
+    candidates = [delimiter for delimiter in _OTHERS if delimiter.encode() in first.data]
+    # One line is enough for most files, and a pipe may give its lines one by one.
+    if not first.is_too_long and candidates:
+        size = first.size
+        for line in rest:
+            held.append(line)
+            size += line.size
+            if len(held) > _SAMPLE_LINES or size > _SAMPLE_BYTES:
+                break
+    sample = [line.data.decode(errors="replace") + "\n" for line in held if not line.is_too_long]
+    return _most_plausible(sample, candidates), chain(held, rest)
+
+
+def _most_plausible(sample: list[str], candidates: list[str]) -> str:
+    best, best_share = COMMA, _regular_share(sample, COMMA)
+    if best_share >= 0.5:
+        return COMMA
+    for delimiter in candidates:
+        share = _regular_share(sample, delimiter)
+        if share >= 0.5 and share > best_share:
+            best, best_share = delimiter, share
+    return best
+
+
+def _regular_share(sample: list[str], delimiter: str) -> float:
+    """The share of rows that have as many columns as the header; 0 if this has only one."""
+    rows: list[list[str]] = []
+    # The last row may go on after the sample.
+    with suppress(csv.Error):
+        rows.extend(row for row in csv.reader(sample, delimiter=delimiter, strict=True) if row)
+    if not rows:
+        return 0.0
+    header, *counts = map(len, rows)
+    # Columns without names at its end need not be in the rows.
+    named = next((number for number in range(header, 0, -1) if rows[0][number - 1]), 0)
+    if named < 2:
+        return 0.0
+    return 1.0 if not counts else sum(count in (named, header) for count in counts) / len(counts)
+
+
+def delimiter_hint(columns: list[str], is_tsv: bool = False) -> str:
+    """What to do if the names of columns look as if they were separated by another delimiter; empty otherwise."""
+    joined = " ".join(columns)
+    for delimiter in (*((COMMA,) if is_tsv else ()), *_OTHERS):
+        if delimiter in joined:
+            shown = "tab" if delimiter == "\t" else f"'{delimiter}'"
+            option = f"--format csv --delimiter {shown}" if is_tsv else f"--delimiter {shown}"
+            return f"If {_NAMES[delimiter]} separates its columns, add {option}. "
+    return ""

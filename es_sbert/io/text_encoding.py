@@ -1,0 +1,296 @@
+"""The encoding of text files: byte order marks, decoding to UTF-8, and files that are not UTF-8.
+
+A file without a byte order mark is read as UTF-8. Spreadsheets also write Windows-1252, in which each line with an
+umlaut or a curly quote is not UTF-8. `EncodingDetector` tells such a file from a UTF-8 file with a few broken lines.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+
+from es_sbert.errors import SourceError, UsageError
+from es_sbert.io.text_formats import CorruptStream, Line, read_head
+
+UTF8 = "utf-8"
+WINDOWS_1252 = "windows-1252"
+
+# UTF-32 first: its mark begins with that of UTF-16.
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, UTF8),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_MARK_BYTES = 4
+
+
+def check_encoding(name: str) -> str:
+    """The encoding's name in lower case.
+
+    Raises:
+        UsageError: Python knows no text encoding of this name.
+    """
+    try:
+        if "a\n".encode(name).decode(name) == "a\n":
+            return UTF8 if codecs.lookup(name).name == UTF8 else name.lower()
+    except (LookupError, UnicodeError, ValueError):
+        pass
+    raise UsageError(
+        f"there is no text encoding {name!r}",
+        "Write --encoding windows-1252, utf-16, shift_jis or another of Python's.",
+    )
+
+
+def has_byte_order_mark(head: bytes) -> bool:
+    """Whether a text begins with a byte order mark, which tells its encoding."""
+    return head.startswith(tuple(mark for mark, _ in _BYTE_ORDER_MARKS))
+
+
+def needs_whole_text(head: bytes, encoding: str | None) -> bool:
+    """Whether a text cannot be split at line feeds: it is UTF-16, or its byte order mark overrules the encoding.
+
+    Args:
+        head: The first bytes.
+        encoding: The encoding that was named.
+    """
+    if encoding is not None and (_is_wide(encoding) or has_byte_order_mark(head)):
+        return True
+    return has_byte_order_mark(head) and not head.startswith(codecs.BOM_UTF8)
+
+
+def _is_wide(encoding: str) -> bool:
+    return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+
+
+def to_utf8(chunks: Iterable[bytes], encoding: str | None = None) -> Iterator[bytes]:
+    """A text as UTF-8 without a byte order mark.
+
+    Bytes that its encoding does not define are kept: they are not valid UTF-8, so that their line is rejected later.
+
+    Args:
+        chunks: The text.
+        encoding: None for UTF-8. A byte order mark takes precedence.
+
+    Raises:
+        CorruptStream: the text ends inside a character of UTF-16 or UTF-32.
+    """
+    head, rest = read_head(chunks, _MARK_BYTES)
+    mark, marked = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if head.startswith(mark)), (b"", None))
+    text = chain([head.removeprefix(mark)], rest)
+    encoding = marked or encoding or UTF8
+    if encoding == UTF8:
+        yield from text
+        return
+    # Half of a surrogate pair is passed on, as bytes that are not UTF-8: it spoils one line instead of the file.
+    errors = "surrogatepass" if _is_wide(encoding) else "surrogateescape"
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    try:
+        for chunk in text:
+            if decoded := decoder.decode(chunk):
+                yield decoded.encode(errors=errors)
+        if decoded := decoder.decode(b"", final=True):
+            yield decoded.encode(errors=errors)
+    except UnicodeDecodeError as error:
+        raise CorruptStream(f"the {encoding} text is damaged or was cut off ({error.reason})") from error
+
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_WORD = re.compile("[A-Za-zÀ-ÖØ-öø-ÿŒœŠšŽžŸƒ]+")
+# Signs of Windows-1252 that occur in texts. Others are rare, and common in damaged UTF-8: Ã¤ is the ä of a UTF-8 file.
+_SIGNS = frozenset("€„…‘’“”•–—™‹›‰\u00a0¡£§©«®°±²³´µ·»¿×÷ªº¼½¾")
+_RAISED = re.compile("[²³±][A-Za-z]")
+_SINGLE_LETTERS = frozenset("àáâãäåæèéêëìíîïðòóôõöøùúûüýœ")
+_SAMPLE_CHARACTERS = 40
+# Lines that are in no recognized encoding, from which on a file without any UTF-8 is refused.
+_UNKNOWN_LINES = 10
+
+
+class EncodingDetector:
+    """Counts what the lines of a text look like.
+
+    Attributes:
+        utf8: Lines with characters of UTF-8 other than ASCII.
+        windows_1252: Lines that are plausible Windows-1252, and not UTF-8.
+        unknown: Other lines that are not UTF-8.
+        first: Number of the first line that is plausible Windows-1252, and a part of it; None if there is none.
+        first_unknown: Number of the first of the other lines.
+    """
+
+    def __init__(self) -> None:
+        self.utf8 = 0
+        self.windows_1252 = 0
+        self.unknown = 0
+        self.first: tuple[int, str] | None = None
+        self.first_unknown = 0
+
+    def add(self, number: int, line: bytes) -> None:
+        """Count a line.
+
+        Args:
+            number: Its number, from 1.
+        """
+        if line.isascii():
+            return
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            sample = windows_1252_sample(line)
+            if _has_utf8(line):
+                self.utf8 += 1
+            elif sample is not None:
+                self.windows_1252 += 1
+                self.first = self.first or (number, sample)
+            elif "unexpected end" not in error.reason and not _CONTROL.search(line):
+                self.unknown += 1
+                self.first_unknown = self.first_unknown or number
+        else:
+            self.utf8 += 1
+
+    def add_lines(self, number: int, lines: bytes) -> None:
+        """Count several lines.
+
+        Args:
+            number: The number of the first.
+        """
+        try:
+            lines.decode()
+        except UnicodeDecodeError:
+            for each, line in enumerate(lines.split(b"\n"), number):
+                self.add(each, line)
+        else:
+            self.utf8 += sum(not line.isascii() for line in lines.split(b"\n"))
+
+    def check(self, name: str) -> None:
+        """Check that the text may be UTF-8 with some broken lines.
+
+        Args:
+            name: The source, for messages.
+
+        Raises:
+            SourceError: it has another encoding.
+        """
+        ways_out = (
+            "If it has another encoding, name that; with --encoding utf-8, such lines go to the dead-letter file."
+        )
+        if self.first is not None and self.windows_1252 > self.utf8:
+            number, sample = self.first
+            raise SourceError(
+                f"{name} is not UTF-8 but looks like Windows-1252: its line {number:,} then reads {sample!r}",
+                f"Add --encoding windows-1252, or save the file as UTF-8. {ways_out}",
+            )
+        if not self.utf8 and self.unknown >= _UNKNOWN_LINES:
+            raise SourceError(
+                f"{name} is not UTF-8: {self.unknown:,} lines cannot be decoded, the first is line "
+                f"{self.first_unknown:,}",
+                f"Add --encoding with its encoding, such as windows-1251 or shift_jis, or save it as UTF-8. {ways_out}",
+            )
+
+
+def _has_utf8(line: bytes) -> bool:
+    """Whether a line that is not UTF-8 has characters of UTF-8."""
+    text = line.decode(errors="surrogateescape")
+    return any(not letter.isascii() and not "\udc80" <= letter <= "\udcff" for letter in text)
+
+
+def windows_1252_sample(line: bytes) -> str | None:
+    """A part of a line that is not ASCII, decoded as Windows-1252; None if it would not be a plausible text."""
+    try:
+        text = line.decode(WINDOWS_1252)
+    except UnicodeDecodeError:
+        return None
+    # The first bytes of “ and ’ in UTF-8, cut off, are â€.
+    if _CONTROL.search(line) or "â€" in text:
+        return None
+    first = None
+    for word in _WORD.finditer(text):
+        letters = word[0]
+        if letters.isascii():
+            continue
+        if not _is_plausible_word(letters, text[: word.start()][-1:], text[word.end() :][:1]):
+            return None
+        first = word.start() if first is None else first
+    signs = [place for place, sign in enumerate(text) if not sign.isascii() and not _WORD.match(sign)]
+    # ³ in front of a letter is the ł of Windows-1250.
+    if any(text[place] not in _SIGNS or _RAISED.match(text, place) for place in signs):
+        return None
+    places = [*([] if first is None else [first]), *signs[:1]]
+    if not places:
+        return None
+    start = max(0, min(places) - _SAMPLE_CHARACTERS // 2)
+    return text[start : start + _SAMPLE_CHARACTERS].strip()
+
+
+def _is_plausible_word(word: str, before: str, after: str) -> bool:
+    """Whether a word with other letters than ASCII may be one of a Western European language."""
+    if "ÿþ" in word or "þÿ" in word:
+        return False  # the byte order mark of UTF-16
+    if any(letter.isascii() for letter in word):
+        # The first byte of a UTF-8 character that was cut off is an upper case letter here: Ã in place of é.
+        return not any(one.islower() and two.isupper() and not two.isascii() for one, two in pairwise(word))
+    around = before + after
+    return word in _SINGLE_LETTERS and around != "" and around.isascii()
+
+
+_SCAN_LINE_BYTES = 1 << 20
+# Lines of Windows-1252 after which no more are looked at, if none was UTF-8.
+_ENOUGH_LINES = 1000
+
+
+def detect_encoding(chunks: Iterable[bytes]) -> EncodingDetector:
+    """Count what the lines of a text look like, at about the speed at which a disk gives them."""
+    detector = EncodingDetector()
+    number, rest = 1, b""
+    for chunk in chunks:
+        data = rest + chunk
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) > _SCAN_LINE_BYTES:
+            # Not inside a character.
+            end = len(data)
+            while end > len(data) - _MARK_BYTES and data[end - 1] > 0x7F:
+                end -= 1
+        whole, rest = data[:end], data[end:]
+        if whole.isascii():
+            number += whole.count(b"\n")
+            continue
+        detector.add_lines(number, whole)
+        number += whole.count(b"\n")
+        if not detector.utf8 and detector.windows_1252 >= _ENOUGH_LINES:
+            return detector
+    detector.add(number, rest)
+    return detector
+
+
+def is_utf8_throughout(chunks: Iterable[bytes]) -> bool:
+    """Whether a text is UTF-8 without a broken line, and not just ASCII."""
+    decoder = codecs.getincrementaldecoder(UTF8)()
+    is_ascii = True
+    try:
+        for chunk in chunks:
+            is_ascii = is_ascii and chunk.isascii()
+            decoder.decode(chunk)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return not is_ascii
+
+
+def refuse_other_encodings(lines: Iterable[Line], name: str) -> Iterator[Line]:
+    """Lines of a text that can be read only once, up to the first that shows that it is Windows-1252.
+
+    Args:
+        name: The source, for messages.
+
+    Raises:
+        SourceError: the text is Windows-1252.
+    """
+    detector = EncodingDetector()
+    for line in lines:
+        if not line.is_too_long and not line.data.isascii():
+            detector.add(line.number, line.data)
+            if detector.windows_1252:
+                detector.check(name)
+        yield line

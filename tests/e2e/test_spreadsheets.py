@@ -1,0 +1,152 @@
+"""Tables as spreadsheets write them, through the command line: all documents are loaded, or the load is refused."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import openpyxl
+import orjson
+import pytest
+
+from tests.e2e.cli_support import Cli, Done
+from tests.engine.ingest_support import contents, open_engine
+
+# 250 of 3,000 rows are not ASCII, less than the 10 % at which a load stops.
+ROWS = [(f"d{number}", f"Größe {number}" if number % 12 == 5 else f"a man {number}") for number in range(3000)]
+FEW = [("1", "Größe, Höhe"), ("2", "one, two")]
+
+
+def table(rows: list[tuple[str, str]], delimiter: str) -> str:
+    return "\r\n".join(delimiter.join(row) for row in [("id", "text"), *rows])
+
+
+@pytest.fixture
+def index(es9_url: str, fresh_index: Callable[[str], str]) -> str:
+    return fresh_index(es9_url)
+
+
+@pytest.fixture
+def ingest(cli: Cli, model: Path, es9_url: str, index: str) -> Callable[..., Done]:
+    def call(*arguments: str | Path) -> Done:
+        options = ("--index", index, "--url", es9_url, "--model", model, "--precision", "fp32", "--id-field", "id")
+        return cli("ingest", *options, "--json", *arguments)
+
+    return call
+
+
+def texts(url: str, index: str) -> dict[str, str]:
+    return {name: source["text"] for name, source in contents(url, index).items()}
+
+
+def test_semicolons_and_windows_1252_are_refused_then_loaded_whole(
+    ingest: Callable[..., Done], es9_url: str, index: str
+) -> None:
+    Path("a.csv").write_bytes(table(ROWS, ";").encode("windows-1252"))
+    done = ingest("a.csv")
+    assert done.code == 2
+    assert "a.csv is not UTF-8 but looks like Windows-1252: its line 7 then reads 'd5;Größe 5'" in done.err
+    assert "Add --encoding windows-1252" in done.err
+    with open_engine(es9_url) as engine:
+        assert engine.get_index(index) is None
+    assert not list(Path().glob("*dead*"))
+    done = ingest("a.csv", "--encoding", "windows-1252")
+    assert (done.code, done.summary["indexed"], done.summary["dead"]) == (0, 3000, 0)
+    assert texts(es9_url, index) == dict(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options"),
+    [
+        ("a.csv", table(FEW, ";").encode("utf-8-sig"), []),
+        ("a.csv", table(FEW, "\t").encode("utf-16"), []),
+        ("a.csv", f"sep=|\r\n{table(FEW, '|')}".encode(), []),
+        ("a.txt", table(FEW, "#").encode(), ["--format", "csv", "--delimiter", "#"]),
+        ("a.tsv", table(FEW, "\t").encode("latin-1"), ["--encoding", "latin-1"]),
+    ],
+)
+def test_tables_of_spreadsheets_are_loaded(
+    ingest: Callable[..., Done], es9_url: str, index: str, name: str, data: bytes, options: list[str]
+) -> None:
+    Path(name).write_bytes(data)
+    assert ingest(name, *options).code == 0
+    assert texts(es9_url, index) == dict(FEW)
+
+
+def test_workbook_is_loaded_with_the_rows_that_cannot_be_named(
+    ingest: Callable[..., Done], es9_url: str, index: str
+) -> None:
+    book = openpyxl.Workbook()
+    for row in [["id", "text"], *FEW, [3, '="a"&"b"'], [4, "the cat"]]:
+        book.active.append(row)
+    book.create_sheet("Notes").append(["something else"])
+    book.save("a.xlsx")
+    done = ingest("a.xlsx")
+    assert done.code == 2
+    assert "a.xlsx has 2 sheets: 'Sheet', 'Notes'\n  Name one with --sheet." in done.err
+    done = ingest("a.xlsx", "--sheet", "Sheet", "--dead-letters", "dead")
+    assert (done.code, done.summary["indexed"], done.summary["dead"]) == (1, 3, 1)
+    assert texts(es9_url, index) == dict(FEW) | {"4": "the cat"}
+    letter = orjson.loads(Path("dead").read_bytes())
+    assert letter["line"] == 4
+    assert "its formula was never calculated" in letter["reason"]
+
+
+def pipe(name: str, data: bytes) -> str:
+    os.mkfifo(name)
+    threading.Thread(target=Path(name).write_bytes, args=[data], daemon=True).start()
+    return name
+
+
+@pytest.mark.parametrize("before", [0, 1500])
+def test_pipe_in_windows_1252_ends_with_exit_2_and_is_loaded_by_the_second_try(
+    ingest: Callable[..., Done], es9_url: str, index: str, before: int
+) -> None:
+    rows = [(f"d{number}", f"a man {number}") for number in range(before)] + FEW
+    data = table(rows, ";").encode("windows-1252")
+    done = ingest(pipe("a.csv", data))
+    assert done.code == 2
+    assert f"its line {before + 2:,} then reads" in done.err
+    assert "Add --encoding windows-1252" in done.err
+    if not before:
+        with open_engine(es9_url) as engine:
+            assert engine.get_index(index) is None
+    done = ingest(pipe("b.csv", data), "--encoding", "windows-1252")
+    assert done.code == 0
+    assert texts(es9_url, index) == dict(rows)
+
+
+def test_other_way_of_reading_starts_the_load_anew(ingest: Callable[..., Done], es9_url: str, index: str) -> None:
+    Path("a.csv").write_bytes(table([("0", "the cat"), *FEW], ";").encode("latin-1"))
+    # A load that does not complete keeps its checkpoint.
+    done = ingest("a.csv", "--encoding", "utf-8", "--max-errors", "0", "--state", "state", "--dead-letters", "dead")
+    assert done.code == 1
+    assert Path("state").exists()
+    done = ingest("a.csv", "--encoding", "latin-1", "--state", "state", "--dead-letters", "dead")
+    assert "files that were read differently (--format, --delimiter, --encoding, --sheet)" in done.err
+    assert done.code == 0
+    assert texts(es9_url, index) == dict(FEW) | {"0": "the cat"}
+
+
+def test_pairs_reads_the_same_tables(cli: Cli, model: Path) -> None:
+    Path("a.csv").write_bytes(table(FEW, ";").encode("windows-1252"))
+    options = ("--model", model, "--precision", "fp32", "--id-field", "id", "--json")
+    done = cli("pairs", "a.csv", *options)
+    assert done.code == 2
+    assert "Add --encoding windows-1252" in done.err
+    done = cli("pairs", "a.csv", *options, "--encoding", "windows-1252", "--delimiter", ";")
+    assert done.code == 0
+    assert orjson.loads(done.out)["first"]["text"] == "Größe, Höhe"
+    Path("b.csv").write_bytes(b"%PDF-1.7")
+    done = cli("pairs", "b.csv", *options)
+    assert (done.code, "b.csv: it is a PDF document, not CSV" in done.err) == (2, True)
+    done = cli("pairs", "--index", "docs", "--sheet", "a")
+    assert (done.code, "Leave --text-field" in done.err) == (2, True)
+
+
+def test_options_of_files_are_refused_for_other_sources(ingest: Callable[..., Done]) -> None:
+    done = ingest("--sql", "SELECT 1", "--database", "sqlite:///x.db", "--encoding", "latin-1")
+    assert (done.code, "--delimiter, --encoding and --sheet are for FILE" in done.err) == (2, True)
+    assert ingest("--encoding", "latin-1").code == 2
