@@ -45,7 +45,7 @@ from es_sbert.gateway.search.incoming_search import (
     render_template,
 )
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
-from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, requests_hits
+from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
 
 # APIs whose searches can be sent twice, because they leave nothing in the engine.
 _REPEATABLE = frozenset(
@@ -106,12 +106,12 @@ class SearchHandler:
     ) -> int:
         """Rewrite a search and forward it; again if the indices have changed before the response."""
         received = await self._rewriter.receive(incoming)
-        returns_hits = route.api is not EngineApi.COUNT
-        if returns_hits and recorder.is_logged:
+        as_sent = SearchTrace(returns_hits=route.api is not EngineApi.COUNT)
+        if as_sent.returns_hits and recorder.is_logged:
             plain = received.plain or b""
-            returns_hits = await offload_if_large(len(plain), requests_hits, plain, incoming.query)
+            as_sent = await offload_if_large(len(plain), read_trace, plain, incoming.query)
         while True:
-            trace = SearchTrace(returns_hits=returns_hits)
+            trace = replace(as_sent)
             recorder.searches[:] = [trace]
             outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
             rewrite_error = still_valid = None
@@ -405,7 +405,7 @@ def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
     except UnsupportedJson:
         members = {}
     expression = index_expression(members.get("index", members.get("indices")))
-    return SearchTrace(None if expression is None else unquote(expression), requests_hits(body))
+    return read_trace(body, index=None if expression is None else unquote(expression))
 
 
 def _template_error(response: BufferedResponse) -> Json:
