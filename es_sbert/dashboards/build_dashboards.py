@@ -50,13 +50,14 @@ def load_dashboard_objects(
     formats, hidden = vector_formats(fields), vector_patterns(fields)
     view_of = partial(data_view, product, index, formats=formats, hidden=hidden, fields=listed)
     view = view_of(f"{index} (es-sbert)", time_field=time_field)
-    about = "Texts without vectors, the best hit first."
-    documents = saved_search(product, view, f"{index}: documents", about, _search_columns(fields))
+    about, columns = "Texts without vectors, the best hit first.", _search_columns(fields)
+    documents = saved_search(product, view, f"{index}: documents", about, columns)
     objects = [view]
     if time_field is not None:
-        # The dashboard counts all documents, not those of the time that it shows.
+        # The dashboard counts and lists all documents, not those of the time that it shows.
         view = view_of(f"{index} at any time (es-sbert)", key="at any time")
-        objects.append(view)
+        objects += [documents, view]
+        documents = saved_search(product, view, f"{index}: documents at any time", about, columns)
     panels: list[DashboardPanel] = []
     for field, meta in fields.items():
         meta_field = document_meta_field(field)

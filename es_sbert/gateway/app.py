@@ -42,6 +42,7 @@ from es_sbert.gateway.proxy.forward import OutgoingRequest, forward
 from es_sbert.gateway.proxy.incoming_request import DrainableReceive, IncomingRequest
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.gateway.search.incoming_search import requested_mode
+from es_sbert.gateway.search.rank_eval_handler import RankEvalHandler
 from es_sbert.gateway.search.search_handlers import SearchHandler
 from es_sbert.gateway.search.search_rewriter import SearchRewriter
 from es_sbert.gateway.search.unsupported_apis import UnsupportedApiHandler
@@ -103,9 +104,9 @@ class Gateway:
         self._indices = IndexLookup(self._upstream, settings.semantic.virtual_field)
         rewriter = SearchRewriter(settings, self._upstream, self._indices, self._models)
         self._search = SearchHandler(rewriter, self._upstream)
+        self._rank_eval = RankEvalHandler(rewriter, self._upstream)
         # Functions that check or rewrite the request of an API that is not a search, but may contain queries.
         self._others = dict.fromkeys((*BY_QUERY_APIS, EngineApi.LANGUAGE), UnsupportedApiHandler(rewriter).outgoing)
-        self._others[EngineApi.RANK_EVALUATION] = self._search.rank_eval_request
         self._writes = WriteHandler(settings, self._upstream, self._indices, self._models, self._metrics)
         page_api = PageApi(settings, self._indices, self._models, rewriter)
         self._own_routes = _GatewayRoutes(
@@ -169,6 +170,8 @@ class Gateway:
             with self._record_search(route) as recorder:
                 recorder.status = await self._search.answer(incoming, route, send, recorder) or recorder.status
                 return recorder.status
+        if route.api is EngineApi.RANK_EVALUATION:
+            return await self._rank_eval.answer(incoming, route, send)
         if route.api in self._others:
             outgoing = await cancel_on_disconnect(incoming, self._others[route.api](incoming, route))
             status = await forward(incoming, send, self._upstream, outgoing)

@@ -113,18 +113,6 @@ def unknown_text_error() -> TextUnknown:
     )
 
 
-def missing_field_error(name: str) -> IndexMismatch:
-    """The reason why documents get no vector if the write index lacks the field, though older indices have it.
-
-    Args:
-        name: The alias or data stream.
-    """
-    return IndexMismatch(
-        "the write index lacks a vector field that other indices of this name have, as after a rollover",
-        f"`es-sbert doctor --index {name}` prints the commands that add it, to the index template too",
-    )
-
-
 def public_model_error(error: EsSbertError) -> EsSbertError:
     """What the caller is told of a model that cannot be used."""
     return _without_details(error, "the model of the vector field cannot be loaded by the gateway")

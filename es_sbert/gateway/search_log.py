@@ -44,6 +44,7 @@ class SearchKind(StrEnum):
     LEXICAL = "lexical"
     SEMANTIC = "semantic"
     HYBRID = "hybrid"
+    BROWSE = "browse"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class SearchRecord:
     Attributes:
         index: Index expression as the caller wrote it, not percent-encoded.
         api: `_search`, `_msearch`, `_async_search`, ….
-        kind: Lexical, semantic or hybrid; of a search that was refused, what it would have been.
+        kind: Lexical, semantic, hybrid, or browse without a query; of a search that was refused, what it would have
+            been.
         status: HTTP status of the response to the caller.
         milliseconds: From the request to the end of the response.
         embedding_milliseconds: Time until its texts were embedded; None without semantic queries.
@@ -358,6 +360,53 @@ def requests_hits(body: bytes, query: bytes = b"") -> bool:
         return True
 
 
+def lacks_query(body: bytes, parameters: bytes = b"") -> bool:
+    """Whether a search matches all documents, or all of a time range, as Discover does before anything is typed.
+
+    Args:
+        body: JSON, uncompressed.
+        parameters: Parameters of the request.
+    """
+    if len(body) > _MAX_BODY_READ or not dict(parse_qsl(parameters.decode("latin-1"))).keys().isdisjoint(_QUERY_PARAMS):
+        return False
+    try:
+        search = parse_object(body)
+    except UnsupportedJson:
+        return False
+    query = search.get("query")
+    if not isinstance(query, dict) or not search.keys().isdisjoint(_QUERY_MEMBERS):
+        return False
+    occurrences = query.get("bool") if len(query) == 1 else None
+    if not isinstance(occurrences, dict):
+        return query.keys() == {"match_all"}
+    clauses: list[Any] = []
+    for occurrence, found in occurrences.items():
+        listed = found if isinstance(found, list) else [found]
+        if listed and occurrence not in ("must", "filter"):
+            return False
+        clauses += listed
+    return all(isinstance(each, dict) and len(each) == 1 and each.keys() <= _UNTYPED_CLAUSES for each in clauses)
+
+
+# Queries beside `query`.
+_QUERY_PARAMS = frozenset({"q", "source"})
+_QUERY_MEMBERS = frozenset({"knn", "post_filter", "rescore", "suggest"})
+# What the query bar and the time picker send if nobody types.
+_UNTYPED_CLAUSES = frozenset({"match_all", "range"})
+
+
+def read_trace(body: bytes, parameters: bytes = b"", index: str | None = None) -> SearchTrace:
+    """What the log says about a search before it is handled.
+
+    Args:
+        body: JSON, uncompressed.
+        parameters: Parameters of the request.
+        index: Its own index expression, not percent-encoded; None for that of the request.
+    """
+    returns_hits = requests_hits(body, parameters)
+    return SearchTrace(index, returns_hits=returns_hits, lacks_query=returns_hits and lacks_query(body, parameters))
+
+
 @dataclass
 class SearchTrace:
     """What the log says about one search of a request; filled in while the search is handled.
@@ -365,6 +414,7 @@ class SearchTrace:
     Attributes:
         index: Its own index expression, not percent-encoded; None for that of the request.
         returns_hits: Whether it asks for documents.
+        lacks_query: Whether it matches all documents.
         is_semantic: Whether it has a semantic query, even an invalid one.
         queries: Its semantic queries; empty if it was refused before they were known.
         seconds: Time until their texts were embedded.
@@ -373,6 +423,7 @@ class SearchTrace:
 
     index: str | None = None
     returns_hits: bool = True
+    lacks_query: bool = False
     is_semantic: bool = False
     queries: tuple[SemanticQuery, ...] = ()
     seconds: float | None = None
@@ -382,7 +433,9 @@ class SearchTrace:
     def kind(self) -> SearchKind:
         if any(query.syntax is SemanticSyntax.HYBRID for query in self.queries):
             return SearchKind.HYBRID
-        return SearchKind.SEMANTIC if self.queries or self.is_semantic else SearchKind.LEXICAL
+        if self.queries or self.is_semantic:
+            return SearchKind.SEMANTIC
+        return SearchKind.BROWSE if self.lacks_query else SearchKind.LEXICAL
 
 
 # `hits.total` of a response, an object or (rest_total_hits_as_int) a number; it precedes the hits themselves.

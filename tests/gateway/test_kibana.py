@@ -169,6 +169,8 @@ def test_search_log_holds_what_people_search_for(served: IndexedGateway) -> None
     for path in (f"/{served.log}/_search", "/%2Ekibana*/_search", f"/{served.index}/_search"):
         body = {"size": 0, "aggs": {"2": {"terms": {"field": "tag"}}}}
         _send(served.gateway, {"method": "POST", "path": path, "body": body}, served)
+    opened = "dashboards_opened"  # Discover before anything is typed
+    _send(served.gateway, REQUESTS[opened], served)
     last = {"method": "POST", "path": f"/{served.index}%2Cdoes-not-exist%2A/_search", "body": {"size": 1}}
     _send(served.gateway, last, served)
     since = {"range": {"@timestamp": {"gte": begin.isoformat(timespec="milliseconds")}}}
@@ -187,6 +189,7 @@ def test_search_log_holds_what_people_search_for(served: IndexedGateway) -> None
             (index, "_msearch", "semantic", 400, True),
             (index, "_msearch", "lexical", 200, True),
             (index, "_search", "lexical", 200, False),
+            (index, "_search", "browse", 200, True),
             (f"{index},does-not-exist*", "_search", "lexical", 200, True),
         ]
     )

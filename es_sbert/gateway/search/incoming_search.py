@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from cachetools import LRUCache
 
@@ -282,3 +282,10 @@ class PitResolver:
                     return f"{expression},{_ALL_REMOTE}" if expression else _ALL_REMOTE
                 self._cache[key] = expression or _NO_INDEX
         return self._cache[key]
+
+
+def target_without_filter_path(incoming: IncomingRequest, path: bytes | None = None) -> bytes:
+    """The target of a request whose parts are joined: `filter_path` may leave out what joining them needs."""
+    params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
+    query = urlencode([(name, value) for name, value in params if name != "filter_path"])
+    return (incoming.path if path is None else path) + b"?" + query.encode()

@@ -1,4 +1,4 @@
-"""Handlers of the APIs that run searches: `_search` and its relatives, `_msearch` and `_rank_eval`.
+"""Handlers of the APIs that run searches: `_search` and its relatives, and `_msearch`.
 
 Each search of `_msearch` is rewritten separately. One that fails gets an error at its position in the response; the
 others run.
@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from starlette.types import Send
@@ -42,10 +41,10 @@ from es_sbert.gateway.search.incoming_search import (
     RewriteMode,
     index_expression,
     parse_search,
-    render_template,
+    target_without_filter_path,
 )
 from es_sbert.gateway.search.search_rewriter import RewriteResult, SearchRewriter
-from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, requests_hits
+from es_sbert.gateway.search_log import SearchRecorder, SearchTrace, read_trace
 
 # APIs whose searches can be sent twice, because they leave nothing in the engine.
 _REPEATABLE = frozenset(
@@ -77,8 +76,7 @@ class _MsearchEntry:
 
 
 class SearchHandler:
-    """Handles `_search`, `_async_search`, `_count`, `_msearch`, their templates, `_explain`, `_validate/query` and
-    `_rank_eval`.
+    """Handles `_search`, `_async_search`, `_count`, `_msearch`, their templates, `_explain` and `_validate/query`.
 
     Args:
         rewriter: Rewrites search bodies.
@@ -106,12 +104,12 @@ class SearchHandler:
     ) -> int:
         """Rewrite a search and forward it; again if the indices have changed before the response."""
         received = await self._rewriter.receive(incoming)
-        returns_hits = route.api is not EngineApi.COUNT
-        if returns_hits and recorder.is_logged:
+        as_sent = SearchTrace(returns_hits=route.api is not EngineApi.COUNT)
+        if as_sent.returns_hits and recorder.is_logged:
             plain = received.plain or b""
-            returns_hits = await offload_if_large(len(plain), requests_hits, plain, incoming.query)
+            as_sent = await offload_if_large(len(plain), read_trace, plain, incoming.query)
         while True:
-            trace = SearchTrace(returns_hits=returns_hits)
+            trace = replace(as_sent)
             recorder.searches[:] = [trace]
             outgoing, result = await cancel_on_disconnect(incoming, self._rewrite(received, incoming, route, trace))
             rewrite_error = still_valid = None
@@ -198,10 +196,7 @@ class SearchHandler:
                 return await forward(incoming, send, self._upstream, outgoing, hooks)
             except RefusedAsTooLargeError:
                 del outgoing
-        # With `filter_path`, responses may be left out, so that their positions would not be known.
-        params = parse_qsl(incoming.query.decode("ascii"), keep_blank_values=True)
-        query = urlencode([(name, value) for name, value in params if name != "filter_path"])
-        request = OutgoingRequest.with_body(incoming, b"", path + b"?" + query.encode())
+        request = OutgoingRequest.with_body(incoming, b"", target_without_filter_path(incoming, path))
         return await send_response(send, await cancel_on_disconnect(incoming, self._join_responses(request, entries)))
 
     async def _rewrite_entries(
@@ -301,52 +296,6 @@ class SearchHandler:
             merged = [responses.popleft() if entry.response is None else entry.response for entry in entries]
         return BufferedResponse(200, headers, write_object(answer | {"responses": merged}))
 
-    async def rank_eval_request(self, incoming: IncomingRequest, route: EngineRoute) -> OutgoingRequest:
-        """The `_rank_eval` request to the engine; unchanged if none of its searches is semantic.
-
-        Raises:
-            EsSbertError: a semantic query is invalid, or the engine is not available.
-        """
-        received = await self._rewriter.receive(incoming)
-        plain = received.plain
-        if plain is None:
-            return received.unchanged
-        if not await self._rewriter.maybe_semantic(plain, received.mode, template=b'"templates"' in plain):
-            return received.unchanged
-        try:
-            body, params = await offload_if_large(len(plain), parse_search, plain, incoming)
-        except UnsupportedJson:
-            return received.unchanged
-        requests = body.get("requests")
-        if not isinstance(requests, list):
-            return received.unchanged
-        budget = self._rewriter.budget()
-        context = RewriteContext(route.index, dict(params), incoming.headers, received.mode, len(plain), budget)
-        templates = _templates_by_id(body.get("templates"))
-        rewritten = await gather_or_cancel(
-            self._rewrite_rated(request, templates, incoming, context) for request in requests
-        )
-        if all(new is request for new, request in zip(rewritten, requests, strict=True)):
-            return received.unchanged
-        return OutgoingRequest.with_body(incoming, write_object(body | {"requests": rewritten}), incoming.target)
-
-    async def _rewrite_rated(
-        self, request: Any, templates: dict[str, Json], incoming: IncomingRequest, context: RewriteContext
-    ) -> Any:
-        if not isinstance(request, dict):
-            return request
-        template = templates.get(str(request.get("template_id")))
-        search: Any = request.get("request")
-        if template is not None:
-            search = await render_template(self._upstream, template | {"params": request.get("params", {})}, incoming)
-        if isinstance(search, BufferedResponse) or not isinstance(search, dict):
-            return request  # the engine rejects it
-        result = await self._rewriter.rewrite(search, context)
-        if not result.is_changed:
-            return request
-        kept = {name: value for name, value in request.items() if name not in ("template_id", "params")}
-        return kept | {"request": result.body}
-
 
 def _consume_exception(still_valid: asyncio.Future[bool]) -> None:
     """Ignore the error of a check whose result is no longer needed."""
@@ -405,7 +354,7 @@ def _entry_trace(header: bytes, body: bytes) -> SearchTrace:
     except UnsupportedJson:
         members = {}
     expression = index_expression(members.get("index", members.get("indices")))
-    return SearchTrace(None if expression is None else unquote(expression), requests_hits(body))
+    return read_trace(body, index=None if expression is None else unquote(expression))
 
 
 def _template_error(response: BufferedResponse) -> Json:
@@ -432,11 +381,3 @@ def _parameter_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _templates_by_id(templates: Any) -> dict[str, Json]:
-    return {
-        str(template.get("id")): template["template"]
-        for template in (templates if isinstance(templates, list) else [])
-        if isinstance(template, dict) and isinstance(template.get("template"), dict)
-    }

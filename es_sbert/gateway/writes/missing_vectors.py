@@ -46,6 +46,8 @@ _EXPLANATIONS = {
     "strings, or name another field of the text",
     NoVectorReason.TEXT_UNKNOWN: "the mapping does not say which text is embedded. State it by `es-sbert index create "
     "{index} --text-field FIELD`",
+    NoVectorReason.NO_FIELD: "the write index lacks a vector field that other indices of this name have, as after a "
+    "rollover. `es-sbert doctor --index {index}` prints the commands that add it, to the index template too",
     NoVectorReason.PREVIOUS_UNKNOWN: "an update changes a part of the text, and the same request changes the rest in a "
     "way that the gateway cannot see. `es-sbert ingest --index {index}` embeds such documents",
     NoVectorReason.SCRIPT: "a script may create them (scripted_upsert). `es-sbert ingest --index {index}` embeds such "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,7 +17,6 @@ from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.errors import (
     ThrottledLog,
     log_detail,
-    missing_field_error,
     public_mapping_error,
     unknown_text_error,
 )
@@ -67,7 +67,7 @@ class ItemPreparer:
         self._embedder = embedder
         self._policy = policy
         self._missing = missing
-        self._log = ThrottledLog(logger)
+        self._log = ThrottledLog(logger, interval=math.inf)  # what it logs lasts until the mapping is changed
         self._clock = Clock()
 
     async def resolve(self, names: Iterable[str], headers: Headers, *, fresh: bool = False) -> dict[str, Destination]:
@@ -161,8 +161,7 @@ class ItemPreparer:
             counts: From `count_lacking`.
         """
         for name, count in counts.items():
-            self._missing.count([NoVectorReason.NO_FIELD], count)
-            self._log.warning("documents for %s pass without a vector: %s", name, log_detail(missing_field_error(name)))
+            self._missing.record(name, [NoVectorReason.NO_FIELD], count)
 
     def _count_unreadable(self, items: Sequence[BulkItem], destinations: Mapping[str, Destination]) -> None:
         """Count the documents for indices whose mapping cannot be read, which is logged when it is resolved."""

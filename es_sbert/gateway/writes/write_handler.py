@@ -305,12 +305,14 @@ class WriteHandler:
     def _report(self, prepared: PreparedItems) -> None:
         rejected = len(self._rejected(prepared))
         self._metrics.documents(embedded=prepared.embedded, without=0, refused=rejected)
-        if not rejected:
-            for error in prepared.errors.values():
-                self._missing.count([failure_reason(error)])
         outcome = "are rejected" if rejected else "pass without a vector"
         for number, error in prepared.errors.items():
-            name = prepared.items[number].index
+            name, reason = prepared.items[number].index, failure_reason(error)
+            if not rejected and reason is NoVectorReason.TEXT_UNKNOWN:
+                self._missing.record(name, [reason])
+                continue
+            if not rejected:
+                self._missing.count([reason])
             self._log.warning(f"documents for %s {outcome}: %s", name, log_detail(error))
 
 

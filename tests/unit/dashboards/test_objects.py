@@ -138,9 +138,15 @@ def test_time_field_is_that_of_the_view_to_search_in_alone(product: DashboardPro
     assert timed[0].id == plain[0].id  # installing again with another time field replaces the view
     assert "timeFieldName" not in plain[0].attributes
     assert timed[0].attributes["timeFieldName"] == "published"
-    [search] = [saved for saved in timed if saved.type == "search"]
-    assert search.references[0]["id"] == timed[0].id
     by_id = {view.id: view for view in _views(timed)}
+    # One to search in; the dashboard lists all documents.
+    search, listed = [saved for saved in timed if saved.type == "search"]
+    assert search.references[0]["id"] == timed[0].id
+    assert "timeFieldName" not in by_id[listed.references[0]["id"]].attributes
+    assert search.title != listed.title
+    on_dashboard = {reference["id"] for reference in timed[-1].references}
+    assert listed.id in on_dashboard
+    assert search.id not in on_dashboard
     times = {
         by_id[chart.references[0]["id"]].attributes.get("timeFieldName")
         for chart in timed

@@ -13,6 +13,8 @@ from es_sbert.gateway.search_log import (
     SearchTrace,
     TotalHitsParser,
     is_internal_search,
+    lacks_query,
+    read_trace,
     requests_hits,
 )
 from es_sbert.index.vector_field import VectorField
@@ -78,6 +80,52 @@ def test_searches_of_dashboards_themselves_are_recognized(expression: str, is_in
 )
 def test_searches_for_figures_are_told_from_searches_for_documents(body: bytes, query: bytes, expected: bool) -> None:
     assert requests_hits(body, query) is expected
+
+
+# The query of Discover before anything is typed, of a data view with a time field.
+_TIME_RANGE = b'{"range":{"at":{"gte":"2026-11-26"}}}'
+_OPENED = b'{"bool":{"must":[],"filter":[{"match_all":{}},%b],"should":[],"must_not":[]}}' % _TIME_RANGE
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (_OPENED, True),
+        (b'{"match_all":{}}', True),
+        (b'{"bool":{"filter":{"match_all":{}}}}', True),
+        (b'{"bool":{}}', True),
+        (_OPENED.replace(b'{"match_all":{}}', b'{"match_phrase":{"tag":"music"}}'), False),
+        (_OPENED.replace(b'"must_not":[]', b'"must_not":[{"match_phrase":{"tag":"music"}}]'), False),
+        (b'{"bool":{"should":[{"range":{"year":{"gt":2000}}}],"minimum_should_match":1}}', False),
+        (b'{"query_string":{"query":"piano"}}', False),
+        (b'{"bool":[]}', False),
+        (b"null", False),
+    ],
+)
+def test_search_without_typed_query_is_recognized(query: bytes, expected: bool) -> None:
+    assert lacks_query(b'{"size":500,"query":%b}' % query) is expected
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        (b"", b"q=piano"),
+        (b'{"query":{"match_all":{}}}', b"q=piano"),
+        (b'{"query":{"match_all":{}},"knn":{"field":"v"}}', b""),
+        (b'{"query":{"match_all":{}}', b""),
+        (b'{"id":"template"}', b""),
+        (b"", b""),
+    ],
+)
+def test_search_that_may_have_a_query_elsewhere_counts_as_one(body: bytes, parameters: bytes) -> None:
+    assert not lacks_query(body, parameters)
+
+
+def test_kind_of_search_for_all_documents_is_browse() -> None:
+    opened = read_trace(b'{"size":500,"query":%b}' % _OPENED)
+    assert (opened.kind, opened.returns_hits) == (SearchKind.BROWSE, True)
+    counted = read_trace(b'{"size":0,"query":%b}' % _OPENED)
+    assert (counted.kind, counted.returns_hits) == (SearchKind.LEXICAL, False)
 
 
 def test_records_say_what_each_search_of_a_request_was() -> None:
