@@ -176,7 +176,10 @@ def read_files(
     """
     sources = find_sources(files, options)
     check_sources(sources, _MAX_RECORD_BYTES, template.fields, id_field)
-    settings = ReadSettings(_MAX_RECORD_BYTES, template.fields[0], retry_seconds=0)
+    key_fields = () if id_field is None else (id_field,)
+    settings = ReadSettings(
+        _MAX_RECORD_BYTES, template.fields[0], retry_seconds=0, text_fields=template.fields, key_fields=key_fields
+    )
     lost: list[str] = []
     records = read_records(sources, settings, ByteCounter(), Event(), lost.append)
     ids, texts, values, skipped = _read_texts(records, template, id_field, fields)
@@ -213,7 +216,7 @@ def _read_texts(
             names |= dict.fromkeys(document_field_names(record.fields))
         try:
             text = template.text_of(record.fields)
-            text_id = name if id_field is None else document_id(record.fields, id_field)
+            text_id = name if id_field is None else document_id(record, id_field)
         except (TextFieldError, InvalidId) as error:
             skipped.add(str(error), name)
             continue

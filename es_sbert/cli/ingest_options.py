@@ -59,6 +59,10 @@ _main_options = option_group(
 _document_options = option_group(
     "Documents",
     shared.file_options,
+    click.option(
+        "--routing-field",
+        help="Field of the routing, such as my_join.parent; documents without a value there are routed by their id.",
+    ),
     click.option("--sql", metavar="QUERY", help="Load the rows of this query instead of FILE."),
     click.option(
         "--database",

@@ -57,6 +57,13 @@ _MAX_NAMES_IN_PATH = 3000
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
 
+# Names that no top-level field of a document may have.
+_METADATA_FIELDS = frozenset({
+    "_data_stream_timestamp", "_feature", "_field_names", "_id", "_ignored", "_index", "_nested_path", "_routing",
+    "_seq_no", "_source", "_version",
+})  # fmt: skip
+
+
 class EngineType(StrEnum):
     ELASTICSEARCH = "elasticsearch"
     OPENSEARCH = "opensearch"
@@ -81,6 +88,12 @@ class EngineInfo:
         """`Elasticsearch 9.5.0` or `OpenSearch 3.6.0`."""
         name = "Elasticsearch" if self.engine_type is EngineType.ELASTICSEARCH else "OpenSearch"
         return f"{name} {'.'.join(map(str, self.version))}"
+
+    @property
+    def metadata_fields(self) -> frozenset[str]:
+        """Names of fields that a document may not have at its top level, such as `_id`."""
+        own = {"_ignored_source", "_tier"} if self.engine_type is EngineType.ELASTICSEARCH else set()
+        return _METADATA_FIELDS | own
 
     @property
     def supports_base64_vectors(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_sbert.engines.engine import Engine, IndexState, write_index
-from es_sbert.errors import AccessDenied, IndexMismatch, VectorIndexError
+from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.mapping import is_in_source
 from es_sbert.index.vector_field import embed_command, similar_fields
 
@@ -106,14 +106,18 @@ def check_can_hold_vectors(state: IndexState) -> None:
         )
 
 
-def check_can_load_files(state: IndexState, name: str, meta_fields: Collection[str] = ()) -> None:
+def check_can_load_files(
+    state: IndexState, name: str, meta_fields: Collection[str] = (), *, routing_field: str | None = None
+) -> None:
     """Reject an index that rejects every document of a file, or in which every load would embed all of them again.
 
     Args:
         name: Index or alias, as the load names it.
         meta_fields: Objects next to the vectors, which say what they were made of.
+        routing_field: Field of the routing of the documents; None for no field.
 
     Raises:
+        UsageError: both a field and the alias give a routing.
         VectorIndexError: a data stream, an index whose documents need a routing, one in which nothing is indexed, or
             one that does not keep the meta fields.
     """
@@ -124,10 +128,17 @@ def check_can_load_files(state: IndexState, name: str, meta_fields: Collection[s
             "their ids",
             f"{in_place} {in_place_command(state.name)}.",
         )
-    if state.mappings.get("_routing", {}).get("required") and state.alias_routing(name) is None:
+    routing = state.alias_routing(name)
+    if routing is not None and routing_field is not None:
+        raise UsageError(
+            f"the alias {name} gives all documents the routing {routing!r}, so it cannot come from {routing_field}",
+            f"Leave out the field of the routing, or load into {state.name}.",
+        )
+    if state.mappings.get("_routing", {}).get("required") and routing is None and routing_field is None:
         raise VectorIndexError(
-            f"the index {state.name} requires a routing value for every document, which files do not have",
-            f"{in_place} {in_place_command(name)}. Or load by an alias that has an `index_routing`.",
+            f"the index {state.name} requires a routing value for every document",
+            "Name the field that holds it with --routing-field (`routing_field` in Python), or load by an alias that "
+            f"has an `index_routing`. {in_place} {in_place_command(name)}.",
         )
     check_can_hold_vectors(state)
     lost = [field for field in meta_fields if not is_in_source(field, state.mappings)]
@@ -160,21 +171,28 @@ def check_strict_mapping(state: IndexState, documents: Sequence[Mapping[str, Any
 
 
 def check_created_index(
-    engine: Engine, state: IndexState, name: str, meta_fields: Collection[str], documents: Sequence[Mapping[str, Any]]
+    engine: Engine,
+    state: IndexState,
+    name: str,
+    meta_fields: Collection[str],
+    documents: Sequence[Mapping[str, Any]],
+    *,
+    routing_field: str | None = None,
 ) -> None:
     """Reject an index that a load has just created, but that an index template makes unusable; it is deleted again.
 
     Args:
         documents: The first ones of the source.
+        routing_field: Field of the routing of the documents; None for no field.
 
     Raises:
-        VectorIndexError: see `check_can_load_files` and `check_strict_mapping`.
+        UsageError, VectorIndexError: see `check_can_load_files` and `check_strict_mapping`.
         EngineError: the engine failed.
     """
     try:
-        check_can_load_files(state, name, meta_fields)
+        check_can_load_files(state, name, meta_fields, routing_field=routing_field)
         check_strict_mapping(state, documents)
-    except VectorIndexError as error:
+    except (UsageError, VectorIndexError) as error:
         deleted = delete_unused_index(engine, state)
         error.message += " (an index template says so; the index that this load created is empty"
         error.message += " and was deleted again)" if deleted else ", and could not be deleted)"

@@ -9,7 +9,7 @@ import difflib
 import re
 import shlex
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -156,6 +156,23 @@ def _collect(fields: Mapping[str, Any], name: str, found: list[Any]) -> bool:
                     _collect(entry, rest, found)
             crosses_list |= len(found) > before
     return crosses_list
+
+
+def change_values(fields: dict[str, Any], name: str, change: Callable[[Any], Any]) -> None:
+    """Replace the values at a dotted name, wherever `find_field` finds one; those of a list one by one."""
+    for head, rest in _splits(name):
+        if head not in fields:
+            continue
+        if rest is None:
+            fields[head] = _changed(fields[head], change)
+        else:
+            for entry in flatten([fields[head]]):
+                if isinstance(entry, dict):
+                    change_values(entry, rest, change)
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    return [_changed(each, change) for each in value] if isinstance(value, list) else change(value)
 
 
 @lru_cache(maxsize=1024)

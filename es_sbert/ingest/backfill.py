@@ -257,7 +257,8 @@ class IndexReader:
             yield result
         elif isinstance(result, TextFieldError):
             fields = self._read_fields(hit)
-            letter = RejectedRecord(self._origin, str(result), document=fields, id=hit["_id"], partial=True)
+            key = {"id": hit["_id"], "routing": hit.get("_routing")}
+            letter = RejectedRecord(self._origin, str(result), document=fields, partial=True, **key)
             self._outcomes.record_dead_letter(letter)
         else:
             self._outcomes.add(result)

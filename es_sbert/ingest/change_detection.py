@@ -199,7 +199,7 @@ class ChangeDetection:
         ]
         vectors = self._look_up_vectors(writes)
         for document, decision in writes:
-            self._add_write(document, decision, vectors.get(document.id, {}), plan)
+            self._add_write(document, decision, vectors.get((document.id, document.routing), {}), plan)
             for number in decision.discarded:
                 self._outcomes.dropped[self._targets[number].field] += 1
         self._record_unwritten(documents, decisions)
@@ -221,8 +221,12 @@ class ChangeDetection:
         hits: dict[DocumentKey, Json] = {}
         for group in document_windows(documents, max(1, min(_LOOKUP, window // 2)), _LOOKUP_BYTES):
             self._context.control.check()
-            ids = [document.id for document in group]
-            hits |= self._context.retrying(look_up, self._engine, self._index, ids)
+            wanted = [document.id for document in group]
+            hits |= self._context.retrying(look_up, self._engine, self._index, wanted)
+        ids = {document_id for document_id, _ in hits}
+        for document in documents:
+            if document.id in ids and (document.id, document.routing) not in hits and any(document.texts):
+                self._outcomes.rerouted += 1
         return [self._stored_vectors(document, hits.get((document.id, document.routing))) for document in documents]
 
     def _stored_vectors(self, document: Document, hit: Json | None) -> list[StoredVector]:
@@ -234,20 +238,18 @@ class ChangeDetection:
             stored.append(StoredVector(one.exists and not self._untrusted, one.meta, text_changed))
         return stored
 
-    def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[str, Json]:
-        """id → vector fields of the documents that keep one, and their metadata."""
-        reused = {document.id: decision.reused for document, decision in writes if decision.reused}
+    def _look_up_vectors(self, writes: Sequence[tuple[Document, ChangeDecision]]) -> dict[DocumentKey, Json]:
+        """Id and routing → vector fields of the documents that keep one, and their metadata."""
+        reused = {(document.id, document.routing): decision.reused for document, decision in writes if decision.reused}
         targets = [
             self._targets[number] for number in sorted({number for numbers in reused.values() for number in numbers})
         ]
         fields = [name for target in targets for name in (target.field, target.meta_field)]
-        name = self._context.plan.settings.index  # an alias may have a routing
-        vectors: dict[str, Json] = {}
-        for ids in batched(list(reused), _VECTOR_LOOKUP):
+        vectors: dict[DocumentKey, Json] = {}
+        for keys in batched(list(reused), _VECTOR_LOOKUP):
             self._context.control.check()
-            vectors |= self._context.retrying(
-                self._engine.mget_sources, name, ids, source_includes=fields, vectors=True
-            )
+            found = self._context.retrying(self._engine.mget, self._index, keys, source_includes=fields)
+            vectors |= {key: hit.get("_source") or {} for key, hit in zip(keys, found, strict=True) if hit is not None}
         return vectors
 
     def _add_write(self, document: Document, decision: ChangeDecision, source: Json, plan: WindowPlan) -> None:

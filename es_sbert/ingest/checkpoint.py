@@ -22,6 +22,7 @@ from typing import NamedTuple
 import orjson
 
 from es_sbert.clock import current_timestamp
+from es_sbert.engines.engine import DocumentKey
 from es_sbert.engines.multi_get import batched
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.dead_letters import id_digest, safe_file_name
@@ -35,7 +36,7 @@ class SeenStatus(Enum):
     NEW = auto()  # not seen in this run; documents of an earlier run are looked up in the index again
     ACKNOWLEDGED = auto()  # acknowledged in this run, and read again because the worker that read it first was lost
     REPEATED = auto()  # the same document was read before
-    CONTRADICTED = auto()  # a document with the same id but another content was read before
+    CONTRADICTED = auto()  # a document with the same id but another content or routing was read before
 
 
 class SeenRecord(NamedTuple):
@@ -45,11 +46,13 @@ class SeenRecord(NamedTuple):
         id: Its id.
         content: Hash of the whole document, in hex digits.
         origin: Its place in the source.
+        routing: Its custom routing.
     """
 
     id: str
     content: str
     origin: Origin
+    routing: str | None = None
 
 
 # Rows per statement: other threads run while SQLite executes it. SQLite allows at least 999 parameters. Every statement
@@ -57,12 +60,12 @@ class SeenRecord(NamedTuple):
 _ROWS = 128
 _KEYS = ", ".join("?" * _ROWS)
 # Rows whose key is NULL or exists already are ignored.
-_INSERT = f"INSERT OR IGNORE INTO records VALUES {', '.join(['(?, ?, ?, ?, ?, 0)'] * _ROWS)}"
+_INSERT = f"INSERT OR IGNORE INTO records VALUES {', '.join(['(?, ?, ?, ?, ?, ?, 0)'] * _ROWS)}"
 _FIND = f"SELECT * FROM records WHERE id IN ({_KEYS})"
 _ACKNOWLEDGE = f"UPDATE records SET acknowledged = 1 WHERE id IN ({_KEYS})"
 
-# key, number of the record, content, source, line, acknowledged
-_Row = tuple[bytes, int, bytes, int, int, int]
+# key, number of the record, content, source, line, digest of the routing, acknowledged
+_Row = tuple[bytes, int, bytes, int, int, bytes | None, int]
 
 
 def _padded(keys: Sequence[bytes]) -> list[bytes | None]:
@@ -79,6 +82,7 @@ class LoadIdentity:
         fields: Vector fields that it fills: name, template of the embedded text, rules for passages.
         id_field: Field of the id; None for hashes of the content.
         file_options: The options by which files are read: format, delimiter, encoding, sheet.
+        routing_field: Field of the routing; None for none.
     """
 
     index_uuid: str
@@ -86,6 +90,7 @@ class LoadIdentity:
     fields: tuple[tuple[str, str, str | None], ...]
     id_field: str | None
     file_options: tuple[str | None, ...] = ()
+    routing_field: str | None = None
 
 
 _FORMAT = 2
@@ -189,7 +194,13 @@ class LoadCheckpoint:
             first_number = self._records_seen
             self._records_seen += len(records)
             rows = [
-                (id_digest(record.id), number, bytes.fromhex(record.content), *self._place(record.origin))
+                (
+                    id_digest(record.id),
+                    number,
+                    bytes.fromhex(record.content),
+                    *self._place(record.origin),
+                    _routing_digest(record.routing),
+                )
                 for number, record in enumerate(records, first_number)
             ]
             # In key order, so that neighbours in the table are inserted together; of one key, the first record wins.
@@ -200,14 +211,16 @@ class LoadCheckpoint:
                 if self._seen.execute(_INSERT, [*chain.from_iterable(some), *padding]).rowcount == len(some):
                     continue  # all of them are new
                 found = self._find([key for key, *_ in some])
-                for key, number, content, *_ in some:
+                for key, number, content, *_, routing in some:
                     if found[key][1] != number:
                         place = number - first_number
-                        statuses[place] = self._seen_before(found[key], content, records[place].origin)
+                        statuses[place] = self._seen_before(found[key], (content, routing), records[place].origin)
             return statuses
 
-    def _seen_before(self, row: _Row, content: bytes, origin: Origin) -> tuple[SeenStatus, Origin]:
-        _, _, known, source, line, acknowledged = row
+    def _seen_before(self, row: _Row, content: tuple[bytes, bytes | None], origin: Origin) -> tuple[SeenStatus, Origin]:
+        """The status of a record whose id is known; its content and its routing are compared."""
+        _, _, known_content, source, line, known_routing, acknowledged = row
+        known = known_content, known_routing
         first = Origin(self._source_names[source], line)
         if self._rereads and known == content and (first == origin or not acknowledged):
             # The worker that read it first may be lost and never have sent it; indexing it twice is harmless.
@@ -234,27 +247,31 @@ class LoadCheckpoint:
             for keys in batched(sorted(map(id_digest, document_ids)), _ROWS):
                 self._seen.execute(_ACKNOWLEDGE, _padded(keys))
 
-    def seen_ids(self, document_ids: Sequence[str]) -> set[str]:
-        """Those of the ids that this load has read."""
+    def seen_keys(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
+        """Those of the documents, by id and routing, that this load has read."""
         with self._explained():
-            seen = self._find([id_digest(document_id) for document_id in document_ids])
-            return {document_id for document_id in document_ids if id_digest(document_id) in seen}
+            seen = self._find([id_digest(document_id) for document_id, _ in keys])
+            return {key for key in keys if _has_key(seen.get(id_digest(key[0])), key)}
 
-    def count_acknowledged(self, documents: Sequence[tuple[str, str | None]] | None = None) -> int:
+    def count_acknowledged(self, documents: Sequence[tuple[DocumentKey, str | None]] | None = None) -> int:
         """How many documents that this load has read are acknowledged.
 
         Args:
-            documents: Count only these: id and content of each, as in a `SeenRecord`; a content of None matches any.
+            documents: Count only these: id and routing, and content of each, as in a `SeenRecord`; a content of None
+                matches any.
         """
         with self._explained():
             if documents is None:
                 [(count,)] = self._seen.execute("SELECT COUNT(*) FROM records WHERE acknowledged = 1")
                 return int(count)
-            seen = self._find([id_digest(document_id) for document_id, _ in documents])
-            rows = ((seen.get(id_digest(document_id)), content) for document_id, content in documents)
+            seen = self._find([id_digest(document_id) for (document_id, _), _ in documents])
+            rows = ((seen.get(id_digest(key[0])), key, content) for key, content in documents)
             return sum(
-                row is not None and bool(row[5]) and (content is None or bytes.fromhex(content) == row[2])
-                for row, content in rows
+                row is not None
+                and _has_key(row, key)
+                and bool(row[-1])
+                and (content is None or bytes.fromhex(content) == row[2])
+                for row, key, content in rows
             )
 
     def mark_untrusted(self) -> None:
@@ -332,6 +349,15 @@ class LoadCheckpoint:
                 ) from error
 
 
+def _routing_digest(routing: str | None) -> bytes | None:
+    return None if routing is None else id_digest(routing)
+
+
+def _has_key(row: _Row | None, key: DocumentKey) -> bool:
+    """Whether a row, found by the id of a key, is of the document with its routing too."""
+    return row is not None and row[5] == _routing_digest(key[1])
+
+
 def _create_seen_table(path: Path) -> sqlite3.Connection:
     """The scratch table of the records that were read; an existing file is overwritten."""
     path.unlink(missing_ok=True)
@@ -341,7 +367,7 @@ def _create_seen_table(path: Path) -> sqlite3.Connection:
         db.execute(f"PRAGMA {pragma}")
     db.execute(
         "CREATE TABLE records (id BLOB PRIMARY KEY, number INTEGER, content BLOB, source INTEGER, line INTEGER, "
-        "acknowledged INTEGER) WITHOUT ROWID"
+        "routing BLOB, acknowledged INTEGER) WITHOUT ROWID"
     )
     # A single transaction: without a journal it costs nothing to keep it open.
     db.execute("BEGIN")

@@ -150,6 +150,8 @@ class DeadLetters:
             # A field's name from the command line may hold bytes that are not UTF-8.
             "reason": reason.encode(errors="backslashreplace").decode(),
         }  # fmt: skip
+        if record.routing is not None:
+            letter["routing"] = record.routing
         if record.partial:
             letter["partial"] = True
         if document is not None:
@@ -328,7 +330,7 @@ def _retry_record(
         last_lines: See `_last_lines`; an earlier dead letter of the same id is superseded.
     """
     document = letter.get("document")
-    document_id = letter["id"] if isinstance(letter.get("id"), str) else None
+    document_id, routing = (value if isinstance(value := letter.get(name), str) else None for name in ("id", "routing"))
     if not isinstance(document, dict):
         # The end of the sample may be inside a character.
         sample = letter["raw"] if "raw" in letter else data[:SAMPLE_BYTES].decode(errors="backslashreplace")
@@ -336,12 +338,14 @@ def _retry_record(
         return RejectedRecord(origin, f"the letter holds no document: {letter.get('reason')}", raw, len(raw))
     source = _document_bytes(data, document)
     if (problem := depth_problem(document, source)) is not None:
-        return RejectedRecord(origin, problem, document=source, id=document_id, partial=bool(letter.get("partial")))
+        partial = bool(letter.get("partial"))
+        return RejectedRecord(origin, problem, document=source, id=document_id, partial=partial, routing=routing)
     if letter.get("partial") or letter.get("source") == f"index {index}":
-        return RejectedRecord(origin, _PARTIAL_REASON, document=source, id=document_id, partial=True)
+        return RejectedRecord(origin, _PARTIAL_REASON, document=source, id=document_id, partial=True, routing=routing)
     time = letter.get("time")
     superseded = document_id is not None and last_lines.get(id_digest(document_id), 0) > origin.line
-    return Record(origin, document, source, document_id, time if isinstance(time, str) else None, superseded)
+    written = time if isinstance(time, str) else None
+    return Record(origin, document, source, document_id, written, superseded, routing)
 
 
 def _document_bytes(data: bytes, document: dict[str, Any]) -> bytes:

@@ -61,6 +61,7 @@ class DocumentPreview(BaseModel, frozen=True):
 
     Attributes:
         id: Its id; None if it is unknown.
+        routing: Its custom routing; None if it has none.
         origin: Where it is in the source.
         texts: Its texts; empty if it has none, or cannot be loaded.
         missing_fields: Fields of the texts that it lacks, or in which it has null.
@@ -68,6 +69,7 @@ class DocumentPreview(BaseModel, frozen=True):
     """
 
     id: str | None
+    routing: str | None
     origin: str
     texts: tuple[TextPreview, ...]
     missing_fields: tuple[str, ...]
@@ -105,7 +107,9 @@ class DryRun(BaseModel, frozen=True):
             f"{self.model} ({self.fingerprint[:12]}) reads {self.max_tokens:,} tokens of a text and {prompt}",
         ]
         for document in self.documents:
-            lines += ["", f"{escape_unprintable(document.origin)}, id {escape_unprintable(document.id or 'unknown')}"]
+            routing = "" if document.routing is None else f", routing {escape_unprintable(document.routing)}"
+            name = f"{escape_unprintable(document.origin)}, id {escape_unprintable(document.id or 'unknown')}"
+            lines += ["", name + routing]
             lines += [f"  {line}" for line in _document_lines(document)]
         lines.append("")
         if self.mapping is None:
@@ -151,7 +155,7 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
         documents = _sample_of_index(engine, plan, count)
     else:
         with closing(stream):
-            documents = _first_of_sources(plan, stream, count)
+            documents = _first_of_sources(engine, plan, stream, count)
     targets, body = _mapping(engine, encoder, plan)
     return DryRun(
         index=plan.settings.index,
@@ -170,9 +174,9 @@ def dry_run(engine: Engine, encoder: Encoder, plan: LoadPlan, count: int) -> Dry
 _Previewed = list[tuple[Document | RejectedRecord, Json]]
 
 
-def _first_of_sources(plan: LoadPlan, stream: RecordStream, count: int) -> _Previewed:
+def _first_of_sources(engine: Engine, plan: LoadPlan, stream: RecordStream, count: int) -> _Previewed:
     """The first documents of the sources, those that cannot be loaded among them."""
-    rules = planned_document_rules(plan)
+    rules = planned_document_rules(plan, engine.info)
     return [
         (record, {}) if isinstance(record, RejectedRecord) else (to_document(record, rules), record.fields)
         for record in islice(stream, count)
@@ -181,14 +185,15 @@ def _first_of_sources(plan: LoadPlan, stream: RecordStream, count: int) -> _Prev
 
 def _sample_of_index(engine: Engine, plan: LoadPlan, count: int) -> _Previewed:
     """Some documents of the index."""
-    targets = planned_document_rules(plan).targets
+    targets = planned_document_rules(plan, engine.info).targets
     documents: _Previewed = []
     origin = Origin(f"index {plan.settings.index}")
     for hit in sample_hits(engine, plan, count):
         fields = hit.get("_source") or {}
         try:
             texts = target_texts(fields, targets)
-            documents.append((Document(origin, hit["_id"], texts, dump_object(fields), None), fields))
+            source, routing = dump_object(fields), hit.get("_routing")
+            documents.append((Document(origin, hit["_id"], texts, source, None, routing=routing), fields))
         except TextFieldError as error:
             documents.append((RejectedRecord(origin, str(error), id=hit["_id"]), fields))
     return documents
@@ -240,6 +245,7 @@ def _previews(encoder: Encoder, targets: EmbeddingTargets, documents: _Previewed
             texts = tuple(text for chunk in chunks for text in _texts(encoder, chunk))
         yield DocumentPreview(
             id=document.id,
+            routing=document.routing,
             origin=str(document.origin),
             texts=texts,
             missing_fields=missing,

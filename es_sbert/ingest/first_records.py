@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from typing import Any
 
-from es_sbert.engines.engine import Engine, IndexState
+from es_sbert.engines.engine import Engine, EngineInfo, IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.derived_fields import derived_fields
@@ -32,7 +32,7 @@ from es_sbert.ingest.dead_letters import pending_dead_letters
 from es_sbert.ingest.ledger import ErrorReasons
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.read_documents import Document, DocumentRules, RecordStream, to_document
+from es_sbert.ingest.read_documents import UNROUTED_CHILD, Document, DocumentRules, RecordStream, to_document
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource
 
@@ -43,6 +43,7 @@ _BULK_PARAMETERS = frozenset({
     "retry_on_conflict", "routing", "version", "version_type",
 })  # fmt: skip
 _HAVE = "The documents have"
+_PYTHON_HITS = "Give the documents, each with its id: ({{'_id': hit['_id'], **hit['_source']}} for hit in {hits})."
 # Documents whose fields are read for a message.
 _NAMED_DOCUMENTS = 100
 
@@ -63,6 +64,7 @@ class FirstRecords:
     documents: list[Document] = field(default_factory=list)
     rejects: list[RejectedRecord] = field(default_factory=list)
     _present: set[str] = field(default_factory=set)
+    _has_routing: bool = False
 
     def add(self, record: Record | RejectedRecord) -> None:
         """Examine the next record."""
@@ -71,6 +73,8 @@ class FirstRecords:
             self.rejects.append(record)
             return
         self._present |= {name for name in self.missing if find_field(record.fields, name) is not MISSING}
+        routing_field = self.rules.routing_field
+        self._has_routing |= routing_field is not None and find_field(record.fields, routing_field) is not MISSING
         document = to_document(record, self.rules)
         if isinstance(document, RejectedRecord):
             self.rejects.append(document)
@@ -81,6 +85,17 @@ class FirstRecords:
     def missing(self) -> list[str]:
         """Fields of the texts that no record has; null counts as present."""
         return [name for name in self.rules.text_fields if name not in self._present]
+
+    @property
+    def may_lack_routing(self) -> bool:
+        """Whether later records may be children in a join field, whose routing is not given."""
+        rules = self.rules
+        return bool(rules.join_fields) and rules.routing is None and rules.routing_field is None
+
+    @property
+    def lacks_routing(self) -> bool:
+        """Whether there is a field of the routing that no record has; null counts as present."""
+        return self.rules.routing_field is not None and not self._has_routing
 
     @property
     def has_text(self) -> bool:
@@ -123,19 +138,29 @@ def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
     fields = record.fields
     # An action alone may be a strange document; followed by another line it is a bulk body.
     if is_bulk_action(fields) and len(first.records) > 1:
+        if first.rules.from_python:
+            problem = f"the {source} are the lines of a _bulk body: each document comes after its action"
+            return problem, "Give the documents alone, each with its id in the field _id."
         problem = f"{source} looks like a _bulk body: each document comes after a line with its action"
         return problem, _bulk_body_remedy(first, fields, name)
     hits = fields.get("hits")
     if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
+        if first.rules.from_python:
+            return f"the {source} are responses to searches", _PYTHON_HITS.format(hits="response['hits']['hits']")
         return (
             f"{source} looks like the response to a search, not like one document a line",
-            f"Write its documents one a line: jq -c '.hits.hits[] | ._source + {{id: ._id}}' {name}, and load them "
-            "with --id-field id.",
+            f"Write its documents one a line: jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {name}, and load them "
+            "with --id-field _id.",
         )
-    if isinstance(fields.get("_source"), dict) and "_id" in fields and "_index" in fields:
+    if isinstance(fields.get("_source"), dict):
+        if first.rules.from_python:
+            return f"the {source} are hits of a search: each document is in _source", _PYTHON_HITS.format(hits="hits")
+        keys, options = "_id: ._id", "--id-field _id"
+        if any("_routing" in fields for fields in first.documents_as_json()):
+            keys, options = f"{keys}, _routing: ._routing", f"{options} --routing-field _routing"
         return (
             f"{source} holds the hits of a search: the documents are in _source",
-            f"Write them one a line: jq -c '._source + {{id: ._id}}' {name}, and load them with --id-field id.",
+            f"Write them one a line: jq -c '._source + {{{keys}}}' {name}, and load them with {options}.",
         )
     return None
 
@@ -149,8 +174,12 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
     source, name = first.records[0].origin.source, _shell_name(first.records[0])
     problem = f"{source}: none of the first {len(first.records):,} records can be loaded"
     objects = list(first.documents_as_json())
+    from_python = first.rules.from_python
     if not objects:
-        remedy = "Check that the file holds what its name or --format says."
+        if from_python:
+            return f"{problem}: {_frequent_reasons(first)}", "Correct the documents and add them again."
+        columns = any(reject.reason.startswith("the column ") for reject in first.rejects)
+        remedy = _CORRECT if columns else "Check that the file holds what its name or --format says."
         return _diagnose_lines(first, source, name) or (f"{problem}: {_frequent_reasons(first)}", remedy)
     names, texts = first.field_names(), first.rules.text_fields
     have = fields_hint([], names, _HAVE)
@@ -159,29 +188,63 @@ def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
         filtered = ", ".join(f".{field}" for field in taken)
         return (
             f"{problem}, since the documents already have the field {taken[0]}, into which this load would write",
-            f"Give --vector-field another name, or leave the fields out: jq -c 'del({filtered})' {name}",
+            f"Leave out the fields {', '.join(taken)}, or create the index with another vector_field."
+            if from_python
+            else f"Give --vector-field another name, or leave the fields out: jq -c 'del({filtered})' {name}",
         )
+    metadata = _diagnose_metadata_fields(first, objects, name)
+    if metadata is not None:
+        return f"{problem}, {metadata[0]}", metadata[1]
     id_field = first.rules.id_field
     if id_field is not None and all(find_field(fields, id_field) is MISSING for fields in objects):
-        hint = fields_hint([id_field], names, _HAVE)
+        hint, option = fields_hint([id_field], names, _HAVE), "id_field" if from_python else "--id-field"
         return (
             f"{problem}, since no document has the id field {id_field}",
-            f"{hint} Correct --id-field, or leave it out: ids are then hashes of the content.",
+            f"{hint} Correct {option}, or leave it out: ids are then hashes of the content.",
         )
+    remedy = _PYTHON_TEXT if from_python else "Name a field of text with --text-field or --text-template."
     for text in texts:
         type_problem = text_problem(*(find_field(fields, text) for fields in objects))
         if type_problem is not None:
             return (
                 f"{problem}, since the text field {text} is {type_problem}",
-                f"{have} Name a field of text with --text-field or --text-template.",
+                f"{have} {remedy}",
             )
     if first.rejects and not first.documents:
-        return f"{problem}: {_frequent_reasons(first)}", "Correct the source and run the command again."
-    remedy = "Name the fields of the text with --text-field or --text-template."
+        return f"{problem}: {_frequent_reasons(first)}", _CORRECT
+    remedy = _PYTHON_TEXT if from_python else "Name the fields of the text with --text-field or --text-template."
     if first.missing == list(texts):
         hint = fields_hint(texts, names, _HAVE)
         return f"{problem}, since no document has the text field {' or '.join(texts)}", f"{hint} {remedy}"
     return f"{problem}, since the text field {' and '.join(texts)} is empty in all of them", f"{have} {remedy}"
+
+
+_CORRECT = "Correct the source and run the command again."
+_PYTHON_TEXT = "Put the text there, or create the index with other text_fields or another text_template."
+
+
+def _diagnose_metadata_fields(
+    first: FirstRecords, objects: Sequence[Mapping[str, Any]], file: str
+) -> tuple[str, str] | None:
+    """The reason and the remedy if all of the first objects have metadata fields."""
+    rules, values = first.rules, dict[str, Any]()
+    for fields in objects:
+        names = rules.metadata_names(fields)
+        if not names:
+            return None
+        for name in names:
+            values.setdefault(name, fields.get(name, MISSING))
+    keys = [name for name in values if name in ("_id", "_routing")]
+    others = [name for name in values if name not in keys]
+    remedies = [rules.metadata_remedy(name, values[name]) for name in keys]
+    if others and rules.from_python:
+        remedies.append(f"remove {', '.join(others)} from the documents")
+    elif others:
+        filtered = ", ".join(f".{name}" for name in others)
+        remedies.append(f"remove {', '.join(others)} from the documents: jq -c 'del({filtered})' {file}")
+    several, are = ("fields", "metadata fields") if len(values) > 1 else ("field", "a metadata field")
+    advice = ". ".join(remedy[0].upper() + remedy[1:] for remedy in remedies)
+    return f"since they have the {several} {', '.join(values)}, {are} that engines refuse in documents", f"{advice}."
 
 
 def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, str] | None:
@@ -191,10 +254,12 @@ def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, s
         return None
     if lines[0] == b"{":
         text = b"\n".join(lines)
-        picked = ".hits.hits[] | ._source + {id: ._id}" if b'"hits"' in text and b'"_source"' in text else "."
+        is_response = b'"hits"' in text and b'"_source"' in text
+        picked = ".hits.hits[] | ._source + {_id: ._id}" if is_response else "."
         return (
             f"{source} holds a JSON object over several lines, not one object a line",
-            f"Write one document a line: jq -c '{picked}' {name}",
+            f"Write one document a line: jq -c '{picked}' {name}"
+            + (", and load them with --id-field _id." if is_response else ""),
         )
     kind = _table_format(lines)
     if kind is None:
@@ -236,8 +301,8 @@ def _bulk_body_remedy(first: FirstRecords, action: Mapping[str, Any], file: str)
             "`es-sbert ingest --index INDEX --text-field FIELD`."
         )
     if any("_id" in parameters for parameters in action.values()):
-        keep = f"jq -nc 'inputs as $action | input + {{id: ($action | first(.[])._id)}}' {file}"
-        return f"Keep its documents, each with its id: {keep}, and load them with --id-field id."
+        keep = f"jq -nc 'inputs as $action | input + {{_id: ($action | first(.[])._id)}}' {file}"
+        return f"Keep its documents, each with its id: {keep}, and load them with --id-field _id."
     return f"Keep its documents: awk 'NR % 2 == 0' {file}"
 
 
@@ -283,7 +348,7 @@ def check_first_records(engine: Engine, plan: LoadPlan, control: LoadControl) ->
         return None
     stream = RecordStream(plan.sources, plan.reading, control)
     try:
-        first = read_first_records(plan, stream.peek(), control)
+        first = read_first_records(plan, engine.info, stream.peek(), control)
         if not control.stop.is_set():
             _check_with_retries(plan, control, lambda: check_records(engine, plan, first))
     except BaseException:
@@ -299,14 +364,13 @@ def _check_with_retries(plan: LoadPlan, control: LoadControl, check: Callable[[]
     control.clear_backoff()
 
 
-def planned_document_rules(plan: LoadPlan) -> DocumentRules:
+def planned_document_rules(plan: LoadPlan, info: EngineInfo) -> DocumentRules:
     """How records become documents, as known before a model is loaded."""
-    state, settings = plan.state, plan.settings
+    state = plan.state
     own = tuple(EmbeddingTarget(field.field, field.template, _provisional_meta(field)) for field in plan.fields)
-    if state is None:
-        return DocumentRules(own, settings.id_field)
-    kept = kept_targets(vector_fields(state.mappings, state.name), [target.field for target in own])
-    return DocumentRules(own + kept, settings.id_field, state.alias_routing(settings.index))
+    if state is not None:
+        own += kept_targets(vector_fields(state.mappings, state.name), [target.field for target in own])
+    return plan.document_rules(own, info, state)
 
 
 def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
@@ -316,10 +380,10 @@ def _provisional_meta(field: PlannedField) -> VectorFieldMeta:
 
 
 def read_first_records(
-    plan: LoadPlan, records: Iterator[Record | RejectedRecord], control: LoadControl
+    plan: LoadPlan, info: EngineInfo, records: Iterator[Record | RejectedRecord], control: LoadControl
 ) -> FirstRecords:
-    """The first records: until one has a text, and every field of the text was found."""
-    first = FirstRecords(planned_document_rules(plan))
+    """The first records: until one has a text, and every field of the text and the routing was found."""
+    first = FirstRecords(planned_document_rules(plan, info))
     size = 0
     for record in records:
         first.add(record)
@@ -327,7 +391,8 @@ def read_first_records(
         if len(first.records) >= MOST_RECORDS or size >= MOST_BYTES or control.stop.is_set():
             break
         is_action = len(first.records) == 1 and isinstance(record, Record) and is_bulk_action(record.fields)
-        if first.has_text and not first.missing and not is_action:
+        is_routed = not first.lacks_routing and not first.may_lack_routing
+        if first.has_text and not first.missing and is_routed and not is_action:
             break
     return first
 
@@ -346,7 +411,11 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
     if format_problem is not None:
         raise SourceError(*format_problem)
     if plan.state is not None:
-        check_strict_mapping(plan.state, list(first.documents_as_json()))
+        check_strict_mapping(plan.state, [first.rules.own_fields(fields) for fields in first.documents_as_json()])
+    unrouted = next((reject for reject in first.rejects if reject.reason.startswith(UNROUTED_CHILD)), None)
+    if unrouted is not None and first.may_lack_routing:
+        problem, _, advice = unrouted.reason.rpartition(": ")
+        raise SourceError(f"{unrouted.origin}: {problem}", f"{advice[0].upper()}{advice[1:]}.")
     if not first.has_text and not _clears_documents(engine, plan, first):
         _raise_unknown_fields(engine, plan, first.missing, first.field_names(), first)
         raise SourceError(*diagnose_unloadable(first))
@@ -355,14 +424,35 @@ def check_records(engine: Engine, plan: LoadPlan, first: FirstRecords) -> None:
         for fields in _further_documents(plan):
             missing = {name for name in missing if find_field(fields, name) is MISSING}
         _raise_unknown_fields(engine, plan, missing, first.field_names(), first)
+    if first.lacks_routing:
+        _check_routing_field(plan, first)
+
+
+def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
+    """Reject a field of the routing that neither the documents nor the mapping have.
+
+    Raises:
+        SourceError: the documents would all be written without a routing.
+    """
+    field, rules = str(first.rules.routing_field), first.rules
+    mapped = {} if plan.state is None else plan.state.mappings.get("properties", {})
+    head = field.partition(".")[0]
+    # The parent of a join field is not in the mapping.
+    if head in mapped or any(find_field(fields, field) is not MISSING for fields in _further_documents(plan)):
+        return
+    raise SourceError(
+        f"none of the first {len(first.records):,} records has the field {field} of the routing",
+        f"{fields_hint([field], first.field_names(), _HAVE)} Correct {rules.option('routing_field', 'FIELD')}, or put "
+        "the field into the mapping before the load if only later documents have it.",
+    )
 
 
 def _clears_documents(engine: Engine, plan: LoadPlan, first: FirstRecords) -> bool:
     """Whether the index holds documents that have lost their text: a load removes their vectors."""
     if plan.state is None or not first.documents or first.missing == list(first.rules.text_fields):
         return False
-    ids = [document.id for document in first.documents]
-    return bool(engine.mget_sources(plan.state.name, ids, source_includes=[]))
+    keys = [(document.id, document.routing) for document in first.documents]
+    return any(found is not None for found in engine.mget(plan.state.name, keys, source_includes=None))
 
 
 def _raise_unknown_fields(
@@ -388,7 +478,9 @@ def _raise_unknown_fields(
         mapping = "" if plan.state is None or known else f", and the mapping of {plan.state.name} lacks it"
         text = planned.text_options or f"the text {planned.template.template!r}"
         hint = fields_hint(unknown, names, _HAVE, derived)
-        if first is not None and not known:
+        if first is not None and not known and plan.from_python:
+            hint += f" {_PYTHON_TEXT}"
+        elif first is not None and not known:
             hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} ({text})", hint)
 
@@ -417,7 +509,7 @@ def _check_dead_letters(engine: Engine, plan: LoadPlan) -> None:
     assert plan.settings.retry is not None
     control = LoadControl()
     with closing(RecordStream([pending_dead_letters(plan.settings.retry)], plan.reading, control)) as stream:
-        first = read_first_records(plan, stream.peek(), control)
+        first = read_first_records(plan, engine.info, stream.peek(), control)
     if any(first.documents_as_json()):
         _raise_unknown_fields(engine, plan, first.missing, first.field_names(), first)
 
@@ -429,7 +521,7 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     fields = [field for field in plan.fields if not _has_vectors_of_text(engine, state, field)]
     if not fields:
         return
-    first = FirstRecords(planned_document_rules(replace(plan, fields=tuple(fields))))
+    first = FirstRecords(planned_document_rules(replace(plan, fields=tuple(fields)), engine.info))
     name, texts = plan.settings.index, first.rules.text_fields
     for hit in sample_hits(engine, plan, _SAMPLE, texts):
         first.add(Record(Origin(f"index {name}"), hit.get("_source") or {}, b"", hit["_id"]))
@@ -454,7 +546,11 @@ def _index_names(engine: Engine, plan: LoadPlan) -> list[str]:
     found = dict.fromkeys(mapping_field_names(plan.state.mappings.get("properties", {})))
     for hit in sample_hits(engine, plan, _LISTED):
         found |= dict.fromkeys(document_field_names(hit.get("_source") or {}))
-    own = {name for target in planned_document_rules(plan).targets for name in (target.field, target.meta_field)}
+    own = {
+        name
+        for target in planned_document_rules(plan, engine.info).targets
+        for name in (target.field, target.meta_field)
+    }
     return [name for name in found if name.partition(".")[0] not in own]
 
 
@@ -465,7 +561,7 @@ def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[s
         includes: Fields to return; none for all but the vectors.
     """
     name = plan.settings.index
-    vectors = [target.field for target in planned_document_rules(plan).targets]
+    vectors = [target.field for target in planned_document_rules(plan, engine.info).targets]
     source = {"includes": list(includes)} if includes else {"excludes": vectors}
     try:
         # Include documents that were written a moment ago.

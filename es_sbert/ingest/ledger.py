@@ -280,6 +280,7 @@ class OutcomeRecorder:
         rejected_versions: Id and `_seq_no` of the documents of the index that could not be embedded or written.
         dropped: Vector field → documents that lost their vector there, because their text changed and this load does
             not fill the field.
+        rerouted: Documents that the index holds with another routing than the source.
         lacking: Documents that a watch has seen and that lacked a vector at its end; None for other loads, or if it is
             not known.
     """
@@ -294,6 +295,7 @@ class OutcomeRecorder:
         self.rejected = 0
         self.rejected_versions: set[tuple[str, int]] = set()
         self.dropped: Counter[str] = Counter()
+        self.rerouted = 0
         self.lacking: int | None = None
 
     def record_read(self) -> None:

@@ -191,9 +191,11 @@ class _Load:
         index = self._wait(self._require_index)
         targets = _load_targets(plan, fields, index)
         if created:
-            first = [] if stream is None else stream.peeked
+            rules = plan.document_rules(targets, self._engine.info, index)
+            first = [] if stream is None else [rules.own_fields(fields) for fields in stream.peeked]
             meta_fields = [target.meta_field for target in targets]
-            check_created_index(self._engine, index, settings.index, meta_fields, first)
+            routing_field = settings.routing_field
+            check_created_index(self._engine, index, settings.index, meta_fields, first, routing_field=routing_field)
         checkpoint: LoadCheckpoint | None = None
         if plan.state_file is not None:
             checkpoint = self._runner.open_checkpoint(plan.state_file, _load_identity(plan, index, targets))
@@ -301,6 +303,11 @@ class _Load:
             f"`es-sbert ingest --index {name} --vector-field {field}` embeds it again"
             for field, count in sorted(context.outcomes.dropped.items())
         ]
+        if context.outcomes.rerouted and not self._pruned:
+            self._notes.append(
+                f"{context.outcomes.rerouted:,} documents are also in {name} with another routing than the source's: "
+                "searches may find both. `--prune` removes those of earlier loads that the source no longer has"
+            )
         return LoadReport.of(
             context.outcomes.ledger,
             info,
@@ -359,8 +366,15 @@ def _load_identity(plan: LoadPlan, index: IndexState, targets: EmbeddingTargets)
     own = targets_to_fill(targets)
     passages = [None if target.meta.passages is None else str(target.meta.passages) for target in own]
     fields = tuple((target.field, target.template.template, rules) for target, rules in zip(own, passages, strict=True))
-    options = astuple(plan.settings.file_options)
-    return LoadIdentity(index_uuid(index), own[0].meta.fingerprint, fields, plan.settings.id_field, options)
+    settings = plan.settings
+    return LoadIdentity(
+        index_uuid(index),
+        own[0].meta.fingerprint,
+        fields,
+        settings.id_field,
+        file_options=astuple(settings.file_options),
+        routing_field=settings.routing_field,
+    )
 
 
 def _open_dead_letters(plan: LoadPlan, checkpoint: LoadCheckpoint | None, clock: Clock) -> DeadLetters:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, Json
@@ -20,9 +20,18 @@ from es_sbert.ingest.load_report import LoadReport
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
 from es_sbert.ingest.reconcile import delete_hits
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.document_source import DocumentSource, ReadContext, RequiredColumns
-from es_sbert.ingest.sources.table_rows import row_record, value_to_json
+from es_sbert.ingest.records import (
+    METADATA_ID,
+    InvalidId,
+    Origin,
+    Record,
+    RejectedRecord,
+    document_id,
+    metadata_id_field,
+)
+from es_sbert.ingest.sources.document_source import DocumentSource, ReadContext, ReadSettings, RequiredColumns
+from es_sbert.ingest.sources.json_values import UnserializableValue, object_to_json
+from es_sbert.ingest.sources.table_rows import PYTHON_ROWS, row_record, row_to_json
 
 _DELETE_PAGE = 1000
 
@@ -31,13 +40,17 @@ _DELETE_PAGE = 1000
 class IterableSource(DocumentSource):
     """Documents from an iterable of dicts. An iterator is consumed once, from another thread.
 
-    Values that JSON lacks are converted as those of a SQL query: dates to ISO 8601, NaN to null, bytes to Base64.
+    Values that JSON lacks are converted, see `json_values`. A field `_id` is the id of its document, as for
+    elasticsearch-py's helpers, and not a part of it.
 
     Attributes:
         documents: The documents.
+        takes_id: Whether `_id` is the id; not if another field is.
     """
 
     documents: Iterable[object]
+    takes_id: bool = True
+    from_python: ClassVar[bool] = True
     name: str = "documents"
     path: None = None
     size: None = None
@@ -61,11 +74,29 @@ class IterableSource(DocumentSource):
                 ) from error
             origin = Origin(self.name, number)
             if isinstance(document, Mapping):
-                row = {str(name): value_to_json(value) for name, value in document.items()}
-                yield row_record(row, origin, context.settings.max_bytes)
+                yield self._record(document, origin, context.settings)
             else:
                 reason = f"a document must be a dict, not {type(document).__name__}"
                 yield RejectedRecord.of_bytes(origin, reason, repr(document).encode())
+
+    def _record(self, document: Mapping[Any, Any], origin: Origin, settings: ReadSettings) -> Record | RejectedRecord:
+        try:
+            row = object_to_json(document)
+        except RecursionError:
+            row = UnserializableValue("it is nested too deeply, or contains itself")
+        if not self.takes_id or isinstance(row, UnserializableValue) or METADATA_ID not in row:
+            return row_record(row, origin, settings, PYTHON_ROWS)
+        whole = row_record(row, origin, replace(settings, key_fields=(*settings.key_fields, METADATA_ID)), PYTHON_ROWS)
+        if isinstance(whole, RejectedRecord):
+            return whole
+        try:
+            identity = document_id(whole, METADATA_ID)
+        except InvalidId as error:
+            field = metadata_id_field(whole.fields[METADATA_ID])
+            advice = "" if field == METADATA_ID else f": give id_field={field!r}"
+            return RejectedRecord(origin, f"{error}{advice}", document=whole.source)
+        del row[METADATA_ID], whole.fields[METADATA_ID]
+        return whole._replace(source=row_to_json(row), id=identity)
 
 
 def load_documents(
@@ -98,7 +129,8 @@ def load_documents(
     with tempfile.TemporaryDirectory(prefix="es-sbert-load-") as folder:
         # The checkpoint detects repeated ids within the load. It is not kept: an iterator cannot be resumed.
         settings = settings.model_copy(update={"state": Path(folder) / "load-state"})
-        report = run(plan_load(engine, settings, [IterableSource(documents)]))
+        source = IterableSource(documents, takes_id=settings.id_field is None)
+        report = run(plan_load(engine, settings, [source]))
     if report.stopped is None:
         return report
     reason = control.unreachable_reason or control.truncated_reason or "interrupted"

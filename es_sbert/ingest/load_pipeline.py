@@ -35,7 +35,6 @@ from es_sbert.ingest.load_context import LoadContext
 from es_sbert.ingest.load_threads import LoadHalted, StageThreads
 from es_sbert.ingest.read_documents import (
     Document,
-    DocumentRules,
     RecordStream,
     cleared_fields,
     document_windows,
@@ -66,8 +65,7 @@ def load_sources(
         EsSbertError: a stage failed (never because of a single document).
     """
     assert context.checkpoint is not None, "a load of files has a checkpoint"
-    settings = context.plan.settings
-    rules = DocumentRules(context.targets, settings.id_field, context.index.alias_routing(settings.index))
+    rules = context.plan.document_rules(context.targets, context.engine.info, context.index)
     documents = read_documents(stream, rules, context.checkpoint, context.outcomes)
     # If the index has other vector fields, another load may be filling them right now.
     detect = ChangeDetection(context, empty_index=empty_index and all(target.filled for target in context.targets))

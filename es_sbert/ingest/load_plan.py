@@ -10,8 +10,10 @@ from pathlib import Path
 from pydantic import BaseModel, Field, SecretStr
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.engines.engine import Engine, IndexState
+from es_sbert.engines.engine import Engine, EngineInfo, IndexState
 from es_sbert.errors import UsageError, VectorIndexError
+from es_sbert.index.derived_fields import mapped_fields
+from es_sbert.index.document_vectors import EmbeddingTargets
 from es_sbert.index.load_checks import (
     check_can_hold_vectors,
     check_can_load_files,
@@ -36,6 +38,7 @@ from es_sbert.ingest.dead_letters import (
     find_dead_letters,
 )
 from es_sbert.ingest.ledger import DEFAULT_LIMIT, NO_LIMIT, ErrorLimit
+from es_sbert.ingest.read_documents import DocumentRules
 from es_sbert.ingest.sources.document_source import DocumentSource, ReadSettings, check_sources
 from es_sbert.ingest.sources.find_sources import FileOptions, find_sources
 from es_sbert.ingest.sources.sql_source import SqlSource
@@ -66,6 +69,8 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
             index's template, or `text`.
         text_template: Template of the text instead of `text_fields`.
         id_field: Field of the id; None takes the hash of the content.
+        routing_field: Field of the custom routing, such as the parent of a join field; documents without a value there
+            have none.
         vector_field: Field that takes the vector.
         vectors: Instead of these, several vector fields, each `NAME={field} …`, or `NAME` alone if the
             index knows its text.
@@ -102,6 +107,7 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
     text_fields: tuple[str, ...] = ()
     text_template: str | None = None
     id_field: str | None = None
+    routing_field: str | None = None
     vector_field: str = DEFAULT_VECTOR_FIELD
     vectors: tuple[str, ...] = ()
     passages: tuple[str, ...] = ()
@@ -133,6 +139,11 @@ class IngestSettings(BaseModel, frozen=True, extra="forbid"):
             UsageError: there is no such encoding or delimiter.
         """
         return FileOptions(self.format, self.delimiter, self.encoding, self.sheet)
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        """The fields of the id and the routing, as far as they are given."""
+        return tuple(name for name in (self.id_field, self.routing_field) if name is not None)
 
     @property
     def error_limit(self) -> ErrorLimit:
@@ -193,7 +204,7 @@ def plan_fields(
     texts = {
         field: template or _stored_text(settings, field, known.get(field)) for field, (template, _) in given.items()
     }
-    check_name_conflicts(texts, () if settings.id_field is None else (settings.id_field,))
+    check_name_conflicts(texts, settings.key_fields)
     passages = _passage_rules(settings, list(texts))
     for field, other in like.items():
         if other.meta.passages is not None:
@@ -304,11 +315,16 @@ class LoadPlan:
     def reading(self) -> ReadSettings:
         """How the sources are read."""
         settings = self.settings
+        # The load keeps vectors of other fields whose text has not changed.
+        known = vector_fields(self.state.mappings, self.state.name).values() if self.state is not None else ()
+        kept = (name for meta in known if meta.text is not None for name in TextTemplate.parse(meta.text).fields)
         return ReadSettings(
             settings.max_document_bytes,
             plain_text_field=self.text_fields[0],
             target_index=settings.index,
             retry_seconds=settings.retry_seconds,
+            text_fields=tuple(dict.fromkeys((*self.text_fields, *kept))),
+            key_fields=settings.key_fields,
         )
 
     def field_requests(self, model: ModelIdentity) -> list[FieldRequest]:
@@ -335,11 +351,40 @@ class LoadPlan:
         return request if planned.similar is None else request.like(planned.similar)
 
     @property
+    def from_python(self) -> bool:
+        """Whether the documents come from `SemanticIndex.add`."""
+        return any(source.from_python for source in self.sources)
+
+    def document_rules(self, targets: EmbeddingTargets, info: EngineInfo, index: IndexState | None) -> DocumentRules:
+        """How records become documents.
+
+        Args:
+            targets: The vector fields of the index.
+            info: The engine.
+            index: The index; None if it does not exist yet.
+        """
+        settings = self.settings
+        return DocumentRules(
+            targets,
+            settings.id_field,
+            None if index is None else index.alias_routing(settings.index),
+            routing_field=settings.routing_field,
+            metadata_fields=info.metadata_fields,
+            join_fields=() if index is None else _join_fields(index),
+            from_python=self.from_python,
+        )
+
+    @property
     def source(self) -> str:
         """`files`, `sql` or `index`: where the documents come from."""
         if self.settings.sql is not None:
             return "sql"
         return "files" if self.sources else "index"
+
+
+def _join_fields(index: IndexState) -> tuple[str, ...]:
+    fields = mapped_fields(index.mappings.get("properties", {}))
+    return tuple(name for name, field in fields if field.get("type") == "join")
 
 
 def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[DocumentSource] | None = None) -> LoadPlan:
@@ -370,6 +415,9 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         )
     if not sources and settings.id_field is not None:
         raise UsageError("--id-field is for documents from elsewhere", "Leave it out: documents of the index have ids.")
+    if not sources and settings.routing_field is not None:
+        remedy = "Leave it out: documents of the index keep their routing."
+        raise UsageError("--routing-field is for documents from elsewhere", remedy)
     if settings.replace_text_template:
         _check_replace_text_options(settings, sources)
     name = settings.index
@@ -393,7 +441,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
             reason = f"the index {state.name} keeps no {lost}: documents that are embedded in place would lose it"
             raise VectorIndexError(reason, "Load the documents from files.")
     elif state is not None:
-        check_can_load_files(state, name, [document_meta_field(field.field) for field in fields])
+        meta_fields = [document_meta_field(field.field) for field in fields]
+        check_can_load_files(state, name, meta_fields, routing_field=settings.routing_field)
     _require_privileges(engine, settings, state)
     state_file = (settings.state or default_checkpoint_path(name, sources)) if sources else None
     if state is not None and alias is not None:
@@ -401,7 +450,7 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         settings = settings.model_copy(update={"index": state.name})
     plan = LoadPlan(settings, sources, fields, state, dead_letters, state_file, alias)
     if settings.retry is None:
-        check_sources(sources, settings.max_document_bytes, plan.text_fields, settings.id_field)
+        check_sources(sources, settings.max_document_bytes, plan.text_fields, settings.id_field, settings.routing_field)
     return plan
 
 

@@ -223,7 +223,7 @@ class PartitionReport:
         ledger: Its counts.
         dead_letters: Its dead letters, not written yet.
         rejected: Records that are not documents.
-        dropped: See `OutcomeRecorder.dropped`.
+        dropped, rerouted: See `OutcomeRecorder`.
         unreachable_reason: Why the engine can no longer be reached.
         truncated_reason: Why its source was not read to the end.
         error: The error that ended it; Ray would keep only its text, not its class.
@@ -234,6 +234,7 @@ class PartitionReport:
     dead_letters: list[RejectedRecord] = field(default_factory=list)
     rejected: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    rerouted: int = 0
     unreachable_reason: str | None = None
     truncated_reason: str | None = None
     error: EsSbertError | None = None
@@ -290,6 +291,7 @@ class PartitionLoader:
             dead_letters=dead_letters.letters,
             rejected=outcomes.rejected,
             dropped=outcomes.dropped,
+            rerouted=outcomes.rerouted,
             unreachable_reason=control.unreachable_reason,
             truncated_reason=control.truncated_reason,
             error=failure,

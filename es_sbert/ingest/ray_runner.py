@@ -205,6 +205,7 @@ def _merge_report(context: LoadContext, report: PartitionReport) -> None:
     outcomes.ledger.merge(report.ledger)
     outcomes.rejected += report.rejected
     outcomes.dropped.update(report.dropped)
+    outcomes.rerouted += report.rerouted
     # Workers have no error limit: a partition is not the whole source.
     outcomes.check_errors(letter.reason for letter in report.dead_letters)
     if report.unreachable_reason is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -20,8 +20,18 @@ from es_sbert.index.text_template import MISSING, TextFieldError, find_field
 from es_sbert.ingest.checkpoint import LoadCheckpoint, SeenRecord, SeenStatus
 from es_sbert.ingest.ledger import DocumentOutcome, OutcomeRecorder
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.records import InvalidId, Origin, Record, RejectedRecord, document_id
+from es_sbert.ingest.records import (
+    METADATA_ID,
+    InvalidId,
+    Origin,
+    Record,
+    RejectedRecord,
+    document_id,
+    document_routing,
+    metadata_id_field,
+)
 from es_sbert.ingest.sources.document_source import ByteCounter, DocumentSource, ReadSettings, read_records
+from es_sbert.io.json_members import remove_members
 
 
 class RecordStream:
@@ -99,7 +109,7 @@ class Document(NamedTuple):
 
     def rejected(self, reason: str) -> RejectedRecord:
         """The dead letter of the document; of an update it holds only a part."""
-        rejected = RejectedRecord(self.origin, reason, document=self.source, id=self.id)
+        rejected = RejectedRecord(self.origin, reason, document=self.source, id=self.id, routing=self.routing)
         return rejected if self.version is None else replace(rejected, partial=True, seq_no=self.version[0])
 
 
@@ -111,11 +121,19 @@ class DocumentRules:
         targets: The targets whose texts are read.
         id_field: Field of the id; None uses the hash of the content.
         routing: The routing of all documents: that of the alias.
+        routing_field: Field of the routing of each document; None for no field.
+        metadata_fields: See `EngineInfo.metadata_fields`.
+        join_fields: Join fields of the index: a document with a parent there needs a routing.
+        from_python: Whether messages name the arguments of `SemanticIndex.add`, not the options of the command line.
     """
 
     targets: EmbeddingTargets
     id_field: str | None
     routing: str | None = None
+    routing_field: str | None = None
+    metadata_fields: frozenset[str] = frozenset()
+    join_fields: tuple[str, ...] = ()
+    from_python: bool = False
 
     @cached_property
     def text_fields(self) -> tuple[str, ...]:
@@ -127,28 +145,108 @@ class DocumentRules:
         """Fields that the load writes itself, and that records may not have."""
         return tuple(name for target in self.targets for name in (target.field, target.meta_field))
 
+    @cached_property
+    def removed(self) -> frozenset[str]:
+        """Metadata fields that a document brings as its id and its routing: they do not become part of its source."""
+        heads = {name.partition(".")[0] for name in (self.id_field, self.routing_field) if name is not None}
+        return self.metadata_fields & heads & {METADATA_ID, _ROUTING}
+
+    def own_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a document without metadata fields."""
+        return {name: value for name, value in fields.items() if name.partition(".")[0] not in self.metadata_fields}
+
+    def option(self, name: str, value: str) -> str:
+        """An option of a load with its value, as the caller writes it."""
+        return f"{name}={value!r}" if self.from_python else f"--{name.replace('_', '-')} {value}"
+
+    def metadata_names(self, fields: Mapping[str, Any]) -> list[str]:
+        """The metadata fields that a document has, except those that are removed."""
+        # Nearly all documents have no such field.
+        names = [
+            head for name in fields if name[:1] == "_" and (head := name.partition(".")[0]) in self.metadata_fields
+        ]
+        return [name for name in dict.fromkeys(names) if name not in self.removed]
+
+    def metadata_remedy(self, name: str, value: Any) -> str:
+        """What to do about a metadata field, as the end of a sentence.
+
+        Args:
+            value: Its value in a document; `MISSING` if its name has a dot.
+        """
+        if name == METADATA_ID and self.id_field is None:
+            return f"for the id of the document, give {self.option('id_field', metadata_id_field(value))}"
+        if name == METADATA_ID:
+            id_field = self.option("id_field", str(self.id_field))
+            return f"for the id of the document, leave out {id_field} or remove {name} from the documents"
+        if name == _ROUTING and self.routing_field is None:
+            return f"for the routing of the document, give {self.option('routing_field', name)}"
+        if name == "_source":
+            return "load what is in it as the document"
+        return "remove it from the documents"
+
+
+_ROUTING = "_routing"
+
 
 def to_document(record: Record, rules: DocumentRules) -> Document | RejectedRecord:
     """The document of a record; its texts may be empty.
 
     A record that cannot be loaded is rejected with the reason.
     """
-    content = document_hash(record.fields)
-    identity = record.id or content
-    known_id = record.id
+    fields, source = record.fields, record.source
+    known_id, routing = record.id, rules.routing if record.routing is None else record.routing
     try:
         if rules.id_field is not None and record.id is None:
-            identity = known_id = document_id(record.fields, rules.id_field)
-        for field in rules.reserved:
-            if find_field(record.fields, field) is not MISSING:
-                reason = f"the document already has a field {field}, which this load would overwrite"
-                return RejectedRecord(record.origin, reason, document=record.source, id=known_id)
-        texts = target_texts(record.fields, rules.targets)
+            known_id = document_id(record, rules.id_field)
+        if rules.routing_field is not None and record.routing is None:
+            routing = document_routing(record, rules.routing_field)
+        if rules.removed:
+            names = {name for name in fields if name.partition(".")[0] in rules.removed}
+            fields = {name: value for name, value in fields.items() if name not in names}
+            source = remove_members(source, names) if names else source
+        _check_fields(fields, rules)
+        if rules.join_fields and routing is None:
+            _check_parents(fields, rules)
+        texts = target_texts(fields, rules.targets)
     except (InvalidId, TextFieldError) as error:
-        return RejectedRecord(record.origin, str(error), document=record.source, id=known_id)
-    return Document(
-        record.origin, identity, texts, record.source, content, written=record.written, routing=rules.routing
-    )
+        return RejectedRecord(record.origin, str(error), document=source, id=known_id, routing=routing)
+    content = document_hash(fields)
+    return Document(record.origin, known_id or content, texts, source, content, written=record.written, routing=routing)
+
+
+def _check_fields(fields: Mapping[str, Any], rules: DocumentRules) -> None:
+    """Reject fields that the load writes itself, and those that engines refuse in a document.
+
+    Raises:
+        InvalidId: the document has one.
+    """
+    for name in rules.reserved:
+        if find_field(fields, name) is not MISSING:
+            raise InvalidId(f"the document already has a field {name}, which this load would overwrite")
+    for name in rules.metadata_names(fields):
+        remedy = rules.metadata_remedy(name, fields.get(name, MISSING))
+        raise InvalidId(
+            f"the document has the field {name}, a metadata field that engines refuse in documents: {remedy}"
+        )
+
+
+# The reason of a child without a routing begins with it.
+UNROUTED_CHILD = "the document has a parent in the join field"
+
+
+def _check_parents(fields: Mapping[str, Any], rules: DocumentRules) -> None:
+    """Reject a child without a routing: engines do, since it must be in the shard of its parent.
+
+    Raises:
+        InvalidId: the document has a parent.
+    """
+    for name in rules.join_fields:
+        parent = f"{name}.parent"
+        if find_field(fields, parent) is not MISSING:
+            raise InvalidId(
+                f"{UNROUTED_CHILD} {name} but no routing, which must be that of its parent: give "
+                f"{rules.option('routing_field', parent)}"
+            )
 
 
 def read_documents(
@@ -159,11 +257,14 @@ def read_documents(
 ) -> Iterator[Document]:
     """Documents to load; the outcome of all others is recorded.
 
-    A repeated document is skipped. The same id with another content is a dead letter: which of the two is meant cannot
-    be known. Documents without text are included, because the index may hold an earlier version with text.
+    A repeated document is skipped. The same id with another content, or another routing, is a dead letter: which of the
+    two is meant cannot be known. Documents without text are included, because the index may hold an earlier version
+    with text.
     """
     for group in document_windows(_valid_documents(records, rules, outcomes), _LOOKUP_DOCUMENTS, _LOOKUP_BYTES):
-        seen = checkpoint.record_seen([SeenRecord(doc.id, doc.document_hash or "", doc.origin) for doc in group])
+        seen = checkpoint.record_seen(
+            [SeenRecord(doc.id, doc.document_hash or "", doc.origin, doc.routing) for doc in group]
+        )
         for document, (status, first) in zip(group, seen, strict=True):
             match status:
                 case SeenStatus.NEW:
@@ -173,7 +274,8 @@ def read_documents(
                 case SeenStatus.REPEATED:
                     outcomes.add(DocumentOutcome.DUPLICATE)
                 case SeenStatus.CONTRADICTED:
-                    reason = f"the id {document.id} was read before, in {first}, with another content"
+                    other = "another content" if rules.routing_field is None else "another content or routing"
+                    reason = f"the id {document.id} was read before, in {first}, with {other}"
                     outcomes.record_dead_letter(document.rejected(reason))
 
 

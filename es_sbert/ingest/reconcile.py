@@ -9,7 +9,7 @@ from functools import partial
 
 import orjson
 
-from es_sbert.engines.engine import Engine, IndexState, Json, document_key
+from es_sbert.engines.engine import DocumentKey, Engine, IndexState, Json, document_key
 from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import scan_index
 from es_sbert.engines.multi_get import multi_get
@@ -148,19 +148,17 @@ def _count_confirmed(context: LoadContext, began: str) -> int:
     assert context.checkpoint is not None, "a load of files has a checkpoint"
     targets = targets_to_fill(context.targets)
     names = [name for target in targets for name in (*target.template.fields, target.meta_field)]
-    routing = context.index.alias_routing(context.plan.settings.index)
     confirmed = 0
     query = scan_query(targets)
     # Not retried page by page: the caller begins again, so that no document is counted twice.
     for page in scan_index(context.engine, context.index.name, query=query, source_includes=names, page=SCAN_PAGE):
-        own = (hit for hit in page.hits if hit.get("_routing") == routing)
-        consistent = [written for hit in own if (written := _matching_document(hit, targets, began)) is not None]
+        consistent = [written for hit in page.hits if (written := _matching_document(hit, targets, began)) is not None]
         confirmed += context.checkpoint.count_acknowledged(consistent)
     return confirmed
 
 
-def _matching_document(hit: Json, targets: EmbeddingTargets, began: str) -> tuple[str, str | None] | None:
-    """Id and content hash of a document; None if it lacks a vector, or has one of another text.
+def _matching_document(hit: Json, targets: EmbeddingTargets, began: str) -> tuple[DocumentKey, str | None] | None:
+    """Key and content hash of a document; None if it lacks a vector, or has one of another text.
 
     The hash is None if it does not matter: the document has no text, or was embedded since the load started.
     """
@@ -174,10 +172,10 @@ def _matching_document(hit: Json, targets: EmbeddingTargets, began: str) -> tupl
     metas = [read_document_meta(source, target.meta_field) for target, text in zip(targets, texts, strict=True) if text]
     written = [meta for meta in metas if meta is not None]
     if any(meta.embedded_at >= began for meta in written) or not written:
-        return hit["_id"], None
+        return document_key(hit), None
     contents = {meta.document_hash for meta in written}
     content = contents.pop()
-    return None if contents or content is None else (hit["_id"], content)
+    return None if contents or content is None else (document_key(hit), content)
 
 
 def _missing_documents_note(context: LoadContext, missing: int) -> str:
@@ -273,13 +271,16 @@ def _unseen_documents(context: LoadContext, retrying: Retrier) -> Iterator[tuple
     hashes = [{"exists": {"field": f"{target.meta_field}.document_hash"}} for target in targets]
     query: Json = {"bool": {"should": hashes, "minimum_should_match": 1}}
     name = context.plan.settings.index
+    routing = context.index.alias_routing(name)
     for _, hits, is_rewritten in scan_index(
         context.engine, name, query=query, source_includes=[], page=_PAGE, retrying=retrying
     ):
         if is_rewritten:
             continue  # written by another load since
-        seen = context.checkpoint.seen_ids([hit["_id"] for hit in hits])
-        yield len(hits), [hit for hit in hits if hit["_id"] not in seen]
+        # By an alias with a routing, no load has written documents with another one.
+        own = [hit for hit in hits if routing is None or hit.get("_routing") == routing]
+        seen = context.checkpoint.seen_keys([document_key(hit) for hit in own])
+        yield len(own), [hit for hit in own if document_key(hit) not in seen]
 
 
 def delete_hits(

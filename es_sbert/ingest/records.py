@@ -1,8 +1,8 @@
-"""Records as sources yield them, rejected records, and document ids taken from a field."""
+"""Records as sources yield them, rejected records, and ids and routings taken from a field."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ class Record(NamedTuple):
         source: The object as one line of JSON. For JSON Lines these are the bytes of the source, so that numbers and
             spacing reach the engine unchanged.
         id: Its id, if the source has it outside the fields.
+        routing: Its routing, if the source has it outside the fields.
         superseded: Whether a later record of the same source replaces it.
         written: Of a dead letter: when it was written, in UTC, ISO 8601.
     """
@@ -45,6 +46,7 @@ class Record(NamedTuple):
     id: str | None = None
     written: str | None = None
     superseded: bool = False
+    routing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class RejectedRecord:
         size: Its full size in bytes, if known.
         document: The object as one line of JSON, if it could be parsed.
         id: Its id, if it has one.
+        routing: Its custom routing, if it has one.
         partial: Whether `document` is only a part of it.
         seq_no: `_seq_no` of the version that was read; None for input that is not from an index.
     """
@@ -70,6 +73,7 @@ class RejectedRecord:
     id: str | None = None
     partial: bool = False
     seq_no: int | None = None
+    routing: str | None = None
 
     @classmethod
     def of_bytes(cls, origin: Origin, reason: str, data: bytes) -> RejectedRecord:
@@ -81,25 +85,81 @@ class RejectedRecord:
 MAX_ID_BYTES = 512
 
 
+# Above it, not every integer is a float.
+_EXACT_FLOATS = 2**53
+
+
+# The field of the id in documents of engines and of MongoDB.
+METADATA_ID = "_id"
+
+
+def metadata_id_field(value: Any) -> str:
+    """The field of the id in a document that has `METADATA_ID`: `_id.$oid` in MongoDB's extended JSON.
+
+    Args:
+        value: What the document has there.
+    """
+    [key] = value if isinstance(value, dict) and len(value) == 1 else ("",)
+    return f"{METADATA_ID}.{key}" if key else METADATA_ID
+
+
 class InvalidId(Exception):
-    """The id of a document cannot be used; the message tells why."""
+    """The id or the routing of a document cannot be used; the message tells why."""
 
 
-def document_id(fields: Mapping[str, Any], id_field: str) -> str:
-    """The id in a field: a string or an integer.
+def document_id(record: Record, id_field: str) -> str:
+    """The id in a field: a string, or an integer, which may be a float without a fraction.
+
+    pandas makes floats of a column of integers that lacks one value.
 
     Raises:
         InvalidId: missing, null, empty, longer than 512 bytes in UTF-8, or of another type.
     """
-    value = find_field(fields, id_field)
+    value = find_field(record.fields, id_field)
     if value is MISSING:
         raise InvalidId(f"the id field {id_field} is missing")
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise InvalidId(f"the id field {id_field} is a JSON {json_type_name(value)}, not a string or an integer")
-    text = str(value)
-    if not text:
-        raise InvalidId(f"the id field {id_field} is empty")
+    text = _key_text(record, value, "id", id_field)
     size = len(text.encode())
     if size > MAX_ID_BYTES:
         raise InvalidId(f"the id has {size} bytes; engines take at most {MAX_ID_BYTES}")
     return text
+
+
+def document_routing(record: Record, routing_field: str) -> str | None:
+    """The routing in a field, as `document_id` reads it; None where it is missing or null.
+
+    Raises:
+        InvalidId: empty, or of another type.
+    """
+    value = find_field(record.fields, routing_field)
+    return None if value is MISSING or value is None else _key_text(record, value, "routing", routing_field)
+
+
+def _key_text(record: Record, value: Any, kind: str, field: str) -> str:
+    """The value of the field of the id or the routing as text."""
+    if isinstance(value, float):
+        value = _whole_number(record, value, kind, field)
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        is_what = "null" if value is None else f"a JSON {json_type_name(value)}"
+        raise InvalidId(f"the {kind} field {field} is {is_what}, not a string or an integer")
+    text = str(value)
+    if not text:
+        raise InvalidId(f"the {kind} field {field} is empty")
+    return text
+
+
+def _whole_number(record: Record, value: float, kind: str, field: str) -> int:
+    """The integer that a float is, or was before it was parsed.
+
+    Raises:
+        InvalidId: it has a fraction, or which integer is meant is unknown.
+    """
+    if not value.is_integer():
+        raise InvalidId(f"the {kind} field {field} is {value}, a number with a fraction, not a string or an integer")
+    if abs(value) < _EXACT_FLOATS:
+        return int(value)
+    # The fast parser makes floats of integers beyond 64 bits.
+    exact = find_field(json.loads(record.source), field)
+    if isinstance(exact, int):
+        return exact
+    raise InvalidId(f"the {kind} field {field} is {value}, a float that is not exact: write it as a string")

@@ -106,12 +106,13 @@ class AsyncSemanticIndex:
         documents: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
         *,
         id_field: str | None = None,
+        routing_field: str | None = None,
         **options: Unpack[AddOptions],
     ) -> LoadReport:
         """See `SemanticIndex.add`; the documents may also come from an asynchronous iterator."""
         if isinstance(documents, AsyncIterable):
             documents = _in_thread(aiter(documents), asyncio.get_running_loop())
-        return await self._load(documents, {"id_field": id_field}, options)
+        return await self._load(documents, {"id_field": id_field, "routing_field": routing_field}, options)
 
     async def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
         """See `SemanticIndex.embed_missing`."""

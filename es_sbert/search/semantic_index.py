@@ -266,7 +266,12 @@ class SemanticIndex:
         return self._rerank(text, self._run(HybridSearch.of(text, depth, options)), rerank, k, window)
 
     def add(
-        self, documents: Iterable[Mapping[str, Any]], *, id_field: str | None = None, **options: Unpack[AddOptions]
+        self,
+        documents: Iterable[Mapping[str, Any]],
+        *,
+        id_field: str | None = None,
+        routing_field: str | None = None,
+        **options: Unpack[AddOptions],
     ) -> LoadReport:
         """Embed documents and write them to the index, as `es-sbert ingest` does: to the write index of an alias.
 
@@ -274,8 +279,11 @@ class SemanticIndex:
         to the dead-letter file. The index is refreshed at the end, so that searches see them.
 
         Args:
-            documents: Dicts, from a list or any other iterable; an iterator is consumed once, in another thread.
-            id_field: Field of the id; by default the id is a hash of the content.
+            documents: Dicts, from a list or any other iterable; an iterator is consumed once, in another thread. Values
+                of numpy and pandas, dates and decimals are converted.
+            id_field: Field of the id, dotted if nested; by default `_id`, which does not become part of the document,
+                or a hash of the content of documents without it.
+            routing_field: Field of the custom routing, such as the parent of a join field.
             options: See `AddOptions`.
 
         Returns:
@@ -288,7 +296,7 @@ class SemanticIndex:
             EngineError: the engine failed before the first document was sent.
             OutputError: the dead-letter file cannot be written.
         """
-        return self._load(documents, {"id_field": id_field}, options)
+        return self._load(documents, {"id_field": id_field, "routing_field": routing_field}, options)
 
     def embed_missing(self, **options: Unpack[AddOptions]) -> LoadReport:
         """Embed the documents of the index that lack an embedding or were changed since, as `es-sbert ingest` does.

@@ -132,11 +132,15 @@ def test_routed_document_written_meanwhile_is_not_counted(
 
         def confirm(gone: PruneCandidates) -> bool:
             proxy.faults = [written_meanwhile]
-            return gone.count == 9
+            return gone.count == 10
 
         summary = load(proxy.url, encoder, index, path, dead=dead, id_field="id", prune=True, confirm=confirm)
-    assert summary.pruned == 1
-    assert contents(es9_url, alias).keys() == {f"d{number}" for number in range(9)}
+    # d9, and the copy of d0 with the routing of the alias.
+    assert summary.pruned == 2
+    with open_engine(es9_url) as engine:
+        hits = engine.search(index, {"size": 20})["hits"]["hits"]
+    expected = {("d0", None)} | {(f"d{number}", "r") for number in range(1, 9)}
+    assert {(hit["_id"], hit.get("_routing")) for hit in hits} == expected
 
 
 def test_transient_failures_are_retried(

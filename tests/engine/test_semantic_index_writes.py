@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -91,6 +92,64 @@ def test_add_accepts_python_values(engine: Engine, encoder: Encoder, name: str) 
         hit.source.pop("embedding_meta")
         assert hit.source == {"text": "a cat on the mat", "when": "2026-02-03", "gone": None, "ids": [1, 2]}
     assert engine.count(name) == 1  # a given engine stays open
+
+
+def test_rows_of_a_data_frame_are_added(engine: Engine, encoder: Encoder, name: str) -> None:
+    pd = pytest.importorskip("pandas")
+    columns = {
+        "key": [1, None, 3],
+        "text": ["a cat", "a man", b"the mat"],
+        "at": pd.to_datetime(["2026-01-31", None, None]),
+    }
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        report = index.add(pd.DataFrame(columns).to_dict("records"), id_field="key", max_errors="off")
+        assert (report.indexed, report.dead) == (2, 1)
+        found = {hit.id: hit.source for hit in index.search("a cat", 3)}
+        assert {key: (source["text"], source["at"]) for key, source in found.items()} == {
+            "1": ("a cat", "2026-01-31T00:00:00"),
+            "3": ("the mat", None),
+        }
+        [letter] = map(orjson.loads, Path(f"{name}.dead-letters.jsonl").read_bytes().splitlines())
+        assert letter["reason"] == "the id field key is null, not a string or an integer"
+
+
+def test_field_id_of_documents_is_their_id(engine: Engine, encoder: Encoder, name: str) -> None:
+    documents: list[dict[str, Any]] = [{"_id": 7, "text": "a cat"}, {"_id": "x", "text": "a man"}, {"text": "the mat"}]
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        assert index.add(documents).indexed == 3
+        assert index.add(documents).unchanged == 3
+        found = {hit.id: hit.source for hit in index.search("a cat", 3)}
+        assert {"7", "x"} < found.keys()
+        assert all("_id" not in source for source in found.values())
+        assert index.delete("7") == 1
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        (
+            [{"_id": 1, "_index": "docs", "text": "a cat"}],
+            "have the field _index, .*\n  Remove _index from the documents",
+        ),
+        ([{"_routing": "r", "text": "a cat"}], "give routing_field='_routing'"),
+        (
+            [{"_index": "docs", "_id": "1", "_source": {"text": "a cat"}}],
+            "are hits of a search.*\n.*hit\\['_source'\\]",
+        ),
+        ([{"index": {"_id": "1"}}, {"text": "a cat"}], "are the lines of a _bulk body.*\n.*in the field _id"),
+        ([{"text": b"caf\xe9"}], "the field text holds bytes .*: decode it first"),
+        ([{"body": "a cat"}], "has the text field text.*\n.*text_fields"),
+        ([{"text": 7}], "is a JSON number.*\n.*text_fields"),
+    ],
+)
+def test_documents_are_refused_in_words_of_python(
+    engine: Engine, encoder: Encoder, name: str, documents: Any, message: str
+) -> None:
+    with SemanticIndex.create(name, engine, encoder=encoder, text_fields=["text"]) as index:
+        with pytest.raises(SourceError, match=message) as refused:
+            index.add(documents)
+        assert not re.search("--|jq|query|column|file", str(refused.value))
+        assert (engine.count(name), list(Path().iterdir())) == (0, [])
 
 
 def test_unloadable_documents_are_dead_lettered(engine: Engine, encoder: Encoder, name: str) -> None:

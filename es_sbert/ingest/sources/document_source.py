@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.text_template import closest_name
@@ -59,12 +59,16 @@ class ReadSettings:
         plain_text_field: Field that holds the line of a plain text source.
         target_index: The index that is loaded.
         retry_seconds: How long to retry a source that does not answer.
+        text_fields: Fields of texts: bytes in them are decoded.
+        key_fields: Fields of the id and the routing: bytes in them are decoded.
     """
 
     max_bytes: int
     plain_text_field: str
     target_index: str = ""
     retry_seconds: float = 300.0
+    text_fields: tuple[str, ...] = ()
+    key_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,12 @@ class RequiredColumns:
 
     Attributes:
         text_fields: One of them must exist.
-        id_field: Must exist, if given.
+        id_field, routing_field: Must exist, if given.
     """
 
     text_fields: Sequence[str]
     id_field: str | None = None
+    routing_field: str | None = None
 
     def check(self, name: str, columns: Sequence[str], *, nested: bool = False, hint: str = "") -> None:
         """Compare them with the columns of a source.
@@ -107,7 +112,9 @@ class RequiredColumns:
             SourceError: one is missing; the message lists the existing ones.
         """
         id_fields = () if self.id_field is None else (self.id_field,)
-        for fields, option in ((self.text_fields, "--text-field"), (id_fields, "--id-field")):
+        routing_fields = () if self.routing_field is None else (self.routing_field,)
+        options = (self.text_fields, "--text-field"), (id_fields, "--id-field"), (routing_fields, "--routing-field")
+        for fields, option in options:
             if fields and not any(_has_column(columns, field, nested) for field in fields):
                 near = [meant for field in fields if (meant := closest_name(field, columns)) is not None]
                 suggestion = f"Did you mean {' and '.join(dict.fromkeys(near))}? " if near else ""
@@ -126,11 +133,13 @@ class DocumentSource:
         name: Its name in messages, dead letters and the checkpoint; never holds a secret.
         path: The file on this machine; None if it is not a local file.
         size: Bytes that reading it will count; None if unknown.
+        from_python: Whether it holds the documents of a Python program.
     """
 
     name: str
     path: Path | None
     size: int | None
+    from_python: ClassVar[bool] = False
 
     def check(self, max_bytes: int, required: RequiredColumns) -> None:
         """Check its beginning; what can be read only once (a pipe) is skipped.
@@ -264,19 +273,23 @@ def preview_context(max_bytes: int = 0) -> ReadContext:
 
 
 def check_sources(
-    sources: Sequence[DocumentSource], max_bytes: int, text_fields: Sequence[str], id_field: str | None
+    sources: Sequence[DocumentSource],
+    max_bytes: int,
+    text_fields: Sequence[str],
+    id_field: str | None,
+    routing_field: str | None = None,
 ) -> None:
     """Open every source that can be read twice and check what its first bytes tell; pipes are left alone.
 
     Args:
         text_fields: Fields of which a header must name at least one.
-        id_field: Field that a header must name, if given.
+        id_field, routing_field: Fields that a header must name, if given.
 
     Raises:
         SourceError: a source cannot be opened, is not what its name says, or lacks a required column.
         UsageError: a library that reads it is not installed.
     """
-    required = RequiredColumns(text_fields, id_field)
+    required = RequiredColumns(text_fields, id_field, routing_field)
     for source in sources:
         try:
             source.check(max_bytes, required)

@@ -26,7 +26,7 @@ from es_sbert.ingest.sources.document_source import (
     check_table_columns,
     preview_context,
 )
-from es_sbert.ingest.sources.table_rows import column_to_json, row_record
+from es_sbert.ingest.sources.table_rows import ARROW_ROWS, column_to_json, row_record
 from es_sbert.io.delimiters import delimiter_hint, find_delimiter
 from es_sbert.io.file_formats import (
     MAGIC_BYTES,
@@ -382,4 +382,4 @@ def _batch_records(batch: Any, before: int, source: str, context: ReadContext) -
     for number, values in enumerate(zip(*columns, strict=True), before + 1):
         if context.stop.is_set():
             raise ReadCancelled
-        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), context.settings.max_bytes)
+        yield row_record(dict(zip(names, values, strict=True)), Origin(source, number), context.settings, ARROW_ROWS)

@@ -21,7 +21,8 @@ from es_sbert.ingest.sources.document_source import (
     SourceUnavailable,
     check_table_columns,
 )
-from es_sbert.ingest.sources.table_rows import row_record, value_to_json
+from es_sbert.ingest.sources.json_values import value_to_json
+from es_sbert.ingest.sources.table_rows import SQL_ROWS, row_record
 from es_sbert.io.text_formats import CorruptStream
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class SqlSource(DocumentSource):
                         raise ReadCancelled
                     number += 1
                     row = {name: value_to_json(value) for name, value in values.items()}
-                    yield row_record(row, Origin(self.name, number), context.settings.max_bytes)
+                    yield row_record(row, Origin(self.name, number), context.settings, SQL_ROWS)
         finally:
             calls.close(fetched.close)
 

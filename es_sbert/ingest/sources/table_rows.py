@@ -1,16 +1,4 @@
-"""Rows of SQL results and columnar files as records: their values converted to JSON.
-
-| value | JSON |
-|---|---|
-| integer | unchanged; beyond 64 bits, which no numeric field holds, a string |
-| decimal | a number with all its digits; an integer beyond 64 bits is a string |
-| NaN | null: numpy and pandas write it for a missing value |
-| infinity | rejected: JSON has no infinity |
-| date, time | ISO 8601; with a time zone, converted to UTC and written with a Z |
-| duration | ISO 8601 (`P1DT2H`) |
-| binary | Base64, as the engines' `binary` fields expect it |
-| UUID, IP address | text |
-| anything else | rejected |
+"""Rows of SQL results, columnar files and Python programs as records; see `json_values` for their values.
 
 pyarrow's own `to_pylist` fails for a whole column on one nanosecond timestamp, one year beyond 9999 or one byte of
 invalid UTF-8. Here only that value is an `UnserializableValue`; its neighbours are converted.
@@ -18,61 +6,116 @@ invalid UTF-8. Here only that value is an `UnserializableValue`; its neighbours 
 
 from __future__ import annotations
 
-import math
-import re
-from base64 import b64encode
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
 import orjson
 
+from es_sbert.index.text_template import change_values
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.sources.document_source import ReadSettings
+from es_sbert.ingest.sources.json_values import (
+    BinaryValue,
+    SerializationError,
+    UnknownTypeError,
+    UnserializableValue,
+    duration_to_json,
+    float_to_json,
+    json_default,
+    temporal_to_json,
+    value_to_json,
+)
 
-_INTEGER_RANGE = (-(2**63), 2**64 - 1)
-_TEXT_TYPES = (UUID, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
-# A date of the years 1 to 9999, or a time of day.
-_IN_RANGE = re.compile(r"(?!0000)\d\d(\d\d-|:)")
 
+@dataclass(frozen=True)
+class RowTerms:
+    """How messages speak of the rows of a kind of source, and what they advise.
 
-class SerializationError(Exception):
-    """A value that cannot be written as JSON; the message says why."""
-
-
-class UnserializableValue:
-    """Placeholder for a value that JSON cannot hold, in a converted column.
-
-    Args:
-        reason: Why not.
+    Attributes:
+        row, column: What a row and a column are called.
+        convert: How a value of a type that JSON lacks is loaded all the same.
+        decode: How bytes in another encoding become text; `{column}` stands for the name.
+        encode: How bytes that are no text become an id.
+        limit: What limits the size of a row.
     """
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    row: str
+    column: str
+    convert: str
+    decode: str
+    encode: str
+    limit: str = "--max-document-bytes allows"
 
-    def __str__(self) -> str:
-        return self.reason
+
+ARROW_ROWS = RowTerms(
+    row="row",
+    column="column",
+    convert="write it as text into the file",
+    decode="cast the column to a string when you write the file, such as decode({column}, 'ISO-8859-1') in Spark",
+    encode="cast the column to a string when you write the file, such as hex({column}) in Spark",
+)
+# Cells hold no bytes.
+WORKBOOK_ROWS = replace(ARROW_ROWS, convert="write it as text into the cell")
+SQL_ROWS = RowTerms(
+    row="row",
+    column="column",
+    convert="turn it into text in the query",
+    decode="cast it in the query, such as convert_from({column}, 'LATIN1') in PostgreSQL or "
+    "CAST({column} AS CHAR CHARACTER SET latin1) in MySQL",
+    encode="cast it in the query, such as encode({column}, 'hex') in PostgreSQL or hex({column}) in MySQL and SQLite",
+)
+PYTHON_ROWS = RowTerms(
+    row="document",
+    column="field",
+    convert="convert it first, for example with str()",
+    decode="decode it first, such as value.decode('latin-1')",
+    encode="convert it first, such as value.hex()",
+    limit="a document may have",
+)
 
 
-def row_to_json(row: Mapping[str, Any]) -> bytes:
+def row_to_json(row: Mapping[str, Any], terms: RowTerms = SQL_ROWS) -> bytes:
     """A row of converted values as one line of JSON.
 
     Raises:
         SerializationError: a value is `UnserializableValue`, or a text is no Unicode; the message names the column.
     """
     try:
-        return orjson.dumps(row, default=_refuse)
+        return orjson.dumps(row, default=json_default)
     except orjson.JSONEncodeError:
         pass
     for name, value in row.items():
         try:
-            orjson.dumps({name: value}, default=_refuse)
+            orjson.dumps({name: value}, default=json_default)
         except orjson.JSONEncodeError as error:
-            raise SerializationError(f"the column {name}: {error.__cause__ or error}") from error
+            reason = f"the {terms.column} {name}: {error.__cause__ or error}"
+            advice = f": {terms.convert}" if isinstance(error.__cause__, UnknownTypeError) else ""
+            raise SerializationError(reason + advice) from error
     raise AssertionError("each column of the row can be written, the row cannot")
+
+
+def decode_row(row: dict[str, Any], settings: ReadSettings, terms: RowTerms) -> None:
+    """Turn bytes in the fields of the text, the id and the routing into text.
+
+    Raises:
+        SerializationError: they are not UTF-8; the message names the column.
+    """
+    for names, advice in ((settings.text_fields, terms.decode), (settings.key_fields, terms.encode)):
+        for name in names:
+            if type(row.get(name)) is str:
+                continue  # nearly all
+            try:
+                change_values(row, name, _decoded)
+            except SerializationError as error:
+                reason = f"the {terms.column} {name} holds {error}: {advice.format(column=name)}"
+                raise SerializationError(reason) from None
+
+
+def _decoded(value: Any) -> Any:
+    return value.text() if isinstance(value, BinaryValue) else value
 
 
 def preview_row(row: Mapping[str, Any]) -> bytes:
@@ -85,97 +128,6 @@ def preview_row(row: Mapping[str, Any]) -> bytes:
         except orjson.JSONEncodeError:
             shown[repr(name)] = repr(value)
     return orjson.dumps(shown, default=str)
-
-
-def _refuse(value: object) -> Any:
-    raise SerializationError(
-        str(value) if isinstance(value, UnserializableValue) else f"a {type(value).__name__} cannot be written as JSON"
-    )
-
-
-def value_to_json(value: object) -> Any:
-    """A value as Python's database drivers have it, as JSON has it; `UnserializableValue` where JSON has none."""
-    match value:
-        case None | bool() | str():
-            return value
-        case int():
-            return value if _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1] else str(value)
-        case float():
-            return float_to_json(value)
-        case Decimal():
-            return decimal_to_json(value)
-        case datetime() if value.tzinfo is not None:
-            return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
-        case date() | time():
-            return value.isoformat()
-        case timedelta():
-            return duration_to_json(value // timedelta(microseconds=1), 1_000_000)
-        case bytes() | bytearray() | memoryview():
-            return b64encode(bytes(value)).decode()
-        case Mapping():
-            return {str(key): value_to_json(inner) for key, inner in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [value_to_json(inner) for inner in value]
-        case _ if isinstance(value, _TEXT_TYPES):
-            return str(value)
-        case _:
-            kind = type(value).__name__
-            return UnserializableValue(f"a {kind} cannot be written as JSON: turn it into text in the query")
-
-
-def float_to_json(value: float) -> float | UnserializableValue | None:
-    if math.isinf(value):
-        return UnserializableValue(f"{'-' if value < 0 else ''}Infinity cannot be written as JSON")
-    return None if math.isnan(value) else value
-
-
-def decimal_to_json(value: Decimal) -> Any:
-    """An exact JSON number (an `orjson.Fragment`), or its replacement."""
-    if value.is_nan():
-        return None
-    if value.is_infinite():
-        return UnserializableValue(f"{value} cannot be written as JSON")
-    if value == value.to_integral_value() and not _INTEGER_RANGE[0] <= value <= _INTEGER_RANGE[1]:
-        return format(value, "f")
-    return orjson.Fragment(format(value, "f").encode())
-
-
-def temporal_to_json(text: str, zone: str) -> str | UnserializableValue:
-    """A date, a time of day or a timestamp.
-
-    Args:
-        text: As Arrow writes it: with a space in the middle and all digits of the fraction.
-        zone: `Z`, or nothing for what a clock shows.
-    """
-    if not _IN_RANGE.match(text):
-        return UnserializableValue("the time lies outside the years 1 to 9999")
-    whole, _, fraction = text.replace(" ", "T").partition(".")
-    return whole + _format_fraction(fraction) + zone
-
-
-def duration_to_json(count: int, unit: int) -> str:
-    """A span of time, in days and less.
-
-    Args:
-        unit: Units per second: 1, 10³, 10⁶ or 10⁹.
-    """
-    seconds, rest = divmod(abs(count), unit)
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    day = f"{days}D" if days else ""
-    fraction = _format_fraction(f"{rest * 1_000_000_000 // unit:09}")
-    inside = "".join(
-        (f"{hour}H" if hour else "", f"{minute}M" if minute else "", f"{second}{fraction}S" if second or rest else "")
-    )
-    return f"{'-' if count < 0 else ''}P{day}{'T' + inside if inside else ''}" if day or inside else "PT0S"
-
-
-def _format_fraction(digits: str) -> str:
-    """`500000000` as `.500`: three, six or nine digits, as many as are needed."""
-    while digits.endswith("000"):
-        digits = digits[:-3]
-    return f".{digits}" if digits else ""
 
 
 _UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -194,6 +146,8 @@ def column_to_json(array: Any) -> list[Any]:
     from pyarrow import types
 
     kind = array.type
+    if getattr(kind, "extension_name", None) == "arrow.uuid":
+        return [None if value is None else str(UUID(bytes=value)) for value in array.storage.to_pylist()]
     if hasattr(kind, "storage_type"):  # an extension: what it is to mean is known to its makers alone
         return column_to_json(array.storage)
     if types.is_dictionary(kind):
@@ -297,17 +251,24 @@ def _entries_to_object(entries: list[Any]) -> dict[str, Any] | UnserializableVal
     return result
 
 
-def row_record(row: dict[str, Any], origin: Origin, max_bytes: int) -> Record | RejectedRecord:
+def row_record(
+    row: dict[str, Any] | UnserializableValue, origin: Origin, settings: ReadSettings, terms: RowTerms
+) -> Record | RejectedRecord:
     """A row whose values are converted as a record.
 
     Args:
-        max_bytes: Longest document.
+        row: The row, which is changed; `UnserializableValue` for one that cannot be an object.
+        settings: The longest document, and the fields whose bytes are text.
+        terms: The words of messages.
     """
+    if isinstance(row, UnserializableValue):
+        return RejectedRecord.of_bytes(origin, f"the {terms.row}: {row}", b"")
     try:
-        data = row_to_json(row)
+        decode_row(row, settings, terms)
+        data = row_to_json(row, terms)
     except SerializationError as bad:
         return RejectedRecord.of_bytes(origin, str(bad), preview_row(row))
-    if len(data) > max_bytes:
-        reason = f"the row has {len(data):,} bytes as JSON, more than --max-document-bytes allows"
+    if len(data) > settings.max_bytes:
+        reason = f"the {terms.row} has {len(data):,} bytes as JSON, more than {terms.limit}"
         return RejectedRecord.of_bytes(origin, reason, data)
     return Record(origin, orjson.loads(data), data)

@@ -27,10 +27,12 @@ from es_sbert.ingest.sources.document_source import (
     FileSource,
     ReadCancelled,
     ReadContext,
+    ReadSettings,
     RequiredColumns,
     preview_context,
 )
-from es_sbert.ingest.sources.table_rows import UnserializableValue, row_record, value_to_json
+from es_sbert.ingest.sources.json_values import UnserializableValue, value_to_json
+from es_sbert.ingest.sources.table_rows import WORKBOOK_ROWS, row_record
 from es_sbert.io.file_formats import Compression
 from es_sbert.io.file_signatures import SIGNATURE_BYTES, recognize_file, recognize_markup
 from es_sbert.io.text_formats import CorruptStream, parse_header
@@ -75,11 +77,11 @@ class WorkbookSource(FileSource):
                 if names is None:
                     names = _header(cells)
                 else:
-                    yield self._record(names, number, cells, formulas, context.settings.max_bytes)
+                    yield self._record(names, number, cells, formulas, context.settings)
             context.counter.bytes += self.size or 0
 
     def _record(
-        self, names: Sequence[str], number: int, cells: Sequence[Any], formulas: Sequence[Any], max_bytes: int
+        self, names: Sequence[str], number: int, cells: Sequence[Any], formulas: Sequence[Any], settings: ReadSettings
     ) -> Record | RejectedRecord:
         row: dict[str, Any] = dict.fromkeys(names)
         for column, (cell, formula) in enumerate(zip(cells, formulas or repeat(None, len(cells)), strict=False)):
@@ -88,7 +90,7 @@ class WorkbookSource(FileSource):
                 row[names[column]] = value
             elif value is not None:
                 row[f"column {column + 1}"] = UnserializableValue("it has a value, but no name in the header")
-        return row_record(row, Origin(self.name, number), max_bytes)
+        return row_record(row, Origin(self.name, number), settings, WORKBOOK_ROWS)
 
     @contextmanager
     def _opened(self, context: ReadContext) -> Iterator[BinaryIO]:

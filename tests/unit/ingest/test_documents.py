@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity
 from es_sbert.ingest.dead_letters import DeadLetters
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger, LedgerError, OutcomeRecorder
 from es_sbert.ingest.read_documents import Document, DocumentRules, document_windows, read_documents
-from es_sbert.ingest.records import Origin, Record, RejectedRecord
+from es_sbert.ingest.records import InvalidId, Origin, Record, RejectedRecord, document_id
 from tests.unit.ingest.support import target
 
 RULES = DocumentRules((target(),), "id")
@@ -158,3 +159,116 @@ def test_windows_are_bounded_by_count_and_bytes(sizes: list[int], count: int, ma
     for group in groups:
         assert 1 <= len(group) <= count
         assert len(group) == 1 or sum(document.size for document in group) <= max_bytes
+
+
+METADATA = DocumentRules(RULES.targets, None, metadata_fields=frozenset({"_id", "_index", "_routing", "_version"}))
+
+
+def test_metadata_field_becomes_the_id_and_leaves_the_source(outcomes: OutcomeRecorder) -> None:
+    rules = replace(METADATA, id_field="_id")
+    lines = [b'{"_id": 7, "text" : "x", "price": 1.10}', b'{"text":"y","_id":"a"}']
+    read = [Record(Origin("f", line), orjson.loads(data), data) for line, data in enumerate(lines, 1)]
+    with closing(fresh_state(outcomes.dead_letters.path.parent)) as state:
+        documents = list(read_documents(read, rules, state, outcomes))
+    assert [document.id for document in documents] == ["7", "a"]
+    # All other bytes are those of the source.
+    assert [document.source for document in documents] == [b'{"text" : "x","price": 1.10}', b'{"text":"y"}']
+    assert documents[0].document_hash == document_hash({"text": "x", "price": 1.1})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"_id": {"$oid": "65a0"}, "text": "x"}, {"_id.$oid": "65a0", "text": "x"}],
+)
+def test_nested_id_of_mongodb_leaves_the_source(outcomes: OutcomeRecorder, fields: dict[str, Any]) -> None:
+    [document] = load(outcomes, fields, rules=replace(METADATA, id_field="_id.$oid"))
+    assert (document.id, document.source) == ("65a0", b'{"text":"x"}')
+
+
+@pytest.mark.parametrize(
+    ("rules", "fields", "remedy"),
+    [
+        (METADATA, {"_id": "a"}, "give --id-field _id"),
+        (METADATA, {"_id": {"$oid": "a"}}, "give --id-field _id.$oid"),
+        (METADATA, {"_routing": "a"}, "give --routing-field _routing"),
+        (METADATA, {"_version": 1}, "remove it from the documents"),
+        (METADATA, {"_index.name": "a"}, "remove it from the documents"),
+        (replace(METADATA, id_field="id"), {"id": 1, "_id": "a"}, "leave out --id-field id or remove _id"),
+        (replace(METADATA, from_python=True), {"_routing": "a"}, "give routing_field='_routing'"),
+    ],
+)
+def test_metadata_fields_are_dead_letters_with_the_way_out(
+    outcomes: OutcomeRecorder, rules: DocumentRules, fields: dict[str, Any], remedy: str
+) -> None:
+    assert load(outcomes, {"text": "x"} | fields, rules=rules) == []
+    [letter] = letters(outcomes)
+    assert "a metadata field that engines refuse in documents" in letter["reason"]
+    assert remedy in letter["reason"]
+    assert letter["document"] == {"text": "x"} | fields
+
+
+def test_names_like_metadata_fields_are_fields(outcomes: OutcomeRecorder) -> None:
+    fields = {"text": "x", "_score": 1, "inner": {"_id": "a"}, "_idx": 2}
+    [document] = load(outcomes, fields, rules=METADATA)
+    assert orjson.loads(document.source) == fields
+
+
+def test_routing_comes_from_its_field(outcomes: OutcomeRecorder) -> None:
+    rules = replace(METADATA, id_field="id", routing_field="join.parent")
+    documents = load(
+        outcomes,
+        {"id": "p", "text": "x", "join": "question"},
+        {"id": "c", "text": "y", "join": {"name": "answer", "parent": 7}},
+        {"id": "n", "text": "z", "join": {"name": "answer", "parent": None}},
+        rules=rules,
+    )
+    assert [(document.id, document.routing) for document in documents] == [("p", None), ("c", "7"), ("n", None)]
+    [document] = load(outcomes, {"_routing": "r", "text": "x"}, rules=replace(METADATA, routing_field="_routing"))
+    assert (document.routing, document.source) == ("r", b'{"text":"x"}')
+
+
+def test_same_id_with_another_routing_is_a_dead_letter(outcomes: OutcomeRecorder) -> None:
+    rules = replace(METADATA, id_field="id", routing_field="_routing")
+    documents = load(outcomes, *({"id": 1, "text": "x", "_routing": name} for name in "aab"), rules=rules)
+    assert [document.routing for document in documents] == ["a"]
+    assert outcomes.ledger.counts()[DocumentOutcome.DUPLICATE] == 1
+    [letter] = letters(outcomes)
+    assert letter["reason"] == "the id 1 was read before, in f:1, with another content or routing"
+    assert (letter["id"], letter["routing"], letter["document"]) == ("1", "b", {"id": 1, "text": "x"})
+
+
+@pytest.mark.parametrize("value", ["", True, 1.5, ["a"], {"a": 1}])
+def test_invalid_routing_is_a_dead_letter(outcomes: OutcomeRecorder, value: Any) -> None:
+    rules = replace(METADATA, routing_field="r")
+    assert load(outcomes, {"text": "x", "r": value}, rules=rules) == []
+    assert letters(outcomes)[0]["reason"].startswith("the routing field r is ")
+
+
+def id_of(value: str) -> str:
+    data = b'{"id":' + value.encode() + b"}"
+    return document_id(Record(Origin("f", 1), orjson.loads(data), data), "id")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("7", "7"), ("1.0", "1"), ("-0.0", "0"), ("9007199254740991.0", "9007199254740991"),
+        ("18446744073709551615", "18446744073709551615"), ("18446744073709551616", "18446744073709551616"),
+        ("-" + "9" * 308, "-" + "9" * 308), ('"1.0"', "1.0"),
+    ],
+)  # fmt: skip
+def test_ids_are_strings_and_integers_of_any_length(value: str, text: str) -> None:
+    assert id_of(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("1.5", "is 1.5, a number with a fraction"), ("1e30", r"is 1e\+30, a float that is not exact"),
+        ("9007199254740993.0", "a float that is not exact: write it as a string"), ("true", "a JSON boolean"),
+        ("null", "the id field id is null"), ("[1]", "a JSON array"), ('"%s"' % ("9" * 600), "the id has 600 bytes"),
+    ],
+)  # fmt: skip
+def test_other_numbers_are_not_ids(value: str, reason: str) -> None:
+    with pytest.raises(InvalidId, match=reason):
+        id_of(value)

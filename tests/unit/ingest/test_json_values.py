@@ -6,10 +6,13 @@ import math
 from base64 import b64decode
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from enum import Enum, StrEnum
 from ipaddress import ip_address
+from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -17,14 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
-from es_sbert.ingest.sources.table_rows import (
-    SerializationError,
-    UnserializableValue,
-    column_to_json,
-    row_record,
-    row_to_json,
-    value_to_json,
-)
+from es_sbert.ingest.sources.document_source import ReadSettings
+from es_sbert.ingest.sources.json_values import SerializationError, UnserializableValue, object_to_json, value_to_json
+from es_sbert.ingest.sources.table_rows import ARROW_ROWS, SQL_ROWS, column_to_json, row_record, row_to_json
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -44,7 +42,7 @@ def written(value: Any) -> str:
 
 def refusal(made: Any) -> str:
     with pytest.raises(SerializationError) as caught:
-        row_to_json({"fine": 1, "column": made})
+        row_to_json({"fine": 1, "column": made}, SQL_ROWS)
     return str(caught.value)
 
 
@@ -188,7 +186,7 @@ def test_nan_is_null() -> None:
 def test_other_arrow_types() -> None:
     assert column_to_json(pa.nulls(2)) == [None, None]
     assert column_to_json(pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"])) == ["a", "a", "b"]
-    assert column_to_json(pa.array([UUID(int=1).bytes], pa.uuid())) == ["AAAAAAAAAAAAAAAAAAAAAQ=="]
+    assert column_to_json(pa.array([UUID(int=1).bytes], pa.uuid())) == [str(UUID(int=1))]
     assert column_to_json(pa.array([{}, None], pa.struct([]))) == [{}, None]
     interval = pa.array([pa.MonthDayNano([1, 2, 3])])
     assert column_to_json(interval) == [{"months": 1, "days": 2, "nanoseconds": 3}]
@@ -211,14 +209,155 @@ def test_database_values_are_serialized() -> None:
 
 
 def test_row_record_or_reject_with_raw_row() -> None:
-    record = row_record({"id": 1, "n": value_to_json(Decimal("1.10"))}, Origin("f", 3), 1000)
+    settings = ReadSettings(1000, "text")
+    record = row_record({"id": 1, "n": value_to_json(Decimal("1.10"))}, Origin("f", 3), settings, ARROW_ROWS)
     assert isinstance(record, Record)
     assert (record.source, record.fields) == (b'{"id":1,"n":1.10}', {"id": 1, "n": 1.1})
-    reject = row_record({"id": "a", "n": value_to_json(math.inf)}, Origin("f", 4), 1000)
+    reject = row_record({"id": "a", "n": value_to_json(math.inf)}, Origin("f", 4), settings, ARROW_ROWS)
     assert isinstance(reject, RejectedRecord)
     assert reject.reason == "the column n: Infinity cannot be written as JSON"
     assert b"Infinity" in reject.raw
     assert b'"id":"a"' in reject.raw
-    long = row_record({"text": "x" * 2000}, Origin("f", 5), 1000)
+    long = row_record({"text": "x" * 2000}, Origin("f", 5), settings, ARROW_ROWS)
     assert isinstance(long, RejectedRecord)
     assert "the row has 2,011 bytes as JSON" in long.reason
+
+
+def test_numpy_values_are_those_of_python() -> None:
+    assert written(np.int64(-5)) == "-5"
+    assert written(np.uint64(2**64 - 1)) == "18446744073709551615"
+    assert written(np.float32(0.5)) == "0.5"
+    assert written(np.longdouble(0.5)) == "0.5"
+    assert written(np.float64("nan")) == "null"
+    assert written(np.bool_(True)) == "true"
+    assert written(np.str_("x")) == '"x"'
+    assert written(np.array([[1, 2], [3, 4]])) == "[[1,2],[3,4]]"
+    assert written(np.array([0.5, math.nan])) == "[0.5,null]"
+    assert written(np.array(7)) == "7"
+    assert written(np.array(["a", "b"])) == '["a","b"]'
+    assert written(np.array([{"a": np.int8(1)}, None], dtype=object)) == '[{"a":1},null]'
+    assert written(np.ma.masked_array([1, 2], [False, True])) == "[1,null]"
+    assert "Infinity" in refusal(value_to_json(np.float32("inf")))
+    assert "a complex128 cannot be written as JSON" in refusal(value_to_json(np.complex128(1j)))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.datetime64("2026-01-31T12:00:00.123456789"), "2026-01-31T12:00:00.123456789"),
+        (np.datetime64("2026-01-31"), "2026-01-31"), (np.datetime64("2026"), "2026-01-01"),
+        (np.datetime64("2026-01-31T12"), "2026-01-31T12:00:00"), (np.datetime64("NaT"), None),
+        (np.timedelta64(36, "h"), "P1DT12H"), (np.timedelta64(5, "ns"), "PT0.000000005S"),
+        (np.timedelta64("NaT"), None),
+        (np.array(["2026-01-31", "NaT"], "datetime64[ns]"), ["2026-01-31T00:00:00", None]),
+    ],
+)  # fmt: skip
+def test_numpy_times_are_iso_8601(value: Any, text: Any) -> None:
+    assert orjson.loads(written(value)) == text
+
+
+def test_numpy_times_out_of_range_are_refused() -> None:
+    assert "outside the years" in refusal(value_to_json(np.datetime64("12026-01-01")))
+    assert "in the unit M of numpy" in refusal(value_to_json(np.timedelta64(1, "M")))
+    assert "outside the years" in refusal(value_to_json(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))))
+
+
+def test_pandas_values_are_those_of_json() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(
+        {
+            "id": [1, None], "at": pd.to_datetime(["2026-01-31T12:00:00.5+01:00", None]),
+            "count": pd.array([2**60, None], dtype="Int64"), "kind": pd.Categorical(["a", None]),
+            "text": ["some text", None], "took": pd.to_timedelta(["1D 5ns", None]),
+        }
+    )  # fmt: skip
+    first, second = (orjson.loads(row_to_json(object_to_json(row))) for row in frame.to_dict("records"))
+    assert first == {
+        "id": 1.0, "at": "2026-01-31T11:00:00.500000Z", "count": 2**60, "kind": "a", "text": "some text",
+        "took": "P1DT0.000000005S",
+    }  # fmt: skip
+    assert second == dict.fromkeys(first)
+    assert written([pd.NA, pd.NaT, pd.Timestamp("2026-01-31")]) == '[null,null,"2026-01-31T00:00:00"]'
+    assert written(pd.Series([1, None, 3], dtype="Int64")) == "[1,null,3]"
+    assert written(pd.Categorical(["a", "b"])) == '["a","b"]'
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Level(Enum):
+    HIGH = 3
+
+
+class ObjectId:
+    """Looks like the class of pymongo, which no test needs as a whole."""
+
+    __module__ = "bson.objectid"
+
+    def __str__(self) -> str:
+        return "65a0c0ffee"
+
+
+def test_other_python_values() -> None:
+    assert written([Colour.RED, Level.HIGH, PurePosixPath("a/b"), ObjectId()]) == '["red",3,"a/b","65a0c0ffee"]'
+    assert written({Level.HIGH: 1, b"caf\xc3\xa9": 2, 7: 3}) == '{"3":1,"caf\u00e9":2,"7":3}'
+    assert "two keys of an object are 1 as text" in refusal(value_to_json({1: "a", "1": "b"}))
+    assert "a key is bytes that are not text in UTF-8" in refusal(value_to_json({b"\xe9": 1}))
+    assert "thousands of digits" in refusal(value_to_json(10**5000))
+    assert written(10**1000) == f'"1{"0" * 1000}"'
+
+
+def test_equal_sets_are_equal_arrays() -> None:
+    names = [f"name {number}" for number in range(100)]
+    assert orjson.loads(written(set(names))) == orjson.loads(written(frozenset(reversed(names)))) == sorted(names)
+    assert written({3, None, "a"}) == '["a",3,null]'
+
+
+TEXT_FIELDS = ReadSettings(1000, "text", text_fields=("text", "inner.text"), key_fields=("id",))
+
+
+def decoded(row: dict[str, Any]) -> Record | RejectedRecord:
+    made = {name: value_to_json(value) for name, value in row.items()}
+    return row_record(made, Origin("f", 1), TEXT_FIELDS, SQL_ROWS)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_bytes_in_text_and_id_fields_are_text(text: str) -> None:
+    for data in (text.encode(), bytearray(text.encode()), memoryview(text.encode()), np.bytes_(text.encode())):
+        if bytes(data) != text.encode():
+            continue  # numpy strips NUL at the end
+        record = decoded({"id": data, "text": [data, text, None], "inner": [{"text": data}], "other": data})
+        assert isinstance(record, Record)
+        other = record.fields.pop("other")
+        assert b64decode(other, validate=True) == text.encode()
+        assert record.fields == {"id": text, "text": [text, text, None], "inner": [{"text": text}]}
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(4),
+                                  pa.dictionary(pa.int32(), pa.binary())])  # fmt: skip
+def test_binary_columns_of_text_and_ids_are_text(kind: pa.DataType) -> None:
+    [text] = column_to_json(pa.array([b"caf\xc3"[:4]], pa.binary()).cast(kind))
+    rejected = row_record({"text": text}, Origin("f", 1), TEXT_FIELDS, ARROW_ROWS)
+    assert isinstance(rejected, RejectedRecord)
+    [text] = column_to_json(pa.array([b"cafe"], pa.binary()).cast(kind))
+    record = row_record({"text": text, "id": text, "data": text}, Origin("f", 1), TEXT_FIELDS, ARROW_ROWS)
+    assert isinstance(record, Record)
+    assert record.fields == {"text": "cafe", "id": "cafe", "data": "Y2FmZQ=="}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (
+            {"text": b"caf\xe9"},
+            "the column text holds bytes that are not text in UTF-8 (byte 0xe9 at position 3): cast",
+        ),
+        ({"inner": {"text": b"\xff"}}, "the column inner.text holds bytes"),
+        ({"id": UUID(int=2**127).bytes}, "(byte 0x80 at position 0): cast it in the query, such as encode(id, 'hex')"),
+    ],
+)
+def test_bytes_that_are_not_text_are_refused_with_the_column_and_the_cast(row: dict[str, Any], reason: str) -> None:
+    rejected = decoded(row)
+    assert isinstance(rejected, RejectedRecord)
+    assert reason in rejected.reason

@@ -130,6 +130,26 @@ def test_invalid_value_rejects_only_its_row(database: Path) -> None:
     assert math.isclose(third.fields["price"], 0.25)
 
 
+def test_blobs_of_texts_and_ids_are_text(database: Path) -> None:
+    query = (
+        "SELECT CAST(id AS BLOB) AS id, CAST(text AS BLOB) AS text, data, CAST(price AS DECIMAL) AS price FROM docs "
+        "WHERE id IN (0, 7) UNION ALL SELECT x'ff', CAST('a text' AS BLOB), NULL, 1"
+    )
+    settings = ReadSettings(1000, plain_text_field="text", text_fields=("text",), key_fields=("id",))
+    first, second, third = read_records(
+        [source(database, query)], settings, ByteCounter(), threading.Event(), pytest.fail
+    )
+    assert [record.fields for record in (first, second) if isinstance(record, Record)] == [
+        {"id": str(n), "text": f"100% of number {n}", "data": b64encode(bytes([n])).decode(), "price": n / 8}
+        for n in (0, 7)
+    ]
+    assert isinstance(third, RejectedRecord)
+    assert third.reason == (
+        "the column id holds bytes that are not text in UTF-8 (byte 0xff at position 0): cast it in the query, such as "
+        "encode(id, 'hex') in PostgreSQL or hex(id) in MySQL and SQLite"
+    )
+
+
 def test_query_failing_midway_names_the_last_row(database: Path) -> None:
     query = "SELECT id, text, json(CASE WHEN id = 500 THEN 'no JSON' ELSE '1' END) AS j FROM docs ORDER BY id"
     *records, last = read(source(database, query))

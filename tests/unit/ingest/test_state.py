@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import es_sbert.ingest.checkpoint as state_module
+from es_sbert.engines.engine import DocumentKey
 from es_sbert.errors import OutputError, UsageError
 from es_sbert.ingest.checkpoint import LoadCheckpoint, LoadIdentity, SeenRecord, SeenStatus, default_checkpoint_path
 from es_sbert.ingest.records import Origin
@@ -47,6 +48,14 @@ def record_seen(state: LoadCheckpoint, document_id: str, content: str = A, line:
     return meet_at(state, document_id, content, Origin("f", line))[0]
 
 
+def key(document_id: str, routing: str | None = None) -> DocumentKey:
+    return document_id, routing
+
+
+def seen_ids(state: LoadCheckpoint, document_ids: Iterable[str]) -> set[str]:
+    return {document_id for document_id, _ in state.seen_keys([key(document_id) for document_id in document_ids])}
+
+
 def test_repeated_and_conflicting_ids_name_the_first_origin(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as state:
         for number in range(5000):
@@ -63,10 +72,24 @@ def test_acknowledged_documents_are_counted_by_id_and_content(tmp_path: Path) ->
             record_seen(state, document)
         state.record_acknowledged(["a", "b"])
         assert state.count_acknowledged() == 2
-        assert state.count_acknowledged([("a", A), ("b", B), ("unsent", A), ("unknown", A)]) == 1
-        assert state.count_acknowledged([("b", None), ("unsent", None), ("unknown", None)]) == 1
+        assert state.count_acknowledged([(key(name), A) for name in ("a", "unsent", "unknown")] + [(key("b"), B)]) == 1
+        assert state.count_acknowledged([(key(name), None) for name in ("b", "unsent", "unknown")]) == 1
     with opened(tmp_path / "state") as state:
         assert state.count_acknowledged() == 0, "nothing was met in this pass"
+
+
+def test_documents_are_known_by_id_and_routing(tmp_path: Path) -> None:
+    origin = Origin("f", 1)
+    with opened(tmp_path / "state") as state:
+        records = [SeenRecord("a", A, origin, "one"), SeenRecord("b", A, origin)]
+        assert state.record_seen(records) == [(SeenStatus.NEW, origin)] * 2
+        again = [SeenRecord("a", A, origin, "one"), SeenRecord("a", A, origin, "two"), SeenRecord("b", A, origin, "b")]
+        found = [status for status, _ in state.record_seen(again)]
+        assert found == [SeenStatus.REPEATED, SeenStatus.CONTRADICTED, SeenStatus.CONTRADICTED]
+        keys = [key("a", "one"), key("a", "two"), key("a"), key("b"), key("b", "b")]
+        assert state.seen_keys(keys) == {key("a", "one"), key("b")}
+        state.record_acknowledged(["a", "b"])
+        assert state.count_acknowledged([(each, A) for each in keys]) == 2
 
 
 def test_untrusted_checkpoint_discards_acknowledgements(tmp_path: Path) -> None:
@@ -98,7 +121,7 @@ def test_resumed_load_checks_all_documents_again(tmp_path: Path) -> None:
         assert record_seen(state, "new") is SeenStatus.NEW
         assert meet_at(state, "in", A, Origin("f", 9)) == (SeenStatus.REPEATED, Origin("f", 7))
         assert record_seen(state, "in", B) is SeenStatus.CONTRADICTED
-        assert state.seen_ids(["in", "changed", "unsent", "new"]) == {"in", "changed", "new"}
+        assert seen_ids(state, ["in", "changed", "unsent", "new"]) == {"in", "changed", "new"}
 
 
 def test_reread_records_are_recognized_as_acknowledged(tmp_path: Path) -> None:
@@ -155,7 +178,7 @@ def test_sigkill_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
     with opened(path) as state:
         assert (state.resumed, state.note) == (True, None)
         assert state.has_dead_letter(b"a" * 16)
-        assert state.seen_ids(["1", "299"]) == set()
+        assert seen_ids(state, ["1", "299"]) == set()
         assert record_seen(state, "1") is SeenStatus.NEW
 
 
@@ -184,7 +207,7 @@ def test_record_is_new_once_per_run(
         elif what == "again":
             state.close()
             state, met = LoadCheckpoint(path, IDENTITY), {}
-        assert state.seen_ids("abcd") == set(met)
+        assert seen_ids(state, "abcd") == set(met)
     state.close()
 
 

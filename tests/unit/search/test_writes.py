@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -51,6 +52,42 @@ def test_failing_iterator_raises_source_error() -> None:
 
     with pytest.raises(SourceError, match="after 1 of them: connection lost"):
         read(rows())
+
+
+def test_field_id_is_the_id_of_its_document() -> None:
+    documents = [
+        {"_id": 7, "text": "a"},
+        {"_id": b"b", "text": "b"},
+        {"text": "c"},
+        {"_id": 2**70, "n": Decimal("1.10")},
+    ]
+    records = read(documents)
+    assert [getattr(record, "id", "") for record in records] == ["7", "b", None, str(2**70)]
+    assert [getattr(record, "source", b"") for record in records] == [
+        b'{"text":"a"}', b'{"text":"b"}', b'{"text":"c"}', b'{"n":1.10}',
+    ]  # fmt: skip
+    assert documents[0] == {"_id": 7, "text": "a"}, "the caller's dicts stay as they are"
+
+
+def test_invalid_ids_are_rejected_with_the_whole_document() -> None:
+    document = {"_id": {"$oid": "65a0"}, "text": "a"}
+    [rejected, missing] = read([document, {"_id": float("nan"), "text": "b"}])
+    assert isinstance(rejected, RejectedRecord)
+    assert rejected.reason.endswith("not a string or an integer: give id_field='_id.$oid'")
+    assert orjson.loads(rejected.document or b"") == document
+    assert isinstance(missing, RejectedRecord)
+    assert missing.reason == "the id field _id is null, not a string or an integer"
+
+
+def test_messages_speak_of_documents_and_fields() -> None:
+    recursive: dict[str, Any] = {}
+    recursive["inner"] = recursive
+    reasons = [getattr(record, "reason", "") for record in read([{"x": object()}, {"x": "y" * 2000}, recursive])]
+    assert reasons == [
+        "the field x: a object cannot be written as JSON: convert it first, for example with str()",
+        "the document has 2,008 bytes as JSON, more than a document may have",
+        "the document: it is nested too deeply, or contains itself",
+    ]
 
 
 @pytest.mark.parametrize("documents", ["text", b"text", {"text": "a"}, 7])

@@ -1,0 +1,205 @@
+"""Ids, routings and metadata fields of the documents of a source, loaded into real engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from es_sbert.encoder.encoder import Encoder
+from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.multi_get import multi_get
+from es_sbert.errors import SourceError, UsageError, VectorIndexError
+from es_sbert.ingest.load_documents import delete_documents
+from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl
+
+JOIN: Json = {"properties": {"join": {"type": "join", "relations": {"question": "answer"}}}}
+PARENTS = 4
+
+
+def family(count: int = 12) -> list[dict[str, Any]]:
+    """Questions, then answers to them, each answer in the shard of its question."""
+    documents = sentences(PARENTS + count)
+    for number, document in enumerate(documents):
+        parent = {"name": "answer", "parent": f"d{number % PARENTS}"}
+        document["join"] = "question" if number < PARENTS else parent
+    return documents
+
+
+def routings(engine: Engine, index: str, ids: list[str]) -> dict[str, list[str | None]]:
+    """Id → the routings under which the index holds it."""
+    engine.refresh(index)
+    found: dict[str, list[str | None]] = {}
+    for document_id, routing in multi_get(engine, index, ids):
+        found.setdefault(document_id, []).append(routing)
+    return found
+
+
+@pytest.fixture
+def loaded(engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> Callable[..., Any]:
+    """A function that loads documents with the routing of their parents."""
+    engine.create_index(index_name, {"settings": {"number_of_shards": 5}, "mappings": JOIN})
+
+    def call(documents: list[dict[str, Any]], **options: Any) -> Any:
+        path = write_jsonl(tmp_path / "docs.jsonl", documents)
+        settings = {"id_field": "id", "routing_field": "join.parent"} | options
+        return load(engine_url, tiny, index_name, path, dead=tmp_path / "dead", **settings)
+
+    return call
+
+
+def test_join_children_are_written_to_the_shard_of_their_parent(
+    loaded: Callable[..., Any], engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    documents = family()
+    assert loaded(documents, passages=("16",)).indexed == len(documents)
+    answers = [document["id"] for document in documents[PARENTS:]]
+    assert routings(engine, index_name, answers) == {
+        document["id"]: [document["join"]["parent"]] for document in documents[PARENTS:]
+    }
+    assert routings(engine, index_name, ["d0"]) == {"d0": [None]}
+    has_parent = {"has_parent": {"parent_type": "question", "query": {"match_all": {}}}}
+    assert engine.count(index_name, has_parent) == len(answers)
+    # The next load finds every document again; another field is changed without another vector.
+    documents[-1]["price"] = -1
+    summary = loaded(documents)
+    assert (summary.unchanged, summary.updated, summary.indexed) == (len(documents) - 1, 1, 0)
+    documents[-1]["text"] = "The answer is another one."
+    assert loaded(documents).indexed == 1
+    # In place, a document is found and written by the routing that it has.
+    body = b'{"update":{"_id":"%s","routing":"%s"}}\n{"doc":{"text":"Changed in place."}}\n'
+    key = documents[-2]["id"].encode(), documents[-2]["join"]["parent"].encode()
+    assert engine.bulk(index_name, body % key)[0].ok
+    assert load(engine_url, tiny, index_name, dead=tmp_path / "dead").indexed == 1
+    assert engine.count(index_name, has_parent) == len(answers)
+    assert delete_documents(engine, index_name, answers[:3], 60) == 3
+    assert engine.count(index_name) == len(documents) - 3
+
+
+def test_prune_removes_routed_documents_and_copies_of_moved_ones(
+    loaded: Callable[..., Any], engine: Engine, index_name: str
+) -> None:
+    documents = family()
+    loaded(documents)
+    kept = documents[:-2]
+    for document in kept[PARENTS:]:
+        document["join"]["parent"] = "d0"
+    summary = loaded(kept)
+    # Two routings may lead to the same shard, in which an id is unique.
+    copies = engine.count(index_name) - len(documents)
+    assert (summary.missing, summary.pruned, copies > 0) == (0, 0, True)
+    assert [note.partition(" also in ")[0] for note in summary.notes] == ["7 documents are"]
+    summary = loaded(kept, prune=True)
+    assert (summary.missing, summary.pruned, summary.notes) == (0, copies + 2, ())
+    assert engine.count(index_name) == len(kept)
+    children = [document["id"] for document in kept[PARENTS:]]
+    assert routings(engine, index_name, children) == {key: ["d0"] for key in children}
+
+
+def test_dead_letter_keeps_its_routing(
+    loaded: Callable[..., Any], engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    documents = family()
+    documents[-1]["price"] = {"no": "number"}
+    assert loaded(documents).dead == 1
+    dead = tmp_path / "dead"
+    [letter] = letters(dead)
+    assert (letter["id"], letter["routing"]) == (documents[-1]["id"], documents[-1]["join"]["parent"])
+    dead.write_bytes(dead.read_bytes().replace(b'{"no":"number"}', b"1"))
+    assert load(engine_url, tiny, index_name, dead=tmp_path / "new", retry=dead).indexed == 1
+    assert routings(engine, index_name, [letter["id"]]) == {letter["id"]: [letter["routing"]]}
+    assert loaded(documents[:-1]).unchanged == len(documents) - 1
+
+
+def test_missing_routing_field_is_refused(
+    loaded: Callable[..., Any], engine: Engine, index_name: str, engine_url: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match="has the field parents of the routing\n.*id, text, price"):
+        loaded(family(), routing_field="parents")
+    with pytest.raises(
+        SourceError, match="docs.jsonl:5: .* parent in the join field join .*\n  Give --routing-field join.parent"
+    ):
+        loaded(family(), routing_field=None)
+    with pytest.raises(UsageError, match="--routing-field is for documents from elsewhere"):
+        load(engine_url, tiny, index_name, dead=tmp_path / "dead", routing_field="join.parent")
+    alias = f"{index_name}-alias"
+    engine.update_aliases([{"add": {"index": index_name, "alias": alias, "routing": "one"}}])
+    path = write_jsonl(tmp_path / "docs.jsonl", family())
+    with pytest.raises(UsageError, match="gives all documents the routing 'one'"):
+        load(engine_url, tiny, alias, path, dead=tmp_path / "dead", routing_field="join.parent")
+    assert engine.count(index_name) == 0
+
+
+def test_index_that_requires_a_routing_takes_it_from_a_field(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    engine.create_index(index_name, {"settings": {"number_of_shards": 3}, "mappings": {"_routing": {"required": True}}})
+    documents = [{"_routing": f"r{n % 4}", "_id": n} | document for n, document in enumerate(sentences(12))]
+    path, dead = write_jsonl(tmp_path / "docs.jsonl", documents), tmp_path / "dead"
+    with pytest.raises(VectorIndexError, match="requires a routing value.*\n.*--routing-field"):
+        load(engine_url, tiny, index_name, path, dead=dead, id_field="_id")
+    options = {"id_field": "_id", "routing_field": "_routing"}
+    assert load(engine_url, tiny, index_name, path, dead=dead, **options).indexed == 12
+    assert load(engine_url, tiny, index_name, path, dead=dead, **options).unchanged == 12
+    ids = [str(number) for number in range(12)]
+    assert routings(engine, index_name, ids) == {number: [f"r{int(number) % 4}"] for number in ids}
+    hits = engine.search(index_name, {"size": 12})["hits"]["hits"]
+    assert [hit for hit in hits if {"_id", "_routing"} & hit["_source"].keys()] == []
+    documents[3]["price"] = -1
+    write_jsonl(path, documents)
+    summary = load(engine_url, tiny, index_name, path, dead=dead, **options)
+    assert (summary.updated, summary.unchanged) == (1, 11)
+
+
+@pytest.mark.parametrize("name", ["_data_stream_timestamp", "_feature", "_field_names", "_id", "_ignored", "_index",
+                                  "_nested_path", "_routing", "_seq_no", "_source", "_version", "_ignored_source",
+                                  "_tier", "_score", "_type"])  # fmt: skip
+def test_metadata_fields_are_those_that_engines_refuse(engine: Engine, index_name: str, name: str) -> None:
+    engine.create_index(index_name, {"settings": {"number_of_shards": 1}})
+    [first, second] = engine.bulk(
+        index_name, b'{"index":{}}\n{"%s":"x"}\n{"index":{}}\n{"%s":7}\n' % ((name.encode(),) * 2)
+    )
+    accepted = first.ok and second.ok
+    if name == "_feature":
+        return  # only servers with rank_feature refuse it
+    assert accepted == (name not in engine.info.metadata_fields)
+
+
+def test_mongodb_dump_is_refused_until_its_id_is_named(
+    engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    documents = [{"_id": {"$oid": f"65a{n:021}"}} | document for n, document in enumerate(sentences(5))]
+    path, dead = write_jsonl(tmp_path / "dump.json", documents), tmp_path / "dead"
+    for dry_run in (None, 3):
+        with pytest.raises(SourceError, match="have the field _id, a metadata field.*\n.*give --id-field _id.\\$oid"):
+            load(engine_url, tiny, index_name, path, dead=dead, dry_run=dry_run)
+    assert (engine.get_index(index_name), dead.exists()) == (None, False)
+    assert load(engine_url, tiny, index_name, path, dead=dead, id_field="_id.$oid").indexed == 5
+    stored = contents(engine_url, index_name)
+    assert stored.keys() == {document["_id"]["$oid"] for document in documents}  # type: ignore[index]
+    assert all("_id" not in document for document in stored.values())
+
+
+def test_binary_columns_of_texts_and_ids_are_loaded_as_text(
+    engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
+) -> None:
+    documents = sentences(5)
+    columns = {name: [document[name].encode() for document in documents] for name in ("id", "text")}
+    path, dead = tmp_path / "docs.parquet", tmp_path / "dead"
+    parquet.write_table(pa.table(columns | {"data": [b"\xff"] * 5}), path)
+    assert load(engine_url, tiny, index_name, path, dead=dead, id_field="id").indexed == 5
+    stored = contents(engine_url, index_name)
+    assert {key: document["text"] for key, document in stored.items()} == {d["id"]: d["text"] for d in documents}
+    assert {document["data"] for document in stored.values()} == {"/w=="}
+    # The rows of a load that has begun are dead letters, those of a load that could not begin stop it.
+    columns["text"][3:] = [b"caf\xe9", b"caf\xe8"]
+    parquet.write_table(pa.table(columns), path)
+    assert load(engine_url, tiny, index_name, path, dead=dead, id_field="id", max_errors=None).dead == 2
+    assert {letter["reason"].partition(" holds ")[0] for letter in letters(dead)} == {"the column text"}
+    parquet.write_table(pa.table(columns).slice(3), path)
+    with pytest.raises(SourceError, match="the column text holds bytes that are not text in UTF-8 .*: cast the column"):
+        load(engine_url, tiny, index_name, path, dead=dead, id_field="id")
