@@ -252,18 +252,24 @@ def _passage_rules(settings: IngestSettings, fields: list[str]) -> dict[str, Chu
         raise UsageError("--passage-overlap is for passages", "Give --passages TOKENS too.")
     rules: dict[str, ChunkRules] = {}
     for given in settings.passages:
-        field, _, number = given.rpartition("=")
-        if not number.isascii() or not number.isdigit() or int(number) < 1:
-            raise UsageError(
-                f"--passages {given!r} is no number of tokens", "Write --passages 256, or --passages FIELD=256."
-            )
+        field, tokens = _parse_passage_rule(given)
         if field and field not in fields:
             raise UsageError(
                 f"--passages names {field}, which this load does not fill", f"Name one of: {', '.join(fields)}."
             )
         for name in [field] if field else fields:
-            rules[name] = ChunkRules.of(int(number), settings.passage_overlap)
+            rules[name] = ChunkRules.of(tokens, settings.passage_overlap)
     return rules
+
+
+def _parse_passage_rule(given: str) -> tuple[str, int]:
+    """The vector field, empty for all, and the tokens of `256` or `body=256`."""
+    field, _, number = given.rpartition("=")
+    if not number.isascii() or not number.isdigit() or int(number) < 1:
+        raise UsageError(
+            f"--passages {given!r} is not a number of tokens", "Write --passages 256, or --passages FIELD=256."
+        )
+    return field, int(number)
 
 
 @dataclass(frozen=True)
@@ -404,6 +410,8 @@ def plan_load(engine: Engine, settings: IngestSettings, sources: Sequence[Docume
         EngineError: the engine failed.
     """
     sources = resolve_sources(settings) if sources is None else sources
+    for given in settings.passages:
+        _parse_passage_rule(given)  # first: `--passages FILE` takes the file for the number
     if settings.prune and (settings.retry is not None or not sources):
         raise UsageError("--prune compares the index with a source", "Give all that the index is loaded from.")
     if settings.watch_seconds is not None and sources:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from es_sbert.engines.engine import Engine
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import kept_targets, target_texts
 from es_sbert.index.mapping import ChunkRules, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError
-from es_sbert.ingest.load_plan import IngestSettings, plan_fields
+from es_sbert.ingest.load_plan import IngestSettings, plan_fields, plan_load
 from tests.unit.ingest.support import target
 
 STORED = {
@@ -57,9 +58,9 @@ def test_planned_fields(options: dict[str, Any], fields: list[tuple[str, str, Ch
         ({"vectors": ("_a={x}",)}, "no name for a vector field"),
         ({"vectors": ("a=x",)}, "names no field"),
         ({"text_fields": ("a",), "text_template": "{a}"}, "exclude each other"),
-        ({"passages": ("many",)}, "is no number of tokens"),
-        ({"passages": ("0",)}, "is no number of tokens"),
-        ({"passages": ("٣",)}, "is no number of tokens"),
+        ({"passages": ("many",)}, "is not a number of tokens"),
+        ({"passages": ("0",)}, "is not a number of tokens"),
+        ({"passages": ("٣",)}, "is not a number of tokens"),
         ({"passages": ("other=64",)}, "names other, which this load does not fill"),
         ({"passage_overlap": 8}, "is for passages"),
         ({"vector_field": "text"}, "text needs the field text, which is in use"),
@@ -86,3 +87,9 @@ def test_one_text_of_several_is_enough() -> None:
     assert target_texts({"body": None, "kept": "z"}, targets) == ("", "", "z")
     with pytest.raises(TextFieldError, match="body is a JSON number"):
         target_texts({"title": "x", "body": 5}, targets)
+
+
+def test_file_that_passages_took_for_its_number_is_named_first() -> None:
+    settings = IngestSettings(index="docs", passages=("docs.jsonl",), id_field="id")
+    with pytest.raises(UsageError, match=r"--passages 'docs\.jsonl' is not a number of tokens"):
+        plan_load(cast(Engine, None), settings)  # before the engine is asked
