@@ -13,7 +13,14 @@ from typing import Any, BinaryIO
 import zstandard
 
 from es_sbert.errors import error_summary, require_extra
-from es_sbert.io.file_signatures import SIGNATURE_BYTES, Signature, recognize_file, recognize_markup, recognize_utf16
+from es_sbert.io.file_signatures import (
+    SIGNATURE_BYTES,
+    Signature,
+    recognize_file,
+    recognize_line_ends,
+    recognize_markup,
+    recognize_utf16,
+)
 from es_sbert.io.text_encoding import to_utf8
 from es_sbert.io.text_formats import CorruptStream, read_head
 
@@ -162,6 +169,8 @@ def text_chunks(chunks: Iterable[bytes], form: FileFormat, encoding: str | None 
     signature = recognize_file(start)
     if signature is None and encoding is None:
         signature = recognize_utf16(start)
+    if signature is None:
+        signature = recognize_line_ends(start)
     if signature is None and form is not FileFormat.LINES:
         signature = recognize_markup(start)
     if signature is not None:

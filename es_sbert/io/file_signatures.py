@@ -92,6 +92,15 @@ def recognize_utf16(head: bytes) -> Signature | None:
     return None
 
 
+def recognize_line_ends(head: bytes) -> Signature | None:
+    """What a text is if a carriage return alone ends its lines, as in Excel's "CSV (Macintosh)"; None otherwise."""
+    # In UTF-16, \\r is a part of other characters too.
+    if b"\n" in head or b"\0" in head or head.count(b"\r") < 2:
+        return None
+    kind = "a text in which carriage returns alone end the lines"
+    return Signature(kind, "Convert it: tr '\\r' '\\n' < FILE > NEW. Or save it as CSV UTF-8.")
+
+
 def recognize_markup(head: bytes) -> Signature | None:
     """What a file is if it is HTML or XML, which web applications also name .csv or .xls; None otherwise."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()

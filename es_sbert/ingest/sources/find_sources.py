@@ -250,7 +250,8 @@ def _raise_unknown_format(file: ByteInput) -> NoReturn:
         with suppress(OSError, CorruptStream, SourceUnavailable):
             head = next(iter(file.chunks(preview_context())), b"")[:SIGNATURE_BYTES]
     signature = recognize_file(head) or recognize_markup(head)
-    if signature is not None:
+    # What is compressed needs to be named only, not unpacked.
+    if signature is not None and detect_compression(head) is Compression.NONE:
         raise SourceError(f"{problem}: it is {signature.kind}", signature.remedy)
     raise SourceError(problem, FORMAT_HINT)
 

@@ -168,6 +168,13 @@ def test_value_in_a_column_without_a_name_rejects_its_row(tmp_path: Path) -> Non
         ("a.csv.gz", gzip.compress(gzip.compress(COMMA.encode())), "it is a gzip file, not CSV"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "its format: it is an old (.xls) or an encrypted"),
         ("a.xls", b"<html><table>", "its format: it is an HTML page"),
+        ("a.gz", gzip.compress(b"x"), "does not tell its format\n  Add --format jsonl, csv"),
+        (
+            "a.csv",
+            b"id;text\r1;a\r2;b\r",
+            "carriage returns alone end the lines, not CSV\n  Convert it: tr '\\r' '\\n'",
+        ),
+        ("a.txt", b"a\rb\rc", "carriage returns alone end the lines, not plain text"),
         ("a.zip", b"PK\x03\x04" + b"\0" * 40, "its format: it is a zip archive\n  Unpack it"),
         ("a.csv", TAB.encode("utf-16-le"), "UTF-16 without a byte order mark, not CSV\n  Add --encoding utf-16-le"),
         ("a.csv", b"id;price, EUR;text\n1;1,5;a\n", "If a semicolon separates its columns, add --delimiter ';'."),
