@@ -57,6 +57,10 @@ _MAX_NAMES_IN_PATH = 3000
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
 
 
+# Of `index.max_result_window`.
+DEFAULT_RESULT_WINDOW = 10_000
+
+
 class EngineType(StrEnum):
     ELASTICSEARCH = "elasticsearch"
     OPENSEARCH = "opensearch"
@@ -134,7 +138,7 @@ class IndexState:
     @property
     def result_window(self) -> int:
         """Hits that one search may return (`index.max_result_window`)."""
-        return int(self.settings.get("index.max_result_window", 10_000))
+        return int(self.settings.get("index.max_result_window", DEFAULT_RESULT_WINDOW))
 
     def alias_filter(self, name: str) -> Json | None:
         """The filter of this alias; None where it has none, or the name is no alias."""
@@ -907,6 +911,13 @@ class Engine(ABC):
         params = {"filter_path": "*.settings.index.uuid"}
         answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
         return {index: state["settings"]["index"]["uuid"] for index, state in answer.items()}
+
+    def result_window(self, name: str) -> int:
+        """Hits that one search of an index, or an alias of one, may return; see `IndexState.result_window`."""
+        params = {"filter_path": "*.settings.index.max_result_window"}
+        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
+        windows = [int(state["settings"]["index"]["max_result_window"]) for state in answer.values()]
+        return min(windows, default=DEFAULT_RESULT_WINDOW)
 
     def primary_terms(self, name: str) -> dict[int, int] | None:
         """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.

@@ -262,6 +262,16 @@ def test_index_deleted_before_backfill_is_not_recreated(
         assert engine.get_index(index) is None
 
 
+def test_index_with_a_small_result_window_is_read_completely(
+    engine: Engine, engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    engine.create_index(index_name, {"settings": {"index.max_result_window": 7}})
+    write(engine, index_name, sentences(40))
+    summary = load(engine_url, encoder, index_name, dead=tmp_path / "dead")
+    assert (summary.read, summary.indexed, summary.exit_code) == (40, 40, 0)
+    assert engine.count(index_name, {"exists": {"field": "embedding"}}) == 40
+
+
 def test_backfill_of_empty_index_reads_nothing(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:

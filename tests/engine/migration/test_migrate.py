@@ -97,6 +97,16 @@ def test_stopped_migration_resumes_and_rollback_leaves_nothing(place: Place, enc
         place.migrate(encoders[1])
 
 
+def test_index_with_a_small_result_window_is_migrated_completely(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    place.engine.put_settings(place.index, {"index.max_result_window": "70"})
+    result = place.migrate(encoders[1])
+    assert result.finished
+    place.engine.put_settings(result.target, {"index.max_result_window": None})
+    place.assert_holds(everything(), encoders[1])
+
+
 def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Encoder, Encoder]) -> None:
     engine = place.engine
     engine.update_aliases([{"remove": {"index": place.index, "alias": place.alias}}])
