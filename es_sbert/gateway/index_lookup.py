@@ -158,7 +158,7 @@ _FILTER_PATH = (
     "*.mappings.properties.**.path", "*.mappings.properties.**.copy_to",
 )  # fmt: skip
 # Characters of an expression; the rest of the request line is for the parameters.
-_MAX_EXPRESSION_LENGTH = 3000
+MAX_EXPRESSION_LENGTH = 3000
 
 
 @dataclass(frozen=True)
@@ -395,14 +395,14 @@ def split_expression(expression: str) -> list[str]:
     Raises:
         BadRequest: it is too long, and cannot be split because it excludes indices.
     """
-    if len(expression) <= _MAX_EXPRESSION_LENGTH:
+    if len(expression) <= MAX_EXPRESSION_LENGTH:
         return [expression]
     names = expression.split(",")
     if any(unquote(name).startswith("-") for name in names):
         raise _expression_too_long(expression, "it excludes indices")
     parts = [""]
     for name in names:
-        if parts[-1] and len(parts[-1]) + len(name) >= _MAX_EXPRESSION_LENGTH:
+        if parts[-1] and len(parts[-1]) + len(name) >= MAX_EXPRESSION_LENGTH:
             parts.append("")
         parts[-1] += f",{name}" if parts[-1] else name
     return parts

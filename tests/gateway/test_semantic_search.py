@@ -546,6 +546,10 @@ def check_only_what_is_searched_counts(bed: Bed, index: str) -> None:
     nearest = sorted(((1 + bed.cosines[hit["_id"]]) / 2 for hit in there), reverse=True)[:K]
     assert len(there) < len(documents())
     assert scores(patient.post(f"{url}/_search?routing=x", json=body).json()) == pytest.approx(nearest, abs=1e-5)
+    missing = [f"test-no-such-index-{number:040}" for number in range(100)]
+    for names in (index, [index, *missing]):  # the latter fit into no path
+        [found] = bed.several([{"index": names, "ignore_unavailable": True, "routing": "x"}, body])
+        assert scores(found) == pytest.approx(nearest, abs=1e-5)
 
     opened = "_search/point_in_time" if bed.is_opensearch else "_pit"
     point = patient.post(f"{url}/{opened}?keep_alive=10m").json()
