@@ -251,10 +251,11 @@ class TopKCutoff:
             queries: The semantic queries of a search, each with the filters that apply to it.
         """
         engine_type = self._upstream.engine_type_or_default
+        always = self._upstream.knn_matches_candidates
         return {
             cutoff_key(semantic, filters): (semantic, filters)
             for semantic, filters in queries
-            if filters is not None and needs_cutoff(engine_type, semantic)
+            if filters is not None and (always or needs_cutoff(engine_type, semantic))
         }
 
     async def cosines(
@@ -338,7 +339,7 @@ _FLOAT32_TOLERANCE = 1e-6
 
 
 def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
-    """Whether a query would match more than k documents.
+    """Whether a query would match more than k documents, where a kNN query matches k of each shard.
 
     A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantized field
     matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of
