@@ -62,6 +62,8 @@ _METADATA_FIELDS = frozenset({
     "_data_stream_timestamp", "_feature", "_field_names", "_id", "_ignored", "_index", "_nested_path", "_routing",
     "_seq_no", "_source", "_version",
 })  # fmt: skip
+# Of `index.max_result_window`.
+DEFAULT_RESULT_WINDOW = 10_000
 
 
 class EngineType(StrEnum):
@@ -102,6 +104,29 @@ class EngineInfo:
         OpenSearch reads another base64 (little-endian) from 3.9 on; this is not tested yet, so lists are sent there.
         """
         return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
+
+    @property
+    def derives_vectors_in_source(self) -> bool:
+        """Whether an index with `index.knn` does not store vectors in `_source`, though it returns them there."""
+        return self.engine_type is EngineType.OPENSEARCH and not self._is_opensearch_2
+
+    @property
+    def needs_index_knn(self) -> bool:
+        """Whether an index with a vector field must have the setting `index.knn`, which gives the field a graph.
+
+        OpenSearch 2 takes such a field without the setting, but then fails all shards of the index whenever its mapping
+        changes (https://github.com/opensearch-project/k-NN/issues/2540).
+        """
+        return self._is_opensearch_2
+
+    @property
+    def knn_matches_candidates(self) -> bool:
+        """Whether a kNN query matches all its candidates (`ef_search`) in each shard instead of k documents."""
+        return self._is_opensearch_2
+
+    @property
+    def _is_opensearch_2(self) -> bool:
+        return self.engine_type is EngineType.OPENSEARCH and self.version < (3, 0, 0)
 
     @property
     def excludes_vectors_from_source(self) -> bool:
@@ -147,7 +172,7 @@ class IndexState:
     @property
     def result_window(self) -> int:
         """Hits that one search may return (`index.max_result_window`)."""
-        return int(self.settings.get("index.max_result_window", 10_000))
+        return int(self.settings.get("index.max_result_window", DEFAULT_RESULT_WINDOW))
 
     def alias_filter(self, name: str) -> Json | None:
         """The filter of this alias; None where it has none, or the name is no alias."""
@@ -920,6 +945,13 @@ class Engine(ABC):
         params = {"filter_path": "*.settings.index.uuid"}
         answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
         return {index: state["settings"]["index"]["uuid"] for index, state in answer.items()}
+
+    def result_window(self, name: str) -> int:
+        """Hits that one search of an index, or an alias of one, may return; see `IndexState.result_window`."""
+        params = {"filter_path": "*.settings.index.max_result_window"}
+        answer = self._request("GET", f"/{quote_index_name(name)}", params, missing_ok=True) or {}
+        windows = [int(state["settings"]["index"]["max_result_window"]) for state in answer.values()]
+        return min(windows, default=DEFAULT_RESULT_WINDOW)
 
     def primary_terms(self, name: str) -> dict[int, int] | None:
         """Shard → its primary term, which grows when the shard fails over or is recovered after its node was lost.

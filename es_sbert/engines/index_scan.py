@@ -87,7 +87,7 @@ def scan_index(
     Args:
         name: An index, or an alias of one; the filter of an alias applies.
         source_includes: Fields to read; none reads no `_source`.
-        page: Most documents of a page, at most `index.max_result_window`.
+        page: Most documents of a page; fewer if `index.max_result_window` is smaller.
         vectors: Also bring vectors on engines that leave them out of `_source`.
         slice: The part of the index to read; None reads all of it.
         retrying: Retries each request; a lost point in time is opened again.
@@ -97,8 +97,9 @@ def scan_index(
         IndexMismatch: the index was deleted or replaced, or its alias was moved, while it was read.
         EngineError: the engine failed for longer than `retrying` allows.
     """
-    request = _ScanRequest(query, page, engine.hit_source(source_includes, vectors=vectors))
     uuids = retrying(lambda: engine.index_uuids(name))
+    page = min(page, retrying(lambda: engine.result_window(name)))
+    request = _ScanRequest(query, page, engine.hit_source(source_includes, vectors=vectors))
     if slice is None:
         shards = retrying(lambda: engine.searched_shards(name))
         readers = (_ShardReader(engine, name, uuids, shard, request, retrying) for shard in shards)

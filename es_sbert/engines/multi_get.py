@@ -18,8 +18,6 @@ def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 # Documents with one id and several routings are in different shards; no index has more shards.
 _MAX_SHARDS = 1024
-# Hits that a search may return, unless the index has another `index.max_result_window`.
-_RESULT_WINDOW = 10_000
 
 
 def multi_get(
@@ -30,23 +28,24 @@ def multi_get(
     query: Json | None = None,
     source: Json | bool = False,
     shards: bool = False,
-    result_window: int = _RESULT_WINDOW,
+    result_window: int | None = None,
     hit_fields: Sequence[str] = (),
 ) -> dict[DocumentKey, Json]:
     """The documents of these ids as the last refresh left them, with `_seq_no` and `_primary_term`.
 
     Args:
         name: Index or alias.
-        ids: Fewer than `result_window`.
+        ids: Of the documents; if these are more than a search may return, each half is asked for by itself.
         query: Return only documents that match it.
         source: The part of `_source` to return.
         shards: Return the `_shard` of each document.
-        result_window: The index's `index.max_result_window`.
+        result_window: The index's `index.max_result_window`; None asks for it.
         hit_fields: Members of a hit to return in addition to `_id` and `_routing`; empty for all.
 
     Raises:
         EngineError: the engine failed.
     """
+    window = engine.result_window(name) if result_window is None else result_window
     members = ["_id", "_routing", *hit_fields] if hit_fields else []
 
     def find(wanted: Sequence[str]) -> dict[DocumentKey, Json]:
@@ -55,7 +54,7 @@ def multi_get(
             "_source": source,
             "seq_no_primary_term": True,
             "explain": shards,  # the only way to get the shard
-            "size": min(len(wanted) + _MAX_SHARDS, result_window),
+            "size": min(len(wanted) + _MAX_SHARDS, window),
             "track_total_hits": False,
         }
         # Where there is no hit, the filter leaves `hits` out too.

@@ -32,6 +32,10 @@ class ShardChanges:
         self._retrying = retrying
         self._states: dict[int, ShardState] = {}
 
+    def page_size(self, most: int) -> int:
+        """How many hits to read at a time: so many, or fewer if `index.max_result_window` is smaller."""
+        return min(most, self._retrying(lambda: self._engine.result_window(self._index)))
+
     def states(self) -> dict[int, ShardState]:
         """How far the writes of each shard are."""
         return self._retrying(lambda: self._engine.shard_states(self._index))

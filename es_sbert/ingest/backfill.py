@@ -404,11 +404,12 @@ class IndexWatcher:
     def _shard_documents(self, shard: int, state: ShardState) -> Iterator[Document]:
         context, seen, up_to = self._context, self._seen_of(shard), state.global_checkpoint
         query, includes, alias = scan_query(context.targets), self._reader.includes, self._name
-        read = partial(self._changes.read, query=query, source_includes=includes, page=SCAN_PAGE, alias=alias)
+        page = self._changes.page_size(SCAN_PAGE)
+        read = partial(self._changes.read, query=query, source_includes=includes, page=page, alias=alias)
         while seen < up_to and not context.control.stop.is_set():
             hits = read(shard, seen, up_to)
             yield from self._reader.stale_in(hits)
-            seen = hits[-1]["_seq_no"] if len(hits) == SCAN_PAGE else up_to
+            seen = hits[-1]["_seq_no"] if len(hits) == page else up_to
             self._seen[shard] = _SeenWrites(state.history, seen)
 
 

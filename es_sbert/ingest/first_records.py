@@ -569,5 +569,6 @@ def sample_hits(engine: Engine, plan: LoadPlan, count: int, includes: Sequence[s
     except AccessDenied:
         if plan.settings.dry_run is None:
             raise
-    body = {"query": {"match_all": {}}, "size": count, "_source": source}
+    size = min(count, engine.result_window(name))
+    body = {"query": {"match_all": {}}, "size": size, "_source": source}
     return list(engine.search(name, body)["hits"]["hits"])

@@ -106,6 +106,7 @@ class MigrationContext:
         updates: Writes to the new index.
         report: Receives a message for each step.
         late_versions: What late rounds have written into the new index, in this process.
+        result_windows: Index → `index.max_result_window`, once it was read.
     """
 
     engine: Engine
@@ -117,6 +118,7 @@ class MigrationContext:
     updates: VersionedUpdates
     report: Callable[[str], None]
     late_versions: dict[DocumentKey, WriteVersion] = field(default_factory=dict)
+    result_windows: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def changes(self) -> ShardChanges:
@@ -160,7 +162,10 @@ class MigrationContext:
 
     def find(self, index: str, ids: Sequence[str], source: Json | bool = False) -> dict[DocumentKey, Json]:
         """The documents of an index that have these ids, as `multi_get` finds them, with `_shard`."""
-        return self.retrying(multi_get, self.engine, index, ids, source=source, shards=True)
+        if index not in self.result_windows:
+            self.result_windows[index] = self.retrying(self.engine.result_window, index)
+        window = self.result_windows[index]
+        return self.retrying(multi_get, self.engine, index, ids, source=source, shards=True, result_window=window)
 
     def missing_in_source(self, keys: Sequence[DocumentKey]) -> set[DocumentKey]:
         """Those documents that the old index does not hold now, whether refreshed or not."""
@@ -196,7 +201,8 @@ def copy_changes(context: MigrationContext, *, keys: set[DocumentKey] | None = N
     if late:
         context.refresh(context.target)
     shards = context.changes.make_visible()
-    read = partial(context.changes.read, query={"match_all": {}}, source_includes=["*"], page=_COPY_PAGE, vectors=True)
+    page_size = context.changes.page_size(_COPY_PAGE)
+    read = partial(context.changes.read, query={"match_all": {}}, source_includes=["*"], page=page_size, vectors=True)
     _forget_other_histories(store, {number: shard.history for number, shard in shards.items()})
     copied, deletions = list(store.state.copied), False
     count, saved, reported = 0, time.monotonic(), time.monotonic()
@@ -407,13 +413,14 @@ class DeletionTracker:
         )
         # Documents above `max_seq_no` may become visible later, so their counts say nothing: look up all of them.
         newer: Json = {"range": {"_seq_no": {"gt": before.max_seq_no}}}
+        page = self._context.changes.page_size(_ID_PAGE)
         for queries in batched([newer, *map(_seq_no_query, ranges)], _RANGES_PER_REQUEST):
             query: Json = {"bool": {"should": list(queries), "minimum_should_match": 1}}
-            body: Json = {"query": query, "size": _ID_PAGE, "_source": False, "sort": [{"_seq_no": "asc"}]}
+            body: Json = {"query": query, "size": page, "_source": False, "sort": [{"_seq_no": "asc"}]}
             while True:
                 hits = self._search_point_in_time(before, body)["hits"]["hits"]
                 yield from map(document_key, hits)
-                if len(hits) < _ID_PAGE:
+                if len(hits) < page:
                     break
                 body["search_after"] = hits[-1]["sort"]
 
@@ -489,7 +496,8 @@ def verify_copy(context: MigrationContext, encoder: Encoder, fields: dict[str, V
         how = f"it holds {new:,} documents, {context.source} {old:,} ({since:,} writes are to come)"
         raise _mismatch_error(context, how)
     source = context.engine.info.source_with_vectors()
-    body: Json = {"query": random_order_query(None, seed=0), "size": SAMPLE_SIZE, "_source": source}
+    size = min(SAMPLE_SIZE, context.retrying(context.engine.result_window, context.target))
+    body: Json = {"query": random_order_query(None, seed=0), "size": size, "_source": source}
     sample: list[Json] = context.retrying(context.engine.search, context.target, body)["hits"]["hits"]
     _verify_documents(context, sample)
     return sum(_verify_vectors(context, encoder, sample, name, meta) for name, meta in fields.items())

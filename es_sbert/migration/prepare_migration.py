@@ -117,7 +117,7 @@ def check_template_fields(engine: Engine, index: IndexState, template: TextTempl
             raise UsageError(
                 f"the text template names {field}, which es-sbert fills itself", "Name fields of the documents."
             )
-    body: Json = {"query": {"match_all": {}}, "size": _TEMPLATE_SAMPLE_SIZE, "_source": True}
+    body: Json = {"query": {"match_all": {}}, "size": min(_TEMPLATE_SAMPLE_SIZE, index.result_window), "_source": True}
     sample = [hit.get("_source") or {} for hit in engine.search(index.name, body)["hits"]["hits"]]
     mapped = mapping_field_names(index.mappings.get("properties", {}))
     unknown = [

@@ -109,11 +109,11 @@ def test_feature_table_has_all_features_and_builds() -> None:
     rows = table()
     assert list(rows) == list(PROBES)
     for cells in rows.values():
-        assert list(cells) == ["es9", "es9-small", "es8", "opensearch", "Docker"]
+        assert list(cells) == ["es9", "es9-small", "es8", "opensearch", "opensearch2", "Docker"]
         assert set(cells.values()) <= {"yes", "no"}
 
 
-@pytest.mark.parametrize("fixture", ["es9_full_url", "es9_url", "es8_url", "opensearch_url"])
+@pytest.mark.parametrize("fixture", ["es9_full_url", "es9_url", "es8_url", "opensearch_url", "opensearch2_url"])
 def test_feature_table_matches_real_builds(
     fixture: str, request: pytest.FixtureRequest, fresh_index: Callable[[str], str]
 ) -> None:

@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
+
+import orjson
 
 from es_sbert.engines.engine import EngineType, Json
 from es_sbert.engines.rest import is_remote_name
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
-from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS
+from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS, MAX_EXPRESSION_LENGTH
 from es_sbert.gateway.proxy.incoming_request import credential_headers
-from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream
+from es_sbert.gateway.proxy.upstream import CLIENT_ERROR_STATUSES, Upstream, UpstreamReply
 from es_sbert.gateway.search.incoming_search import RewriteContext
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax
 from es_sbert.index.document_vectors import QueryVector, to_float_list
@@ -249,10 +251,11 @@ class TopKCutoff:
             queries: The semantic queries of a search, each with the filters that apply to it.
         """
         engine_type = self._upstream.engine_type_or_default
+        always = self._upstream.knn_matches_candidates
         return {
             cutoff_key(semantic, filters): (semantic, filters)
             for semantic, filters in queries
-            if filters is not None and needs_cutoff(engine_type, semantic)
+            if filters is not None and (always or needs_cutoff(engine_type, semantic))
         }
 
     async def cosines(
@@ -293,10 +296,7 @@ class TopKCutoff:
 
     async def _search(self, kth: Json, body: Json, context: RewriteContext) -> Json | None:
         """The engine's response; None if it rejects the search, as it will reject the client's."""
-        options = {name: value for name, value in context.options.items() if name in _SHARD_PARAMETERS}
-        # A point in time determines the indices.
-        target = "/_search" if "pit" in body else f"/{context.expression or '_all'}/_search?{urlencode(options)}"
-        answer = await self._upstream.request("POST", target, credential_headers(context.headers), kth)
+        answer = await self._send(kth, body, context)
         if answer.status not in CLIENT_ERROR_STATUSES:
             # A lower cosine, or none, only lets more documents through: the search itself says what it lacks.
             return self._upstream.require_object(answer, "POST _search", partial_ok=True)
@@ -306,12 +306,25 @@ class TopKCutoff:
                 f"k is {kth['from'] + 1}, more than the index.max_result_window of an index that is searched",
                 "Ask for fewer documents, by k in the request or -k of es-sbert serve, or raise the setting.",
             )
-        if "too_long_http_line" in reason:
-            raise BadRequest(
-                "the index expression is too long for the URL of a search",
-                "Use a pattern or an alias that covers the indices.",
-            )
         return None
+
+    async def _send(self, kth: Json, body: Json, context: RewriteContext) -> UpstreamReply:
+        options = {name: value for name, value in context.options.items() if name in _SHARD_PARAMETERS}
+        credentials, expression = credential_headers(context.headers), context.expression or "_all"
+        if "pit" in body:  # a point in time determines the indices
+            return await self._upstream.request("POST", "/_search", credentials, kth)
+        if len(expression) <= MAX_EXPRESSION_LENGTH:
+            target = f"/{expression}/_search?{urlencode(options)}"
+            return await self._upstream.request("POST", target, credentials, kth)
+        # Names of an `_msearch` go into its body.
+        header = {"index": [unquote(name) for name in expression.split(",")], **options}
+        lines = orjson.dumps(header) + b"\n" + orjson.dumps(kth) + b"\n"
+        reply = await self._upstream.request("POST", "/_msearch", credentials, lines, "application/x-ndjson")
+        if reply.status != 200:
+            return reply
+        with self._upstream.parsing("POST /_msearch"):
+            [answer] = reply.body["responses"]
+            return UpstreamReply(int(answer.get("status", 200)), answer)
 
 
 def cutoff_key(semantic: SemanticQuery, filters: Sequence[Json]) -> str:
@@ -326,7 +339,7 @@ _FLOAT32_TOLERANCE = 1e-6
 
 
 def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
-    """Whether a query would match more than k documents.
+    """Whether a query would match more than k documents, where a kNN query matches k of each shard.
 
     A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantized field
     matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of

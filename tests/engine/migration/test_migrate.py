@@ -21,10 +21,12 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import drop_old_index, roll_back
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
 from es_sbert.migration.prepare_migration import new_index_name
+from tests.conftest import also_opensearch2
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
 
 @pytest.mark.parametrize("block_writes", [False, True])
+@also_opensearch2
 def test_alias_moves_to_equal_index_with_new_vectors(
     place: Place, encoders: tuple[Encoder, Encoder], block_writes: bool
 ) -> None:
@@ -95,6 +97,16 @@ def test_stopped_migration_resumes_and_rollback_leaves_nothing(place: Place, enc
     place.assert_holds(everything(), encoders[1])
     with pytest.raises(IndexMismatch, match="already"):
         place.migrate(encoders[1])
+
+
+def test_index_with_a_small_result_window_is_migrated_completely(
+    place: Place, encoders: tuple[Encoder, Encoder]
+) -> None:
+    place.engine.put_settings(place.index, {"index.max_result_window": "70"})
+    result = place.migrate(encoders[1])
+    assert result.finished
+    place.engine.put_settings(result.target, {"index.max_result_window": None})
+    place.assert_holds(everything(), encoders[1])
 
 
 def test_replace_index_turns_index_into_alias(place: Place, encoders: tuple[Encoder, Encoder]) -> None:

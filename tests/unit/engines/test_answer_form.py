@@ -65,6 +65,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "get_aliases": lambda engine: engine.get_aliases("docs"),
     "shard_states": lambda engine: engine.shard_states("docs"),
     "index_uuids": lambda engine: engine.index_uuids("docs"),
+    "result_window": lambda engine: engine.result_window("docs"),
     "store_size": lambda engine: engine.store_size("docs"),
     "is_task_done": lambda engine: engine.is_task_done("node:1"),
 }
