@@ -5,12 +5,10 @@ A wrong format or a misspelt field name stops the load here, with a remedy.
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from itertools import compress, islice
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from es_sbert.engines.engine import Engine, EngineInfo, IndexState
@@ -26,291 +24,21 @@ from es_sbert.index.text_template import (
     fields_hint,
     find_field,
     mapping_field_names,
-    text_problem,
 )
 from es_sbert.ingest.dead_letters import pending_dead_letters
-from es_sbert.ingest.ledger import ErrorReasons
+from es_sbert.ingest.diagnose_records import (
+    DOCUMENTS_HAVE,
+    PYTHON_TEXT_REMEDY,
+    FirstRecords,
+    diagnose_format,
+    diagnose_unloadable,
+    is_bulk_action,
+)
 from es_sbert.ingest.load_plan import LoadPlan, PlannedField
 from es_sbert.ingest.load_threads import LoadControl
-from es_sbert.ingest.read_documents import UNROUTED_CHILD, Document, DocumentRules, RecordStream, to_document
+from es_sbert.ingest.read_documents import UNROUTED_CHILD, DocumentRules, RecordStream
 from es_sbert.ingest.records import Origin, Record, RejectedRecord
 from es_sbert.ingest.sources.document_source import FileSource
-
-_BULK_ACTIONS = frozenset({"index", "create", "update", "delete"})
-_BULK_PARAMETERS = frozenset({
-    "_id", "_index", "_routing", "_source", "_type", "_version", "dynamic_templates", "if_primary_term", "if_seq_no",
-    "list_executed_pipelines", "op_type", "parent", "pipeline", "require_alias", "require_data_stream",
-    "retry_on_conflict", "routing", "version", "version_type",
-})  # fmt: skip
-_HAVE = "The documents have"
-_PYTHON_HITS = "Give the documents, each with its id: ({{'_id': hit['_id'], **hit['_source']}} for hit in {hits})."
-# Documents whose fields are read for a message.
-_NAMED_DOCUMENTS = 100
-
-
-@dataclass
-class FirstRecords:
-    """The first records of a source, and the documents that a load would make of them.
-
-    Attributes:
-        rules: How records become documents.
-        records: The records.
-        documents: Those that can be loaded, or have no text.
-        rejects: Those that cannot be loaded, with the reason.
-    """
-
-    rules: DocumentRules
-    records: list[Record | RejectedRecord] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
-    rejects: list[RejectedRecord] = field(default_factory=list)
-    _present: set[str] = field(default_factory=set)
-    _has_routing: bool = False
-
-    def add(self, record: Record | RejectedRecord) -> None:
-        """Examine the next record."""
-        self.records.append(record)
-        if isinstance(record, RejectedRecord):
-            self.rejects.append(record)
-            return
-        self._present |= {name for name in self.missing if find_field(record.fields, name) is not MISSING}
-        routing_field = self.rules.routing_field
-        self._has_routing |= routing_field is not None and find_field(record.fields, routing_field) is not MISSING
-        document = to_document(record, self.rules)
-        if isinstance(document, RejectedRecord):
-            self.rejects.append(document)
-        else:
-            self.documents.append(document)
-
-    @property
-    def missing(self) -> list[str]:
-        """Fields of the texts that no record has; null counts as present."""
-        return [name for name in self.rules.text_fields if name not in self._present]
-
-    @property
-    def may_lack_routing(self) -> bool:
-        """Whether later records may be children in a join field, whose routing is not given."""
-        rules = self.rules
-        return bool(rules.join_fields) and rules.routing is None and rules.routing_field is None
-
-    @property
-    def lacks_routing(self) -> bool:
-        """Whether there is a field of the routing that no record has; null counts as present."""
-        return self.rules.routing_field is not None and not self._has_routing
-
-    @property
-    def has_text(self) -> bool:
-        """Whether one of the documents has a text to embed."""
-        filled = [target.filled for target in self.rules.targets]
-        return any(any(compress(document.texts, filled)) for document in self.documents)
-
-    def documents_as_json(self) -> Iterator[dict[str, Any]]:
-        """The fields of the records that are objects."""
-        return (record.fields for record in self.records if isinstance(record, Record))
-
-    def field_names(self) -> list[str]:
-        """Names of the fields that the first documents have, in their order."""
-        documents = islice(self.documents_as_json(), _NAMED_DOCUMENTS)
-        return list(dict.fromkeys(name for fields in documents for name in document_field_names(fields)))
-
-
-def is_bulk_action(fields: Mapping[str, Any]) -> bool:
-    """Whether an object is the action of a `_bulk` body, such as `{"index": {"_id": "1"}}`."""
-    if len(fields) != 1:
-        return False
-    [(action, parameters)] = fields.items()
-    return action in _BULK_ACTIONS and isinstance(parameters, dict) and parameters.keys() <= _BULK_PARAMETERS
-
-
-def diagnose_format(first: FirstRecords) -> tuple[str, str] | None:
-    """The problem and the remedy if a source has a known wrong format; None if its records may be documents.
-
-    These formats are rejected even if some of their lines could be loaded.
-    """
-    if not first.records:
-        return None
-    record = first.records[0]
-    source, name = record.origin.source, _shell_name(record)
-    if isinstance(record, RejectedRecord):
-        # Files are checked for this before they are read; pipes are not.
-        if record.raw.lstrip().startswith(b"[") and _is_json(record):
-            return f"{source} holds a JSON array, not one object a line", f"Use: jq -c '.[]' {name}"
-        return None
-    fields = record.fields
-    # An action alone may be a strange document; followed by another line it is a bulk body.
-    if is_bulk_action(fields) and len(first.records) > 1:
-        if first.rules.from_python:
-            problem = f"the {source} are the lines of a _bulk body: each document comes after its action"
-            return problem, "Give the documents alone, each with its id in the field _id."
-        problem = f"{source} looks like a _bulk body: each document comes after a line with its action"
-        return problem, _bulk_body_remedy(first, fields, name)
-    hits = fields.get("hits")
-    if isinstance(hits, dict) and isinstance(hits.get("hits"), list):
-        if first.rules.from_python:
-            return f"the {source} are responses to searches", _PYTHON_HITS.format(hits="response['hits']['hits']")
-        return (
-            f"{source} looks like the response to a search, not like one document a line",
-            f"Write its documents one a line: jq -c '.hits.hits[] | ._source + {{_id: ._id}}' {name}, and load them "
-            "with --id-field _id.",
-        )
-    if isinstance(fields.get("_source"), dict):
-        if first.rules.from_python:
-            return f"the {source} are hits of a search: each document is in _source", _PYTHON_HITS.format(hits="hits")
-        keys, options = "_id: ._id", "--id-field _id"
-        if any("_routing" in fields for fields in first.documents_as_json()):
-            keys, options = f"{keys}, _routing: ._routing", f"{options} --routing-field _routing"
-        return (
-            f"{source} holds the hits of a search: the documents are in _source",
-            f"Write them one a line: jq -c '._source + {{{keys}}}' {name}, and load them with {options}.",
-        )
-    return None
-
-
-def diagnose_unloadable(first: FirstRecords) -> tuple[str, str]:
-    """Why none of the first records can be loaded, and the remedy.
-
-    Args:
-        first: At least one record, and none with a text.
-    """
-    source, name = first.records[0].origin.source, _shell_name(first.records[0])
-    problem = f"{source}: none of the first {len(first.records):,} records can be loaded"
-    objects = list(first.documents_as_json())
-    from_python = first.rules.from_python
-    if not objects:
-        if from_python:
-            return f"{problem}: {_frequent_reasons(first)}", "Correct the documents and add them again."
-        columns = any(reject.reason.startswith("the column ") for reject in first.rejects)
-        remedy = _CORRECT if columns else "Check that the file holds what its name or --format says."
-        return _diagnose_lines(first, source, name) or (f"{problem}: {_frequent_reasons(first)}", remedy)
-    names, texts = first.field_names(), first.rules.text_fields
-    have = fields_hint([], names, _HAVE)
-    taken = [field for field in first.rules.reserved if all(field in fields for fields in objects)]
-    if taken:
-        filtered = ", ".join(f".{field}" for field in taken)
-        return (
-            f"{problem}, since the documents already have the field {taken[0]}, into which this load would write",
-            f"Leave out the fields {', '.join(taken)}, or create the index with another vector_field."
-            if from_python
-            else f"Give --vector-field another name, or leave the fields out: jq -c 'del({filtered})' {name}",
-        )
-    metadata = _diagnose_metadata_fields(first, objects, name)
-    if metadata is not None:
-        return f"{problem}, {metadata[0]}", metadata[1]
-    id_field = first.rules.id_field
-    if id_field is not None and all(find_field(fields, id_field) is MISSING for fields in objects):
-        hint, option = fields_hint([id_field], names, _HAVE), "id_field" if from_python else "--id-field"
-        return (
-            f"{problem}, since no document has the id field {id_field}",
-            f"{hint} Correct {option}, or leave it out: ids are then hashes of the content.",
-        )
-    remedy = _PYTHON_TEXT if from_python else "Name a field of text with --text-field or --text-template."
-    for text in texts:
-        type_problem = text_problem(*(find_field(fields, text) for fields in objects))
-        if type_problem is not None:
-            return (
-                f"{problem}, since the text field {text} is {type_problem}",
-                f"{have} {remedy}",
-            )
-    if first.rejects and not first.documents:
-        return f"{problem}: {_frequent_reasons(first)}", _CORRECT
-    remedy = _PYTHON_TEXT if from_python else "Name the fields of the text with --text-field or --text-template."
-    if first.missing == list(texts):
-        hint = fields_hint(texts, names, _HAVE)
-        return f"{problem}, since no document has the text field {' or '.join(texts)}", f"{hint} {remedy}"
-    return f"{problem}, since the text field {' and '.join(texts)} is empty in all of them", f"{have} {remedy}"
-
-
-_CORRECT = "Correct the source and run the command again."
-_PYTHON_TEXT = "Put the text there, or create the index with other text_fields or another text_template."
-
-
-def _diagnose_metadata_fields(
-    first: FirstRecords, objects: Sequence[Mapping[str, Any]], file: str
-) -> tuple[str, str] | None:
-    """The reason and the remedy if all of the first objects have metadata fields."""
-    rules, values = first.rules, dict[str, Any]()
-    for fields in objects:
-        names = rules.metadata_names(fields)
-        if not names:
-            return None
-        for name in names:
-            values.setdefault(name, fields.get(name, MISSING))
-    keys = [name for name in values if name in ("_id", "_routing")]
-    others = [name for name in values if name not in keys]
-    remedies = [rules.metadata_remedy(name, values[name]) for name in keys]
-    if others and rules.from_python:
-        remedies.append(f"remove {', '.join(others)} from the documents")
-    elif others:
-        filtered = ", ".join(f".{name}" for name in others)
-        remedies.append(f"remove {', '.join(others)} from the documents: jq -c 'del({filtered})' {file}")
-    several, are = ("fields", "metadata fields") if len(values) > 1 else ("field", "a metadata field")
-    advice = ". ".join(remedy[0].upper() + remedy[1:] for remedy in remedies)
-    return f"since they have the {several} {', '.join(values)}, {are} that engines refuse in documents", f"{advice}."
-
-
-def _diagnose_lines(first: FirstRecords, source: str, name: str) -> tuple[str, str] | None:
-    """The problem and the remedy if the lines, none of which is an object, have a known format."""
-    lines = [reject.raw.strip() for reject in first.rejects if reject.raw.strip()]
-    if not lines or not all(map(_is_json, first.rejects)):
-        return None
-    if lines[0] == b"{":
-        text = b"\n".join(lines)
-        is_response = b'"hits"' in text and b'"_source"' in text
-        picked = ".hits.hits[] | ._source + {_id: ._id}" if is_response else "."
-        return (
-            f"{source} holds a JSON object over several lines, not one object a line",
-            f"Write one document a line: jq -c '{picked}' {name}"
-            + (", and load them with --id-field _id." if is_response else ""),
-        )
-    kind = _table_format(lines)
-    if kind is None:
-        return None
-    first_line = lines[0][:200].decode(errors="replace")
-    return (
-        f"{source} looks like {kind.upper()}, not like JSON Lines: its first line is {first_line!r}",
-        f"Add --format {kind}, or name the file .{kind}.",
-    )
-
-
-def _is_json(reject: RejectedRecord) -> bool:
-    """Whether a line was read as JSON, but is not an object."""
-    return reject.reason.startswith(("malformed JSON", "the line is a JSON"))
-
-
-def _table_format(lines: Sequence[bytes]) -> str | None:
-    """`tsv` or `csv` if the lines look like a table, else None."""
-    for delimiter, kind in ((b"\t", "tsv"), (b",", "csv"), (b";", "csv")):
-        # Quoted values may hold more of them.
-        head, *rows = [line.count(delimiter) for line in lines[:5]]
-        if head and rows and min(rows) >= head:
-            return kind
-    return None
-
-
-def _frequent_reasons(first: FirstRecords) -> str:
-    reasons = ErrorReasons()
-    for reject in first.rejects:
-        reasons.add(reject.reason)
-    return "; ".join(reason for _, reason in reasons.most_frequent())
-
-
-def _bulk_body_remedy(first: FirstRecords, action: Mapping[str, Any], file: str) -> str:
-    actions = {name for fields in first.documents_as_json() if is_bulk_action(fields) for name in fields}
-    if not actions <= {"index", "create"}:
-        return (
-            "Send it to the _bulk API of the engine, then embed the documents in place: "
-            "`es-sbert ingest --index INDEX --text-field FIELD`."
-        )
-    if any("_id" in parameters for parameters in action.values()):
-        keep = f"jq -nc 'inputs as $action | input + {{_id: ($action | first(.[])._id)}}' {file}"
-        return f"Keep its documents, each with its id: {keep}, and load them with --id-field _id."
-    return f"Keep its documents: awk 'NR % 2 == 0' {file}"
-
-
-def _shell_name(record: Record | RejectedRecord) -> str:
-    """A record's source for a shell command."""
-    name = record.origin.source
-    return "FILE" if re.match(r"[\w+.-]+://", name) or name in ("-", "sql") else shlex.quote(name)
-
 
 # Records of a source that are read, at most, to find a document that can be loaded and every field of the text. As a
 # rule the first record has all of them, and no more are read.
@@ -440,10 +168,11 @@ def _check_routing_field(plan: LoadPlan, first: FirstRecords) -> None:
     # The parent of a join field is not in the mapping.
     if head in mapped or any(find_field(fields, field) is not MISSING for fields in _further_documents(plan)):
         return
+    option = "routing_field" if rules.from_python else "--routing-field"
     raise SourceError(
         f"none of the first {len(first.records):,} records has the field {field} of the routing",
-        f"{fields_hint([field], first.field_names(), _HAVE)} Correct {rules.option('routing_field', 'FIELD')}, or put "
-        "the field into the mapping before the load if only later documents have it.",
+        f"{fields_hint([field], first.field_names(), DOCUMENTS_HAVE)} Correct {option}, or put the field into the "
+        "mapping before the load if only later documents have it.",
     )
 
 
@@ -477,9 +206,9 @@ def _raise_unknown_fields(
         known = all(name in derived for name in unknown)
         mapping = "" if plan.state is None or known else f", and the mapping of {plan.state.name} lacks it"
         text = planned.text_options or f"the text {planned.template.template!r}"
-        hint = fields_hint(unknown, names, _HAVE, derived)
+        hint = fields_hint(unknown, names, DOCUMENTS_HAVE, derived)
         if first is not None and not known and plan.from_python:
-            hint += f" {_PYTHON_TEXT}"
+            hint += f" {PYTHON_TEXT_REMEDY}"
         elif first is not None and not known:
             hint += " A field that only later documents have must be in the mapping before the load begins."
         raise SourceError(f"none of {looked_at} has the {several} {' and '.join(unknown)}{mapping} ({text})", hint)
@@ -531,7 +260,7 @@ def _check_index(engine: Engine, plan: LoadPlan) -> None:
     _raise_unknown_fields(engine, plan, first.missing, names)
     if first.has_text:
         return
-    hint = f"{fields_hint([], names, _HAVE)} Name a field of text with --text-field or --text-template."
+    hint = f"{fields_hint([], names, DOCUMENTS_HAVE)} Name a field of text with --text-field or --text-template."
     if not first.documents:
         raise SourceError(f"no document of {name} can be embedded: {first.rejects[0].reason}", hint)
     properties = state.mappings.get("properties", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -84,7 +85,10 @@ class IterableSource(DocumentSource):
             row = object_to_json(document)
         except RecursionError:
             row = UnserializableValue("it is nested too deeply, or contains itself")
-        if not self.takes_id or isinstance(row, UnserializableValue) or METADATA_ID not in row:
+        if isinstance(row, UnserializableValue):
+            shown = reprlib.repr(document).encode(errors="backslashreplace")
+            return RejectedRecord.of_bytes(origin, f"the document cannot be written as JSON: {row}", shown)
+        if not self.takes_id or METADATA_ID not in row:
             return row_record(row, origin, settings, PYTHON_ROWS)
         whole = row_record(row, origin, replace(settings, key_fields=(*settings.key_fields, METADATA_ID)), PYTHON_ROWS)
         if isinstance(whole, RejectedRecord):

@@ -251,18 +251,14 @@ def _entries_to_object(entries: list[Any]) -> dict[str, Any] | UnserializableVal
     return result
 
 
-def row_record(
-    row: dict[str, Any] | UnserializableValue, origin: Origin, settings: ReadSettings, terms: RowTerms
-) -> Record | RejectedRecord:
+def row_record(row: dict[str, Any], origin: Origin, settings: ReadSettings, terms: RowTerms) -> Record | RejectedRecord:
     """A row whose values are converted as a record.
 
     Args:
-        row: The row, which is changed; `UnserializableValue` for one that cannot be an object.
+        row: The row, which is changed.
         settings: The longest document, and the fields whose bytes are text.
         terms: The words of messages.
     """
-    if isinstance(row, UnserializableValue):
-        return RejectedRecord.of_bytes(origin, f"the {terms.row}: {row}", b"")
     try:
         decode_row(row, settings, terms)
         data = row_to_json(row, terms)

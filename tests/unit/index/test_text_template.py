@@ -14,7 +14,7 @@ from es_sbert.encoder.joined_text import value_spans
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import absent_fields, text_hash
 from es_sbert.index.text_template import MISSING, TextFieldError, TextTemplate, document_field_names, find_field
-from es_sbert.ingest.records import InvalidId, document_id
+from es_sbert.ingest.records import InvalidId, Origin, Record, document_id
 
 
 @pytest.mark.parametrize(
@@ -186,22 +186,35 @@ def test_document_without_text_raises_text_field_error() -> None:
         TextTemplate.parse("{title}{body}").render({"body": None})
 
 
+def record(fields: dict[str, Any]) -> Record:
+    return Record(Origin("docs.jsonl", 1), fields, orjson.dumps(fields))
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("a", "a"), (7, "7"), (-1, "-1"), (0, "0"), ("x" * 512, "x" * 512), ("ß" * 256, "ß" * 256), (" ", " ")],
+    [
+        ("a", "a"),
+        (7, "7"),
+        (7.0, "7"),
+        (-1, "-1"),
+        (0, "0"),
+        ("x" * 512, "x" * 512),
+        ("ß" * 256, "ß" * 256),
+        (" ", " "),
+    ],
 )
 def test_document_id(value: Any, expected: str) -> None:
-    assert document_id({"meta": {"id": value}}, "meta.id") == expected
+    assert document_id(record({"meta": {"id": value}}), "meta.id") == expected
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({}, "the id field id is missing"),
-        ({"id": None}, "JSON null"),
+        ({"id": None}, "is null"),
         ({"id": ""}, "is empty"),
         ({"id": True}, "JSON boolean"),
-        ({"id": 1.0}, "JSON number, not a string or an integer"),
+        ({"id": 1.5}, "1.5, a number with a fraction, not a string or an integer"),
         ({"id": ["a"]}, "JSON array"),
         ({"id": "x" * 513}, "513 bytes; engines take at most 512"),
         ({"id": "ß" * 257}, "514 bytes"),
@@ -209,4 +222,4 @@ def test_document_id(value: Any, expected: str) -> None:
 )
 def test_invalid_ids_raise(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidId, match=reason):
-        document_id(fields, "id")
+        document_id(record(fields), "id")

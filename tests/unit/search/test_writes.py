@@ -86,7 +86,7 @@ def test_messages_speak_of_documents_and_fields() -> None:
     assert reasons == [
         "the field x: a object cannot be written as JSON: convert it first, for example with str()",
         "the document has 2,008 bytes as JSON, more than a document may have",
-        "the document: it is nested too deeply, or contains itself",
+        "the document cannot be written as JSON: it is nested too deeply, or contains itself",
     ]
 
 
