@@ -5,6 +5,7 @@ Training, evaluation and calibration read their data through `read_table`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -138,7 +139,7 @@ class Table:
         return RowErrors(self.path, self.unit)
 
     def texts(self, column: str, problems: RowErrors | None = None) -> list[str]:
-        """A column of texts, as they are.
+        """A column of texts, as they are; bytes that are UTF-8, as Spark writes strings to Parquet, are texts.
 
         Args:
             column: Its name.
@@ -149,7 +150,7 @@ class Table:
             SourceError: a row has no text, with the first such lines.
         """
         found = self.problems() if problems is None else problems
-        values = self.columns[column]
+        values = [_decode(value) for value in self.columns[column]]
         for row, value in enumerate(values):
             reason = _text_problem(value)
             if reason is not None:
@@ -179,9 +180,19 @@ class Table:
         return numbers
 
 
+def _decode(value: Any) -> Any:
+    """Bytes that are UTF-8 as text; all else unchanged."""
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+    return value
+
+
 def _text_problem(value: object) -> str | None:
     if value is None:
         return "is missing"
+    if isinstance(value, bytes):
+        return f"holds bytes that are not text in UTF-8; cast the column to a string: {_abbreviate(value)}"
     if not isinstance(value, str):
         return f"is not a text: {_abbreviate(value)}"
     return None if value.strip() else "is empty"

@@ -16,6 +16,10 @@ def table(*values: object, unit: str = "line") -> Table:
     return Table(Path("t"), {"a": list(values)}, np.arange(2, len(values) + 2), unit)
 
 
+def test_bytes_in_utf8_are_texts() -> None:
+    assert table("a", "é".encode()).texts("a") == ["a", "é"]
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -23,6 +27,7 @@ def table(*values: object, unit: str = "line") -> Table:
         ("", "a is empty"),
         (" \t\u00a0\n", "a is empty"),
         (3, "a is not a text: 3"),
+        (b"caf\xe9", r"a holds bytes that are not text in UTF-8; cast the column to a string: b'caf\xe9'"),
         (["x" * 100], "a is not a text: ['" + "x" * 58 + "…"),
     ],
 )
