@@ -1,4 +1,4 @@
-"""Requests of Kibana and OpenSearch Dashboards through the gateway, each as the products' own sources build it.
+"""Requests of Kibana and OpenSearch Dashboards through the gateway, as the products' own sources build them or as sent.
 
 `kibana/*.json` are the requests, with where each is from. Those that ask by meaning must find the nearest documents,
 as brute force over the encoder's own vectors finds them; all others must be answered as by the engine itself.
