@@ -62,6 +62,15 @@ def mapped_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[t
         yield from mapped_fields(field.get("properties", {}), f"{prefix}{name}.")
 
 
+def nested_objects(properties: Mapping[str, Any]) -> frozenset[str]:
+    """Dotted names of the objects that are of the type `nested`.
+
+    Args:
+        properties: `properties` of a mapping.
+    """
+    return frozenset(name for name, field in mapped_fields(properties) if field.get("type") == "nested")
+
+
 def source_names(derived: Mapping[str, DerivedField], name: str) -> set[str]:
     """All fields whose words a query on this field searches: the field itself, and those that it is filled from."""
     found, waiting = {name}, [name]

@@ -94,7 +94,7 @@ def recognize_utf16(head: bytes) -> Signature | None:
 
 def recognize_line_ends(head: bytes) -> Signature | None:
     """What a text is if a carriage return alone ends its lines, as in Excel's "CSV (Macintosh)"; None otherwise."""
-    # In UTF-16, \\r is a part of other characters too.
+    # In UTF-16, 0x0D is a part of other characters too.
     if b"\n" in head or b"\0" in head or head.count(b"\r") < 2:
         return None
     kind = "a text in which carriage returns alone end the lines"

@@ -128,9 +128,37 @@ def keyword_query(text: str, fields: Sequence[str]) -> Json:
     """
     if not fields:
         raise UsageError("no keyword fields are given", "Name at least one: lexical_fields=['body'].")
-    if len(fields) == 1:
+    if len(fields) == 1 and "^" not in fields[0]:  # a boost, which only `multi_match` reads
         return {"match": {fields[0]: text}}
     return {"multi_match": {"query": text, "fields": list(fields)}}
+
+
+def scope_keyword_query(scope: SearchScope, text: str, fields: Sequence[str]) -> Json:
+    """As `keyword_query`, with a `nested` query around fields of nested objects: the best object of a document counts.
+
+    A field may be in a nested object of one index and in a plain one of another, where OpenSearch refuses `nested`.
+
+    Raises:
+        UsageError: no field.
+    """
+    indices_by_paths: dict[tuple[str | None, ...], list[str]] = {}
+    for index in scope.all_indices:
+        paths = tuple(scope.nested_path(index, field.partition("^")[0]) for field in fields)
+        indices_by_paths.setdefault(paths, []).append(index)
+    queries: list[Json] = []
+    for paths, indices in indices_by_paths.items():
+        own = [_nested_keyword_query(text, fields, paths, path) for path in dict.fromkeys(paths)]
+        query = own[0] if len(own) == 1 else {"dis_max": {"queries": own}}
+        if len(indices_by_paths) > 1:
+            query = {"bool": {"must": [query], "filter": [{"terms": {"_index": indices}}]}}
+        queries.append(query)
+    return queries[0] if len(queries) == 1 else {"dis_max": {"queries": queries}}
+
+
+def _nested_keyword_query(text: str, fields: Sequence[str], paths: Sequence[str | None], path: str | None) -> Json:
+    """The keyword query for those of the fields that have this path."""
+    query = keyword_query(text, [field for field, own in zip(fields, paths, strict=True) if own == path])
+    return query if path is None else {"nested": {"path": path, "query": query, "score_mode": "max"}}
 
 
 def lexical_clause(query: Json, filter: Json | None, weight: float = 1.0) -> Json:
@@ -258,7 +286,9 @@ def _lexical_query(scope: SearchScope, text: str, options: HybridOptions) -> Jso
                 "Name them: lexical_fields=['body'].",
             )
         fields = list(dict.fromkeys(name for template in templates for name in template.fields))
-    return keyword_query(text, fields)
+    if not fields:
+        return keyword_query(text, fields)
+    return scope_keyword_query(scope, text, fields)
 
 
 class HybridReader(ResponseReader):

@@ -21,6 +21,7 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
 from es_sbert.errors import EngineError, IndexMismatch, UsageError, VectorIndexError
+from es_sbert.index.derived_fields import nested_objects
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, VectorFieldMeta, and_query
 from es_sbert.index.vector_field import (
     VectorField,
@@ -83,6 +84,7 @@ class SearchScope:
         indices_without_field: Concrete indices that were named too and lack one of the fields, such as the newest index
             of an alias after a rollover. A search by vectors does not look at their documents.
         shards: Primary shards of all indices, for the gateway; 0 if unknown.
+        nested_paths: Concrete index → its objects of the mapping type `nested`, which queries must name to look into.
 
     Raises:
         IndexMismatch: see `find_incompatible`.
@@ -92,6 +94,7 @@ class SearchScope:
     filters: Mapping[str, Json] = field(default_factory=dict)
     indices_without_field: tuple[str, ...] = ()
     shards: int = field(default=0, kw_only=True)
+    nested_paths: Mapping[str, frozenset[str]] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
         first, other = self.fields[0], find_incompatible(self.fields)
@@ -148,6 +151,11 @@ class SearchScope:
         """What the mapping says about a field; in which of the indices matters for the text alone."""
         wanted = [field.meta for field in self.fields if field.name == name]
         return next((f.meta for f in self.fields if (f.name, f.index) == (name, index)), wanted[0])
+
+    def nested_path(self, index: str, name: str) -> str | None:
+        """The innermost `nested` object that a field of an index is in; None if it is in none."""
+        paths = [path for path in self.nested_paths.get(index, ()) if name.startswith(f"{path}.")]
+        return max(paths, key=len, default=None)
 
     def combine_filter(self, filter: Json | None) -> Json | None:
         """A filter together with those of the aliases, which searches of concrete indices would pass by."""
@@ -211,7 +219,8 @@ def read_search_scope(engine: Engine, names: Sequence[str], vector_fields: Seque
             fields.append(vector_field_from_state(engine, state, vector_field))
     # Two aliases of an index are searched together; without a filter on one of them, all documents are searched.
     filters = {index: _any_of(queries) for index, queries in alias_filters.items() if all(queries)}
-    return SearchScope(tuple(fields), filters, tuple(sorted(lacking)))
+    nested = {state.name: nested_objects(state.mappings.get("properties", {})) for state in found.values()}
+    return SearchScope(tuple(fields), filters, tuple(sorted(lacking)), nested_paths=nested)
 
 
 def _any_of(queries: Sequence[Json]) -> Json:

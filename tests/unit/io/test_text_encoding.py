@@ -1,4 +1,4 @@
-"""Text as UTF-8 whatever its encoding, and files in Windows-1252 told from broken UTF-8."""
+"""Text of any encoding as UTF-8, and files in Windows-1252 told from broken UTF-8."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from es_sbert.search.hybrid_search import (
     keyword_query,
     normalization_pipeline,
     read_hybrid_params,
+    scope_keyword_query,
 )
 from es_sbert.search.search_request import (
     SearchOptions,
@@ -200,6 +201,42 @@ def test_pipeline_weights_add_up_to_one() -> None:
     settings = processor["normalization-processor"]
     assert sum(settings["combination"]["parameters"]["weights"]) == 1.0
     assert settings["normalization"] == {"technique": "l2"}
+
+
+def test_nested_fields_are_searched_by_nested_queries() -> None:
+    def query(fields: list[str], **paths: list[str]) -> Json:
+        scope = SearchScope(
+            (field(), field(index="news")), nested_paths={index: frozenset(own) for index, own in paths.items()}
+        )
+        return scope_keyword_query(scope, TEXT, fields)
+
+    def nested(path: str, inner: Json) -> Json:
+        return {"nested": {"path": path, "query": inner, "score_mode": "max"}}
+
+    both = {"docs": ["a", "a.b"], "news": ["a", "a.b"]}
+    assert query(["title", "body"], **both) == keyword_query(TEXT, ["title", "body"])
+    assert query(["ab.text"], **both) == {"match": {"ab.text": TEXT}}
+    assert query(["a.text"], **both) == nested("a", {"match": {"a.text": TEXT}})
+    assert query(["a.b.text"], **both) == nested("a.b", {"match": {"a.b.text": TEXT}})
+    assert query(["title^2", "a.text", "a.body^2"], **both) == {
+        "dis_max": {
+            "queries": [
+                {"multi_match": {"query": TEXT, "fields": ["title^2"]}},
+                nested("a", {"multi_match": {"query": TEXT, "fields": ["a.text", "a.body^2"]}}),
+            ]
+        }
+    }
+    assert query(["a.text"], docs=["a"]) == {
+        "dis_max": {
+            "queries": [
+                {"bool": {"must": [clause], "filter": [{"terms": {"_index": [index]}}]}}
+                for index, clause in (
+                    ("docs", nested("a", {"match": {"a.text": TEXT}})),
+                    ("news", {"match": {"a.text": TEXT}}),
+                )
+            ]
+        }
+    }
 
 
 def test_keyword_query_for_one_or_several_fields() -> None:
