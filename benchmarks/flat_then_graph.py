@@ -33,7 +33,8 @@ from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine, EngineType
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.index.vector_field import FieldRequest, change_index_type, ensure_vector_field, force_merge
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body

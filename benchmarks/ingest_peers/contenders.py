@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.encode_peers.environments import SENTENCE_TRANSFORMERS, Environment
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 
 OWN = "es-sbert ingest"
 

@@ -18,7 +18,8 @@ import httpx
 
 from benchmarks.encode_peers.measure import ContenderFailed
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.engines.engine import Engine, EngineType
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 
 PIPELINE = "ingest-peers"
 BATCH_SIZE = 64  # as docs/opensearch-ml.md recommends

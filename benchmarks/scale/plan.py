@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from benchmarks.scale.laws import LogCurve
 from es_sbert.diagnostics.index_size import VectorIndexSize, estimate_size
-from es_sbert.engines.engine import EngineInfo
+from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.index.mapping import IndexType
 
 GIGABYTE = 10**9

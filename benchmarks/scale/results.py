@@ -13,7 +13,7 @@ from benchmarks.kept_runs import ROOT, load_text, processor_text, read_kinds, ro
 from benchmarks.scale.cells import Cell
 from benchmarks.scale.laws import LAWS, LogCurve, Point, fit_log_curve, neighbour_exponents, overall_exponent
 from benchmarks.scale.plan import GIGABYTE, Cluster, Costs, is_graph, machines_for_node, plan
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
 
 RESULTS = ROOT / "benchmarks/results/scale"

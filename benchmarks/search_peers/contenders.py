@@ -11,7 +11,7 @@ from benchmarks.search_peers.environments import (
     LANGCHAIN_ELASTICSEARCH,
     LANGCHAIN_OPENSEARCH,
 )
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
 
 ENGINE = "engine alone, ready vector"

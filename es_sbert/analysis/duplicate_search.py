@@ -42,8 +42,9 @@ from es_sbert.analysis.text_collection import (
 )
 from es_sbert.diagnostics.index_size import count_vectors
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, make_retrier
 from es_sbert.index.mapping import (
     OVERSAMPLE,

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import SourceError
 from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors

@@ -19,7 +19,7 @@ from es_sbert.messages import log_message
 if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
     from es_sbert.analysis.text_collection import OnProgress
-    from es_sbert.engines.engine import Json
+    from es_sbert.engines.rest import Json
     from es_sbert.engines.retry import Retrier
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
     from es_sbert.analysis.field_writer import FieldUpdateCounts, FieldWriter
     from es_sbert.analysis.html_report import ReportGroup, ReportKind
-    from es_sbert.engines.engine import Json
+    from es_sbert.engines.rest import Json
 
 
 # Characters of a text that are shown to people.

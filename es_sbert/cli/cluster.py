@@ -20,7 +20,7 @@ from es_sbert.messages import escape_unprintable, log_message
 if TYPE_CHECKING:
     from es_sbert.analysis import Clustering, TextCollection
     from es_sbert.analysis.clusters import TextCluster
-    from es_sbert.engines.engine import Json
+    from es_sbert.engines.rest import Json
 
 
 # Texts of each cluster that are shown to people.

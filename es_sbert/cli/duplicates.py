@@ -22,7 +22,7 @@ from es_sbert.messages import log_message
 if TYPE_CHECKING:
     from es_sbert.analysis import DuplicateGroup, TextCollection
     from es_sbert.analysis.duplicates import DuplicateRecall, DuplicateSearchResult, DuplicateSearchSettings
-    from es_sbert.engines.engine import Json
+    from es_sbert.engines.rest import Json
 
 
 _KNN_OPTIONS = {

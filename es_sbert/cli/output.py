@@ -13,7 +13,7 @@ from es_sbert.errors import OutputError
 from es_sbert.filesystem import is_stream, open_output
 
 if TYPE_CHECKING:
-    from es_sbert.engines.engine import Json
+    from es_sbert.engines.rest import Json
 
 
 def print_message(message: str) -> None:

@@ -18,7 +18,7 @@ from es_sbert.messages import escape_unprintable, log_message
 
 if TYPE_CHECKING:
     from es_sbert.analysis import TextCollection
-    from es_sbert.engines.engine import Json
+    from es_sbert.engines.rest import Json
 
 
 class _ScoredPair(NamedTuple):

@@ -16,7 +16,7 @@ from es_sbert.cli.output import print_message
 from es_sbert.errors import UsageError
 
 if TYPE_CHECKING:
-    from es_sbert.engines.engine import Json
+    from es_sbert.engines.rest import Json
     from es_sbert.search.search_result import HybridResult, SearchResult
     from es_sbert.search.semantic_index import SemanticIndex
 

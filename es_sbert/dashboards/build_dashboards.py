@@ -20,7 +20,8 @@ from es_sbert.dashboards.saved_objects import (
     vector_patterns,
 )
 from es_sbert.dashboards.view_fields import is_date_field, view_fields
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, IndexMismatch
 from es_sbert.gateway.settings import check_index_name, monthly_index_pattern
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field, vector_fields

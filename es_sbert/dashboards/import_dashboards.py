@@ -14,8 +14,8 @@ from pydantic_settings import SettingsConfigDict
 from es_sbert.config import EngineSettings
 from es_sbert.dashboards.saved_objects import DashboardProduct, SavedObject, to_ndjson
 from es_sbert.engines.address import Address, parse_address
-from es_sbert.engines.engine import Json
 from es_sbert.engines.error_mapping import connection_error
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
 
 DEFAULT_KIBANA_URL = "http://localhost:5601"

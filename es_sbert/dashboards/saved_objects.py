@@ -18,7 +18,8 @@ from typing import Any
 
 import orjson
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
 
 _NAMESPACE = uuid.UUID("6a1b0c1e-6f0e-5d59-9f10-0d6ae6a3c9a4")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 
 # Type in OpenSearch Dashboards → the engine's types; a type that is not listed is `unknown`.
 _TYPES = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from es_sbert.diagnostics.recall import ConfidenceInterval, Doubles, document_cosines, mean_confidence_interval
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.messages import escape_unprintable
 
 

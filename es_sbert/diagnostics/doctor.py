@@ -25,8 +25,10 @@ from es_sbert.encoder.encoder import Encoder, EncoderInfo, LoadOptions
 from es_sbert.encoder.tuning import read_tuning
 from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.detection import detect_cluster
-from es_sbert.engines.engine import Engine, EngineType, IndexState, Json, write_index
-from es_sbert.engines.rest import is_index_expression
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.index_state import IndexState, write_index
+from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch
 from es_sbert.index.index_summary import FieldSummary, describe_index
 from es_sbert.index.load_settings import unrestored_settings

@@ -29,8 +29,9 @@ from es_sbert.diagnostics.calibration import (
 from es_sbert.diagnostics.recall import document_cosines
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.multi_get import batched
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError
 from es_sbert.index.document_vectors import raw_document_meta, read_stored_vectors, text_hash
 from es_sbert.index.mapping import and_query, document_meta_field, has_vector_query, random_order_query, vector_path

@@ -20,7 +20,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.index_summary import count_chunks
 from es_sbert.index.mapping import (

@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, SourceError, UsageError
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, has_vector_query, random_order_query, vector_path

@@ -13,7 +13,8 @@ from typing import Any
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import Address, join_urls, parse_addresses
 from es_sbert.engines.detection import detect_cluster, identify_engine, sniff
-from es_sbert.engines.engine import Engine, EngineInfo, EngineType
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.messages import log_event
 

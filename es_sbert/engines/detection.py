@@ -14,7 +14,7 @@ from elastic_transport import ConnectionError as TransportConnectionError
 from elastic_transport import ConnectionTimeout, HttpHeaders, Urllib3HttpNode
 
 from es_sbert.engines.address import Address, published_addresses
-from es_sbert.engines.engine import EngineInfo, EngineType, Json
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import (
     CREDENTIALS_REMEDY,
     access_denied,
@@ -22,7 +22,7 @@ from es_sbert.engines.error_mapping import (
     response_error,
     root_cause,
 )
-from es_sbert.engines.rest import EngineResponse
+from es_sbert.engines.rest import EngineResponse, Json
 from es_sbert.engines.retry import is_transient
 from es_sbert.errors import (
     AccessDenied,

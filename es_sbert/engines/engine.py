@@ -1,4 +1,4 @@
-"""`Engine`: the requests that es-sbert sends to Elasticsearch or OpenSearch, and the types of their answers.
+"""`Engine`: the requests that es-sbert sends to Elasticsearch or OpenSearch.
 
 The subclasses in `elasticsearch` and `opensearch` add the client, and the requests that differ.
 """
@@ -8,17 +8,19 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from es_sbert.engines.answer_form import checks_answers
 from es_sbert.engines.complete_answer import HEALTH_REMEDY, check_complete, missing_shards_error
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import response_error, root_cause
+from es_sbert.engines.index_state import DEFAULT_RESULT_WINDOW, IndexState, ShardState
 from es_sbert.engines.rest import (
     KEEP_ALIVE,
     EngineResponse,
+    Json,
     QueryParams,
     encode_json,
     is_index_expression,
@@ -39,7 +41,6 @@ from es_sbert.errors import (
     UsageError,
 )
 
-Json = dict[str, Any]
 # JSON, or lines of JSON that are encoded already.
 RequestBody = Json | bytes | None
 
@@ -55,190 +56,6 @@ _NAMED_SCORES = "include_named_queries_score"
 _MAX_NAMES_IN_PATH = 3000
 # What is read of an item of a bulk answer.
 _ITEM_FIELDS = ("_id", "_index", "_seq_no", "_primary_term", "status", "result", "error")
-
-
-# Names that no top-level field of a document may have.
-_METADATA_FIELDS = frozenset({
-    "_data_stream_timestamp", "_feature", "_field_names", "_id", "_ignored", "_index", "_nested_path", "_routing",
-    "_seq_no", "_source", "_version",
-})  # fmt: skip
-# Of `index.max_result_window`.
-DEFAULT_RESULT_WINDOW = 10_000
-
-
-class EngineType(StrEnum):
-    ELASTICSEARCH = "elasticsearch"
-    OPENSEARCH = "opensearch"
-
-
-@dataclass(frozen=True)
-class EngineInfo:
-    """What answers at an address.
-
-    Attributes:
-        engine_type: Elasticsearch or OpenSearch.
-        version: (major, minor, patch).
-        url: Address without credentials.
-    """
-
-    engine_type: EngineType
-    version: tuple[int, int, int]
-    url: str
-
-    @property
-    def label(self) -> str:
-        """`Elasticsearch 9.5.0` or `OpenSearch 3.6.0`."""
-        name = "Elasticsearch" if self.engine_type is EngineType.ELASTICSEARCH else "OpenSearch"
-        return f"{name} {'.'.join(map(str, self.version))}"
-
-    @property
-    def metadata_fields(self) -> frozenset[str]:
-        """Names of fields that a document may not have at its top level, such as `_id`."""
-        own = {"_ignored_source", "_tier"} if self.engine_type is EngineType.ELASTICSEARCH else set()
-        return _METADATA_FIELDS | own
-
-    @property
-    def supports_base64_vectors(self) -> bool:
-        """Whether a vector may be sent as base64 of big-endian float32 instead of a list of numbers.
-
-        OpenSearch reads another base64 (little-endian) from 3.9 on; this is not tested yet, so lists are sent there.
-        """
-        return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
-
-    @property
-    def derives_vectors_in_source(self) -> bool:
-        """Whether an index with `index.knn` does not store vectors in `_source`, though it returns them there."""
-        return self.engine_type is EngineType.OPENSEARCH and not self._is_opensearch_2
-
-    @property
-    def needs_index_knn(self) -> bool:
-        """Whether an index with a vector field must have the setting `index.knn`, which gives the field a graph.
-
-        OpenSearch 2 takes such a field without the setting, but then fails all shards of the index whenever its mapping
-        changes (https://github.com/opensearch-project/k-NN/issues/2540).
-        """
-        return self._is_opensearch_2
-
-    @property
-    def knn_matches_candidates(self) -> bool:
-        """Whether a kNN query matches all its candidates (`ef_search`) in each shard instead of k documents."""
-        return self._is_opensearch_2
-
-    @property
-    def _is_opensearch_2(self) -> bool:
-        return self.engine_type is EngineType.OPENSEARCH and self.version < (3, 0, 0)
-
-    @property
-    def excludes_vectors_from_source(self) -> bool:
-        """Whether `_source` leaves vectors out unless asked (`_source.exclude_vectors`)."""
-        return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 2, 0)
-
-    def source_with_vectors(self, includes: Sequence[str] = ()) -> Json | bool:
-        """`_source` of a search that brings these fields, vectors among them.
-
-        Args:
-            includes: Names or patterns; none for all fields. OpenSearch returns a placeholder for a vector inside
-                passages unless the request names the vector itself.
-        """
-        source: Json = {"includes": list(includes)} if includes else {}
-        if self.excludes_vectors_from_source:
-            source["exclude_vectors"] = False
-        return source or True
-
-
-@dataclass(frozen=True)
-class IndexState:
-    """An index as the engine describes it.
-
-    Attributes:
-        name: The concrete index (an alias is resolved to its one index).
-        mappings: The whole mapping (`properties`, `_meta`, …).
-        settings: Flat settings (`index.knn`, `index.number_of_shards`, …), values as strings.
-        aliases: Its aliases with their properties (`index_routing`, `filter`, …).
-        data_stream: The data stream whose documents it holds; None for an ordinary index.
-    """
-
-    name: str
-    mappings: Json
-    settings: dict[str, str]
-    aliases: dict[str, Json] = field(default_factory=dict)
-    data_stream: str | None = None
-
-    @property
-    def shards(self) -> int:
-        """Primary shards (`index.number_of_shards`)."""
-        return int(self.settings["index.number_of_shards"])
-
-    @property
-    def result_window(self) -> int:
-        """Hits that one search may return (`index.max_result_window`)."""
-        return int(self.settings.get("index.max_result_window", DEFAULT_RESULT_WINDOW))
-
-    def alias_filter(self, name: str) -> Json | None:
-        """The filter of this alias; None where it has none, or the name is no alias."""
-        filter: Json | None = self.aliases.get(name, {}).get("filter")
-        return filter
-
-    def has_search_routing(self, name: str) -> bool:
-        """Whether searches by this name ask a part of the shards only."""
-        return self.aliases.get(name, {}).get("search_routing") is not None
-
-    def is_write_index(self, alias: str) -> bool:
-        """Whether the alias names this index, of all of its indices, as the one that takes writes."""
-        return self.aliases.get(alias, {}).get("is_write_index") is True
-
-    def alias_routing(self, alias: str) -> str | None:
-        """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""
-        routing: str | None = self.aliases.get(alias, {}).get("index_routing")
-        return routing
-
-
-def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
-    """The index that documents written by a name go to: of an alias its write index, of a data stream its newest.
-
-    Args:
-        states: All indices of the name, at least one.
-
-    Raises:
-        IndexMismatch: the alias points to several indices, and names none of them for writes.
-    """
-    if len(states) == 1:
-        return states[0]
-    backing = [state for state in states if state.data_stream == name]
-    if backing:
-        # `.ds-STREAM-DATE-GENERATION`
-        return max(backing, key=lambda state: state.name.rpartition("-")[2])
-    named = [state for state in states if state.is_write_index(name)]
-    if not named:
-        raise IndexMismatch(
-            f"{name!r} points to {len(states)} indices, and none of them is its write index: "
-            f"{', '.join(state.name for state in states[:5])}",
-            "Name one of them, or set `is_write_index` for one of them (`POST _aliases`).",
-        )
-    return named[0]
-
-
-@dataclass(frozen=True)
-class ShardState:
-    """How far the writes of one shard are. Every write and every deletion takes the next sequence number.
-
-    A number up to the global checkpoint belongs to the same write for good, also if the shard gets another primary, as
-    long as the history stays the same. A shard gets another history if an operator lets it lose writes: by
-    `allocate_stale_primary`, or by restoring a snapshot over it. Its numbers are then given a second time.
-
-    Attributes:
-        max_seq_no: The highest that was assigned; -1 for none.
-        global_checkpoint: Up to this one, every write has arrived on all copies: a refresh makes it visible.
-        history: UUID of the shard's history; empty if the engine does not tell.
-        copies: Copies of the shard that are started, its primary included.
-        node: Id of the node that holds the primary.
-    """
-
-    max_seq_no: int
-    global_checkpoint: int
-    history: str = ""
-    copies: int = 1
-    node: str = ""
 
 
 # Not frozen: one is made per document, and a frozen dataclass takes three times as long to make.

@@ -13,7 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from es_sbert.engines.engine import Engine, Json, seq_no_range_body
+from es_sbert.engines.engine import Engine, seq_no_range_body
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, without_retries
 from es_sbert.errors import AccessDenied, EngineError, EngineUnreachable, IndexMismatch, IndexMissing, RequestFailed
 

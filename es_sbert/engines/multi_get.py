@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
+from es_sbert.engines.rest import Json
 
 T = TypeVar("T")
 

@@ -14,10 +14,11 @@ from opensearchpy.serializer import JSONSerializer
 
 from es_sbert.engines.address import MAX_CONNECTIONS, Address
 from es_sbert.engines.answer_form import checks_answers
-from es_sbert.engines.engine import Engine, EngineClient, EngineInfo, Json
+from es_sbert.engines.engine import Engine, EngineClient
+from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.error_mapping import NodeSilentError, connection_error, not_json
 from es_sbert.engines.node_watch import FIRST_BACKOFF_SECONDS, NodeWatch, send_with_failover
-from es_sbert.engines.rest import EngineResponse, QueryParams, parse_json, point_in_time_params, quote_index_name
+from es_sbert.engines.rest import EngineResponse, Json, QueryParams, parse_json, point_in_time_params, quote_index_name
 
 # Lucene's files of vectors, quantized vectors and graphs, with their headers.
 _VECTOR_FILES = frozenset({"vec", "vemf", "veq", "vemq", "vex", "vem"})

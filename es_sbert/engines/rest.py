@@ -13,6 +13,7 @@ import orjson
 
 from es_sbert.errors import UsageError
 
+Json = dict[str, Any]
 QueryParams = Mapping[str, str] | None
 
 

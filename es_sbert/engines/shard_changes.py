@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from es_sbert.engines.engine import Engine, Json, ShardState
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import ShardState
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier
 from es_sbert.errors import EngineError
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import orjson
 from cachetools import LRUCache
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import (
     AccessDenied,
     EngineError,

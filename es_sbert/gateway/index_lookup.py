@@ -13,8 +13,9 @@ from urllib.parse import quote, unquote, urlencode
 
 from cachetools import TTLCache
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import response_error
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.proxy.incoming_request import CallerCacheKeys, Headers, credential_headers

@@ -19,8 +19,8 @@ from itertools import chain
 from typing import Any
 from urllib.parse import unquote, urlencode
 
-from es_sbert.engines.engine import EngineType, Json
-from es_sbert.engines.rest import is_remote_name
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json, is_remote_name
 from es_sbert.errors import AccessDenied, EngineUnreachable, EsSbertError, IndexMismatch, IndexMissing
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers

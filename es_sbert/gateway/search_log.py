@@ -22,8 +22,8 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from es_sbert.engines.engine import Json
 from es_sbert.engines.error_mapping import response_error, root_cause
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError, RequestFailed
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson, parse_object
 from es_sbert.gateway.search.semantic_query import SemanticQuery, SemanticSyntax

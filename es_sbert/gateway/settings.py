@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from es_sbert.config import DEFAULT_MODEL, EngineSettings, expand_home
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.errors import ModelNotFound, UsageError
 
 DEFAULT_SEARCH_LOG_INDEX = "es-sbert-searches"

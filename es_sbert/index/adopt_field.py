@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from es_sbert.engines.engine import Engine, EngineInfo, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from es_sbert.index.index_meta import require_index_knn
 from es_sbert.index.load_checks import check_can_hold_vectors, fields_missing_from_source

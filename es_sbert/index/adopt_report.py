@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.index.adopt_sample import ComparedDocument, SampleCheck, TextVariant
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.index.text_template import format_vector_field_option

@@ -13,8 +13,9 @@ import numpy as np
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Engine, Json, document_key
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.index.adopt_field import AdoptableField
 from es_sbert.index.document_vectors import read_vector, row_cosines

@@ -17,7 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from es_sbert.encoder.batching import Vectors, slice_by_size
 from es_sbert.encoder.joined_text import value_breaks
-from es_sbert.engines.engine import EngineInfo, Json
+from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, CHUNK_VECTOR, VectorFieldMeta, document_meta_field
 from es_sbert.index.text_template import TextFieldError, TextTemplate, find_field, has_value
 from es_sbert.io.text_formats import dump_object

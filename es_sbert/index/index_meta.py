@@ -20,7 +20,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from es_sbert.config import cache_folder
-from es_sbert.engines.engine import Engine, EngineInfo, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.index.derived_fields import mapped_fields

@@ -6,7 +6,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from es_sbert.engines.engine import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.index.mapping import (
     VectorFieldMeta,

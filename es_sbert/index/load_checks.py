@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from es_sbert.engines.engine import Engine, IndexState, write_index
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState, write_index
 from es_sbert.errors import AccessDenied, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.mapping import is_in_source
 from es_sbert.index.vector_field import embed_command, similar_fields

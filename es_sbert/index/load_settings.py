@@ -9,7 +9,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from es_sbert.engines.engine import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.mapping import read_meta_entry, with_meta_entry

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 
 # Of the cluster: every command reads the version first.

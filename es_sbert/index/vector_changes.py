@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import EmbeddingTarget, EmbeddingTargets, is_vector_current, raw_document_meta
 
 

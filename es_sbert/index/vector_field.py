@@ -14,8 +14,10 @@ from enum import StrEnum
 
 import orjson
 
-from es_sbert.engines.engine import Engine, EngineInfo, EngineType, IndexState, Json, write_index
-from es_sbert.engines.rest import is_index_expression
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.index_state import IndexState, write_index
+from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import action_metadata, if_unchanged

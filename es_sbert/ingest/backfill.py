@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Json, ShardState, document_key
+from es_sbert.engines.engine import DocumentKey, document_key
 from es_sbert.engines.index_scan import IndexSlice, ScanPage, scan_index
+from es_sbert.engines.index_state import ShardState
 from es_sbert.engines.multi_get import batched, multi_get
+from es_sbert.engines.rest import Json
 from es_sbert.engines.shard_changes import ShardChanges
 from es_sbert.errors import EngineError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTargets, absent_fields, target_text_fields, target_texts

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import orjson
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import VectorFieldValue, append_members, json_bytes, vector_members
 from es_sbert.ingest.ledger import DocumentOutcome
 from es_sbert.ingest.read_documents import Document

@@ -12,7 +12,9 @@ import orjson
 from pydantic import BaseModel
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import (
     ChunkedText,
     EmbeddingTarget,

@@ -11,7 +11,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from es_sbert.engines.engine import Engine, EngineInfo, IndexState
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, with_retries
 from es_sbert.errors import AccessDenied, SourceError
 from es_sbert.index.derived_fields import derived_fields

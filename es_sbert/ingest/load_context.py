@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from es_sbert.clock import Clock
-from es_sbert.engines.engine import Engine, IndexState
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, Throttle, with_retries
 from es_sbert.errors import EngineError, EsSbertError, IndexMismatch
 from es_sbert.index.document_vectors import EmbeddingTargets

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from es_sbert import __version__
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.engine import EngineInfo
+from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.retry import Throttle
 from es_sbert.errors import UsageError
 from es_sbert.ingest.ledger import Ledger

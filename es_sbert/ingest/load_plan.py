@@ -10,7 +10,9 @@ from pathlib import Path
 from pydantic import BaseModel, Field, SecretStr
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.engines.engine import Engine, EngineInfo, IndexState
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import UsageError, VectorIndexError
 from es_sbert.index.derived_fields import mapped_fields
 from es_sbert.index.document_vectors import EmbeddingTargets

@@ -10,7 +10,8 @@ import orjson
 from pydantic import BaseModel, Field
 
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, RequestFailed
 from es_sbert.index.document_vectors import targets_to_fill
 from es_sbert.ingest.ledger import Ledger

@@ -19,7 +19,7 @@ from es_sbert.progress_bar import SingleLineProgress
 
 if TYPE_CHECKING:
     from es_sbert.encoder.encoder import EncoderInfo
-    from es_sbert.engines.engine import EngineInfo
+    from es_sbert.engines.engine_info import EngineInfo
     from es_sbert.engines.retry import Throttle
     from es_sbert.ingest.ledger import Ledger
 

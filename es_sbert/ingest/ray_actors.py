@@ -23,8 +23,9 @@ from es_sbert.clock import Clock
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine, IndexState
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.index_scan import IndexSlice
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import Throttle, wait_for_engine
 from es_sbert.errors import ClusterError, EsSbertError, IndexMismatch, SourceError
 from es_sbert.index.document_vectors import EmbeddingTargets

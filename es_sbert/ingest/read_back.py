@@ -19,8 +19,8 @@ import numpy as np
 import orjson
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import Json
 from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.rest import Json
 from es_sbert.errors import DocumentsAltered, EngineError, IndexMissing
 from es_sbert.index.document_vectors import (
     DocumentMeta,

@@ -9,10 +9,12 @@ from functools import partial
 
 import orjson
 
-from es_sbert.engines.engine import DocumentKey, Engine, IndexState, Json, document_key
+from es_sbert.engines.engine import DocumentKey, Engine, document_key
 from es_sbert.engines.error_mapping import access_denied
 from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Backoff, Retrier, RetryPolicy, is_retryable, make_retrier, without_retries
 from es_sbert.errors import RequestFailed
 from es_sbert.index.document_vectors import (

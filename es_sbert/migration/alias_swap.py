@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from es_sbert.engines.engine import Engine, IndexState, Json, ShardState
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState, ShardState
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient
 from es_sbert.errors import EsSbertError, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.migration.document_copy import MigrationContext

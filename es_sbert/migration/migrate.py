@@ -12,7 +12,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import DocumentKey, Engine, IndexState
+from es_sbert.engines.engine import DocumentKey, Engine
+from es_sbert.engines.index_state import IndexState
 from es_sbert.engines.retry import RetryPolicy, is_transient, make_retrier
 from es_sbert.errors import EngineError, EsSbertError
 from es_sbert.index.load_settings import restore_load_settings

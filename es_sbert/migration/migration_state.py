@@ -10,7 +10,9 @@ from enum import StrEnum
 from pydantic import BaseModel, ValidationError
 
 from es_sbert.config import cache_folder, split_addresses
-from es_sbert.engines.engine import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier
 from es_sbert.errors import IndexMismatch, IndexMissing, OutputError, UsageError
 from es_sbert.filesystem import file_lock

@@ -11,7 +11,10 @@ from shlex import quote
 from typing import Any, cast
 
 from es_sbert.encoder.encoder import Encoder, EncoderInfo
-from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import Retrier, RetryingEngine, without_retries
 from es_sbert.errors import IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.derived_fields import derived_fields

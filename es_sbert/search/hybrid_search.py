@@ -19,7 +19,8 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import UnsupportedEngine, UsageError
 from es_sbert.index.text_template import TextTemplate
 from es_sbert.search.search_request import (

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import VectorFieldMeta, document_meta_field
 from es_sbert.index.text_template import TextTemplate, document_field_names, field_text, find_field
 from es_sbert.messages import escape_unprintable, escape_unprintable_lines

@@ -12,7 +12,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar
 import numpy as np
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.mapping import vector_path

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Generic, TypeVar
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.error_mapping import root_cause
+from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import CHUNK_END, CHUNK_START, VectorFieldMeta
 from es_sbert.index.text_template import TextFieldError, TextTemplate
 from es_sbert.messages import pluralize

@@ -19,7 +19,10 @@ import orjson
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.derived_fields import nested_objects
 from es_sbert.index.mapping import OVERSAMPLE, IndexType, VectorFieldMeta, and_query

@@ -12,9 +12,9 @@ from es_sbert.config import DEFAULT_MODEL, DEFAULT_VECTOR_FIELD, EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import is_address, open_engine
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.error_mapping import SCRIPTS_MODULE, servers_with_module
-from es_sbert.engines.rest import is_index_expression
+from es_sbert.engines.rest import Json, is_index_expression
 from es_sbert.errors import FeatureMissing, IndexMissing, UsageError
 from es_sbert.index.index_options import IndexOptions, request_vector_field
 from es_sbert.index.vector_field import VectorField, ensure_vector_field

@@ -34,7 +34,8 @@ import numpy as np
 import orjson
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.index.document_vectors import QueryVector, to_float_list
 from es_sbert.index.mapping import CHUNK_VECTOR, chunk_inner_hits

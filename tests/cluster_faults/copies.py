@@ -12,7 +12,8 @@ import numpy as np
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_vector
 from tests.cluster import Cluster
 

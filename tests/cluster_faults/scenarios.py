@@ -16,8 +16,9 @@ import orjson
 import es_sbert.engines.connect
 from es_sbert.cli.main import cli
 from es_sbert.config import EngineSettings
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.multi_get import batched
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import wait_for_engine
 from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field

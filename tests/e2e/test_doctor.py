@@ -11,7 +11,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from es_sbert.engines.engine import Engine, IndexState
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
 from es_sbert.index.load_settings import apply_load_settings
 from tests.conftest import free_port
 from tests.e2e.cli_support import Cli

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.search.vector_query import SearchMethod, VectorQuery, search_body
 from tests.e2e.cli_support import Cli
 from tests.engine.ingest_support import contents, letters, open_engine, write_jsonl

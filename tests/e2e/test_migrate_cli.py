@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, EngineType
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state
 from es_sbert.migration.prepare_migration import new_index_name

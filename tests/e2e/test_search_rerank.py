@@ -13,7 +13,7 @@ from sentence_transformers import CrossEncoder
 from es_sbert.bundle.cross_encoder_model import read_cross_encoder
 from es_sbert.bundle.variants import Variant
 from es_sbert.encoder.reranker import Reranker
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.exporters.export_bundle import export_reranker
 from es_sbert.search.async_semantic_index import AsyncSemanticIndex

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import parse_address
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.opensearch import OpenSearchEngine
 from es_sbert.errors import AccessDenied, EngineUnreachable
 from tests.e2e.cli_support import cli_in_process

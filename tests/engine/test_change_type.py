@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from es_sbert.engines.engine import Engine, EngineType
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMismatch, IndexMissing, RequestFailed, UsageError
 from es_sbert.index.mapping import IndexType
 from es_sbert.index.vector_field import (

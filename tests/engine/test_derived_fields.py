@@ -10,7 +10,9 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, SourceError, UsageError
 from es_sbert.index.index_meta import update_mapping
 from es_sbert.index.index_summary import describe_index

@@ -6,7 +6,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import EngineUnreachable
 from tests.conftest import free_port
 

@@ -20,7 +20,8 @@ from es_sbert.analysis.duplicates import (
     DuplicateSearchState,
 )
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from tests.engine.ingest_support import contents, load, open_engine, write_jsonl

@@ -14,9 +14,11 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import BulkItemResult, Engine, EngineType, Json, document_key
+from es_sbert.engines.engine import BulkItemResult, Engine, document_key
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import IndexSlice, close_snapshots, open_snapshots, scan_index
 from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import is_transient, without_retries
 from es_sbert.errors import (
     EngineError,

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from es_sbert.analysis.field_writer import FieldWriter, written_fields
-from es_sbert.engines.engine import Engine, EngineType, IndexState, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.engines.retry import RetryPolicy, without_retries
 from es_sbert.errors import IndexMismatch, IndexMissing
 from es_sbert.filesystem import file_lock

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
 from tests.engine.ingest_support import Interposed, contents, letters, load, open_engine, sentences, write_jsonl
 

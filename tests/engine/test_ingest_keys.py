@@ -11,8 +11,9 @@ import pytest
 from pyarrow import parquet
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
 from es_sbert.engines.multi_get import multi_get
+from es_sbert.engines.rest import Json
 from es_sbert.errors import SourceError, UsageError, VectorIndexError
 from es_sbert.ingest.load_documents import delete_documents
 from tests.engine.ingest_support import contents, letters, load, sentences, write_jsonl

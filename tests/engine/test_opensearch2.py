@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.adopt_field import read_adoptable_field
 from es_sbert.index.index_meta import update_mapping

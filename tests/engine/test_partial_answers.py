@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.engines.engine import Engine, EngineType, Json
-from es_sbert.engines.rest import EngineResponse
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import EngineResponse, Json
 from es_sbert.errors import EngineError
 
 # Of a node that has left the cluster.

@@ -11,7 +11,9 @@ import pytest
 from es_sbert.diagnostics.index_size import size_report
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_stored_vectors
 from es_sbert.index.vector_field import change_index_type, read_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load

@@ -13,7 +13,8 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine, EngineType
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import FeatureMissing, IndexMismatch, RequestFailed, UsageError
 from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field

@@ -19,7 +19,8 @@ from opensearchpy import AsyncOpenSearch
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine, EngineType
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import EngineUnreachable, IndexMismatch, SourceError, UsageError
 from es_sbert.search import AsyncSemanticIndex, SemanticIndex
 from tests.engine.ingest_support import tiny_encoder

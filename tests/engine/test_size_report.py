@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from es_sbert.diagnostics.index_size import size_lines, size_report
-from es_sbert.engines.engine import Engine, EngineType
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import IndexMissing, UsageError
 from es_sbert.index.document_vectors import vector_value
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType

@@ -15,7 +15,9 @@ import pytest
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import chunk_values
 from es_sbert.index.mapping import ChunkRules
 from es_sbert.index.vector_field import FieldRequest, VectorField, ensure_vector_field

@@ -8,7 +8,8 @@ import numpy as np
 import orjson
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import vector_value
 
 

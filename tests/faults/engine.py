@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from tests.engine.ingest_support import open_engine
 from tests.faults.bench import Bench, FaultNotFelt, Load, WrongEnd
 from tests.faults.corpus import corpus

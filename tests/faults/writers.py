@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 
 from es_sbert.config import DEFAULT_VECTOR_FIELD
-from es_sbert.engines.engine import Engine, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import Json
 from tests.engine.ingest_support import open_engine
 from tests.faults.bench import Bench, FaultNotFelt, Load, WrongEnd
 from tests.faults.servers import call

@@ -17,7 +17,7 @@ import pytest
 from es_sbert.cli.main import main
 from es_sbert.config import EngineSettings
 from es_sbert.dashboards.build_dashboards import build_saved_objects
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.mapping import vector_fields

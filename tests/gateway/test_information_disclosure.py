@@ -16,7 +16,8 @@ import pytest
 
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
 from es_sbert.index.index_options import request_vector_field

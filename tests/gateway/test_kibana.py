@@ -16,7 +16,7 @@ import httpx
 import orjson
 import pytest
 
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from tests.gateway.indexed_gateway import QUERY, TITLES, IndexedGateway, K, indexed_gateway
 
 REQUESTS = {

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.retry import Throttle
 from es_sbert.ingest.ledger import DocumentOutcome, Ledger
 from es_sbert.ingest.load_metrics import LoadMetrics, read_metrics_address

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 
 
 class UnsupportedJson(ValueError):

@@ -21,9 +21,9 @@ from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.engines.complete_answer import check_complete
 from es_sbert.engines.detection import check_version, parse_root
-from es_sbert.engines.engine import EngineInfo, EngineType, Json
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.engines.error_mapping import connection_error, response_error
-from es_sbert.engines.rest import EngineResponse, is_repeatable
+from es_sbert.engines.rest import EngineResponse, Json, is_repeatable
 from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout

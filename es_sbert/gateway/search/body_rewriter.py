@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import (
     BOOL_CLAUSES,

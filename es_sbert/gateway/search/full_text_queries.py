@@ -15,7 +15,8 @@ from luqum import tree as lucene
 from luqum.exceptions import ParseError
 from luqum.thread import parse
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import IdentityCache, clause_list, decode_wrapper, query_type_and_body
 from es_sbert.gateway.search.query_parameters import check_parameters, check_word_parameters, number_between

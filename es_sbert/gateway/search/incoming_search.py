@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from cachetools import LRUCache
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import IndexExpression

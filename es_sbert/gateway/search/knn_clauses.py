@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlencode
 
 import orjson
 
-from es_sbert.engines.engine import EngineType, Json
-from es_sbert.engines.rest import is_remote_name
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json, is_remote_name
 from es_sbert.gateway.concurrency import gather_or_cancel
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import EXPRESSION_OPTIONS, MAX_EXPRESSION_LENGTH

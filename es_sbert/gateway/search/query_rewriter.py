@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.search.compound_queries import (
     BOOL_CLAUSES,

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.concurrency import cancel_on_disconnect, gather_or_cancel, offload_if_large
 from es_sbert.gateway.proxy.engine_routes import EngineRoute
 from es_sbert.gateway.proxy.forward import (

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied, EsSbertError, IndexMismatch, RequestTooLarge
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.embedding.model_registry import ModelRegistry

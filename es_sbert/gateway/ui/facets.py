@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 
 MAX_SURVEYED_FIELDS = 40
 MAX_FACETS = 8

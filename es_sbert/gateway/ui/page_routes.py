@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot
 from es_sbert.gateway.errors import BadRequest, error_body, http_status

@@ -10,7 +10,7 @@ from dataclasses import replace
 import orjson
 from starlette.types import Send
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import error_object, http_status, response_headers

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from cachetools import TTLCache
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.errors import AccessDenied
 from es_sbert.gateway.errors import ThrottledLog, log_detail
 from es_sbert.gateway.index_lookup import IndexLookup

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.proxy.json_bodies import UnsupportedJson
 from es_sbert.gateway.proxy.json_bodies import parse_object as parse_plain_json
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType

@@ -12,7 +12,7 @@ import numpy as np
 from es_sbert.bundle.sentence_model import PromptKind
 from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.chunker import Chunker, Span
-from es_sbert.engines.engine import EngineInfo
+from es_sbert.engines.engine_info import EngineInfo
 from es_sbert.engines.multi_get import batched
 from es_sbert.errors import EsSbertError
 from es_sbert.gateway.embedding.embedder import BatchingEmbedder

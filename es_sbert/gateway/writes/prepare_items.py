@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Any
 
 from es_sbert.clock import Clock
-from es_sbert.engines.engine import EngineInfo, Json
+from es_sbert.engines.engine_info import EngineInfo
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch
 from es_sbert.gateway.concurrency import gather_or_cancel, offload_if_large
 from es_sbert.gateway.errors import (

@@ -14,8 +14,10 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, EngineType, Json
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.index_scan import scan_index
+from es_sbert.engines.rest import Json
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.ingest.load import LocalRunner, run_load

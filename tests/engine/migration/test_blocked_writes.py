@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Engine, Json
-from es_sbert.engines.rest import EngineResponse
+from es_sbert.engines.engine import Engine
+from es_sbert.engines.rest import EngineResponse, Json
 from es_sbert.errors import EngineError, EngineUnreachable, IndexMismatch, RequestFailed
 from es_sbert.migration.alias_swap import WRITE_BLOCK_SETTING, remove_leftover_block, roll_back
 from es_sbert.migration.migrate import MAX_HOLDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch, UsageError
 from es_sbert.index.document_vectors import read_vector
 from es_sbert.index.text_template import TextTemplate

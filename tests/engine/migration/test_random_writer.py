@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from tests.engine.migration.support import Place, everything
 from tests.random_writer import RandomWriters, differences, shared_documents
 

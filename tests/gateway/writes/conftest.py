@@ -11,7 +11,7 @@ import pytest
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, Limits
 from tests.conftest import delete_index

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.index.document_vectors import text_hash
 from es_sbert.index.mapping import index_body
 from tests.engine.ingest_support import contents, open_engine

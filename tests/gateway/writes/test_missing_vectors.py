@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from es_sbert.config import EngineSettings
 from es_sbert.encoder.encoder import Encoder
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, OnEmbeddingFailure, SemanticSettings
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field

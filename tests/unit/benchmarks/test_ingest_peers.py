@@ -43,7 +43,7 @@ from benchmarks.ingest_peers.results import (
     section,
 )
 from es_sbert.config import DEFAULT_MODEL
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from tests.docs_requests import shown_requests
 
 _ROOT = Path(__file__).parents[3]

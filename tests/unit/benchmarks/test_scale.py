@@ -27,7 +27,7 @@ from benchmarks.scale.laws import (
 from benchmarks.scale.plan import Cluster, Costs, machines_for_node, plan
 from benchmarks.scale.results import Run
 from es_sbert.diagnostics.index_size import estimate_size
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import IndexType
 
 _ENGINE = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "")

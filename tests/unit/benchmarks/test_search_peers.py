@@ -39,7 +39,7 @@ from benchmarks.search_peers.results import (
 from benchmarks.search_peers.worker import HITS, HttpClient, SearchContender, check_count, closed_loop, complete_hits
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.mapping import IndexType
 
 

@@ -20,7 +20,7 @@ from es_sbert.diagnostics.doctor import (
 from es_sbert.encoder.cuda_session import CudaLibraryStatus, needed_libraries
 from es_sbert.encoder.device import Gpu, NvidiaDriver
 from es_sbert.encoder.encoder import EncoderInfo
-from es_sbert.engines.engine import IndexState
+from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import UsageError
 from es_sbert.index.index_summary import FieldSummary
 from es_sbert.index.mapping import VectorFieldMeta

@@ -16,7 +16,7 @@ from es_sbert.diagnostics.recall import (
     recall_settings,
     recommend_setting,
 )
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import SourceError, UsageError
 from es_sbert.index.mapping import IndexType
 

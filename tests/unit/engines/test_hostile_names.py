@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.engines.rest import quote_index_name
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import check_field_name

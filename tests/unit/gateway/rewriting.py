@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from es_sbert.encoder.batching import Vectors
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.gateway.field_resolver import FieldResolver
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.gateway.search.body_rewriter import is_from_query_bar, request_defined_fields, rewrite_body

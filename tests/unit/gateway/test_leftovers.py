@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from es_sbert.engines.engine import Json
+from es_sbert.engines.rest import Json
 from es_sbert.errors import IndexMismatch
 from es_sbert.gateway.errors import BadRequest
 from es_sbert.gateway.index_lookup import NO_MAPPINGS

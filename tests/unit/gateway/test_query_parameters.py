@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.gateway.index_lookup import ResolvedIndices
 from es_sbert.gateway.settings import SemanticSettings

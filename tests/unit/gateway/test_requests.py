@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from es_sbert.config import EngineSettings
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import (
     EngineUnreachable,
     IndexMismatch,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import orjson
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 
 FOLDER = Path(__file__).parent
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from es_sbert.engines.engine import EngineInfo, EngineType, IndexState, Json
+from es_sbert.engines.engine_info import EngineInfo, EngineType
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.errors import EsSbertError, IndexMismatch, UsageError, VectorIndexError
 from es_sbert.index.adopt_field import AdoptableField, check_plain_field
 from es_sbert.index.mapping import IndexType

@@ -10,7 +10,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from es_sbert.analysis.field_writer import plan_written_field
-from es_sbert.engines.engine import IndexState, Json
+from es_sbert.engines.index_state import IndexState
+from es_sbert.engines.rest import Json
 from es_sbert.index import index_meta
 from es_sbert.index.load_settings import plan_load_note
 from es_sbert.index.mapping import read_meta_entry, with_meta_entry

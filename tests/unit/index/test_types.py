@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType, parse_index_type
 

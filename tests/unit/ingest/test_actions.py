@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.index.document_vectors import DocumentMeta, VectorFieldValue, bulk_bodies, chunk_values, vector_value
 from es_sbert.ingest.bulk_actions import DocumentAction, bulk_lines, split_in_half
 from es_sbert.ingest.ledger import DocumentOutcome

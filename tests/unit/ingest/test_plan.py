@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from es_sbert.engines.engine import IndexState
+from es_sbert.engines.index_state import IndexState
 from es_sbert.errors import VectorIndexError
 from es_sbert.index.load_checks import check_can_hold_vectors, check_can_load_files, unmapped_fields
 

@@ -8,7 +8,8 @@ import orjson
 import pytest
 from rich.console import Console
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.index.mapping import VectorFieldMeta
 from es_sbert.search.search_output import console_requests, hit_list, select_fields
 from es_sbert.search.search_result import Hit, Passage, Reranking, SearchResult

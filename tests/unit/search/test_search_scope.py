@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from es_sbert.engines.engine import EngineType
+from es_sbert.engines.engine_info import EngineType
 from es_sbert.errors import UsageError
 from es_sbert.index.mapping import IndexType, VectorFieldMeta
 from es_sbert.search.search_scope import choose_method, choose_oversample

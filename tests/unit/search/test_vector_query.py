@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.engine_info import EngineType
+from es_sbert.engines.rest import Json
 from es_sbert.errors import UsageError
 from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, parse_filter, search_body, vector_clause
 from tests.unit.golden import assert_golden

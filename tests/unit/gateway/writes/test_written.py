@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.engine import EngineInfo, EngineType
+from es_sbert.engines.engine_info import EngineInfo, EngineType
 from es_sbert.errors import EsSbertError, ModelError
 from es_sbert.gateway.writes.bulk_items import BulkItem, OpType, WindowLimits
 from es_sbert.gateway.writes.destinations import Destination

@@ -1,0 +1,107 @@
+"""An index and its shards as the engine describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from es_sbert.engines.rest import Json
+from es_sbert.errors import IndexMismatch
+
+# Of `index.max_result_window`.
+DEFAULT_RESULT_WINDOW = 10_000
+
+
+@dataclass(frozen=True)
+class IndexState:
+    """An index as the engine describes it.
+
+    Attributes:
+        name: The concrete index (an alias is resolved to its one index).
+        mappings: The whole mapping (`properties`, `_meta`, …).
+        settings: Flat settings (`index.knn`, `index.number_of_shards`, …), values as strings.
+        aliases: Its aliases with their properties (`index_routing`, `filter`, …).
+        data_stream: The data stream whose documents it holds; None for an ordinary index.
+    """
+
+    name: str
+    mappings: Json
+    settings: dict[str, str]
+    aliases: dict[str, Json] = field(default_factory=dict)
+    data_stream: str | None = None
+
+    @property
+    def shards(self) -> int:
+        """Primary shards (`index.number_of_shards`)."""
+        return int(self.settings["index.number_of_shards"])
+
+    @property
+    def result_window(self) -> int:
+        """Hits that one search may return (`index.max_result_window`)."""
+        return int(self.settings.get("index.max_result_window", DEFAULT_RESULT_WINDOW))
+
+    def alias_filter(self, name: str) -> Json | None:
+        """The filter of this alias; None where it has none, or the name is no alias."""
+        filter: Json | None = self.aliases.get(name, {}).get("filter")
+        return filter
+
+    def has_search_routing(self, name: str) -> bool:
+        """Whether searches by this name ask a part of the shards only."""
+        return self.aliases.get(name, {}).get("search_routing") is not None
+
+    def is_write_index(self, alias: str) -> bool:
+        """Whether the alias names this index, of all of its indices, as the one that takes writes."""
+        return self.aliases.get(alias, {}).get("is_write_index") is True
+
+    def alias_routing(self, alias: str) -> str | None:
+        """The routing of all documents that are written by this alias; None where there is none, or it is no alias."""
+        routing: str | None = self.aliases.get(alias, {}).get("index_routing")
+        return routing
+
+
+def write_index(name: str, states: Sequence[IndexState]) -> IndexState:
+    """The index that documents written by a name go to: of an alias its write index, of a data stream its newest.
+
+    Args:
+        states: All indices of the name, at least one.
+
+    Raises:
+        IndexMismatch: the alias points to several indices, and names none of them for writes.
+    """
+    if len(states) == 1:
+        return states[0]
+    backing = [state for state in states if state.data_stream == name]
+    if backing:
+        # `.ds-STREAM-DATE-GENERATION`
+        return max(backing, key=lambda state: state.name.rpartition("-")[2])
+    named = [state for state in states if state.is_write_index(name)]
+    if not named:
+        raise IndexMismatch(
+            f"{name!r} points to {len(states)} indices, and none of them is its write index: "
+            f"{', '.join(state.name for state in states[:5])}",
+            "Name one of them, or set `is_write_index` for one of them (`POST _aliases`).",
+        )
+    return named[0]
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """How far the writes of one shard are. Every write and every deletion takes the next sequence number.
+
+    A number up to the global checkpoint belongs to the same write for good, also if the shard gets another primary, as
+    long as the history stays the same. A shard gets another history if an operator lets it lose writes: by
+    `allocate_stale_primary`, or by restoring a snapshot over it. Its numbers are then given a second time.
+
+    Attributes:
+        max_seq_no: The highest that was assigned; -1 for none.
+        global_checkpoint: Up to this one, every write has arrived on all copies: a refresh makes it visible.
+        history: UUID of the shard's history; empty if the engine does not tell.
+        copies: Copies of the shard that are started, its primary included.
+        node: Id of the node that holds the primary.
+    """
+
+    max_seq_no: int
+    global_checkpoint: int
+    history: str = ""
+    copies: int = 1
+    node: str = ""
