@@ -10,7 +10,7 @@ import base64
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Literal, cast
 
@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from es_sbert.bundle.sentence_model import PromptKind
+from es_sbert.encoder.batching import Vectors
 from es_sbert.encoder.encoder import EncodeResult
 from es_sbert.errors import EsSbertError, Overloaded, UsageError
 from es_sbert.gateway.admission import AdmissionControl, RequestSlot, has_bearer_key
@@ -98,6 +99,8 @@ class OpenAIApi:
         name = request.model or self._models.settings.public_names[0]
         check_dimensions(request.dimensions, embedder.info.dimensions, name)
         encoded = await embedder.embed(request.texts, request.kind)
+        if request.dimensions is not None:
+            encoded = replace(encoded, vectors=cut_vectors(encoded.vectors, request.dimensions))
         body = embeddings_response(encoded, name, embedder.input_limit(request.kind), request.encoding)
         return Response(body, media_type="application/json")
 
@@ -132,7 +135,7 @@ class EmbeddingsRequest:
         texts: At least one.
         model: Name of the model; None is the default.
         encoding: Format of the vectors.
-        dimensions: Expected dimensions; None is the model's.
+        dimensions: How many values of a vector to keep; None for all.
         kind: The model's prompt for the texts.
     """
 
@@ -198,18 +201,29 @@ def _parse_input(value: Any, limits: EmbeddingsApiSettings) -> list[str]:
 
 
 def check_dimensions(requested: int | None, dimensions: int, model: str) -> None:
-    """Reject other dimensions than the model's.
-
-    Vectors may only be truncated if the model was trained for that (Matryoshka), which a model folder does not tell.
+    """Reject more dimensions than the model's.
 
     Raises:
-        UsageError: other dimensions.
+        UsageError: more dimensions.
     """
-    if requested not in (None, dimensions):
+    if requested is not None and requested > dimensions:
         raise UsageError(
             f"the vectors of {model} have {dimensions} dimensions, not {requested}",
-            f"Leave 'dimensions' out, or give {dimensions}.",
+            f"Leave 'dimensions' out, or give at most {dimensions}.",
         )
+
+
+def cut_vectors(vectors: Vectors, dimensions: int) -> Vectors:
+    """The first values of vectors, scaled to length 1, as the model `NAME@DIMENSIONS` gives them.
+
+    Vectors that are not longer than that are unchanged; a cut vector of zeros stays one.
+    """
+    if dimensions >= vectors.shape[1]:
+        return vectors
+    kept = vectors[:, :dimensions]
+    lengths = np.linalg.norm(kept, axis=1, keepdims=True)  # (texts, 1)
+    scaled: Vectors = np.divide(kept, lengths, out=np.zeros_like(kept), where=lengths > 0)
+    return scaled
 
 
 def embeddings_response(encoded: EncodeResult, model: str, max_tokens: int, encoding: VectorEncoding) -> bytes:

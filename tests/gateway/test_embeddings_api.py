@@ -70,6 +70,18 @@ def test_single_text_and_native_dimensions(client: openai.OpenAI, reference: Enc
     np.testing.assert_allclose(answer.data[0].embedding, reference.encode(["cat"])[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_fewer_dimensions_are_the_first_values_scaled_to_length_1(
+    client: openai.OpenAI, reference: Encoder, encoding: Any
+) -> None:
+    answer = client.embeddings.create(model="tiny", input=TEXTS, dimensions=6, encoding_format=encoding)
+    given = [entry.embedding for entry in answer.data]
+    if encoding == "base64":
+        given = [np.frombuffer(base64.b64decode(str(vector)), "<f4").tolist() for vector in given]
+    kept = reference.encode(TEXTS)[:, :6]
+    np.testing.assert_allclose(np.array(given), kept / np.linalg.norm(kept, axis=1, keepdims=True), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("input_type", "kind"),
     [("query", "query"), ("search_query", "query"), ("document", "document"), ("search_document", "document")],
@@ -120,7 +132,7 @@ def test_unknown_model_raises_openai_not_found(client: openai.OpenAI) -> None:
         ({"input": "a", "encoding_format": ""}, "Give float or base64"),
         ({"input": "a", "input_type": "image"}, "Give query or document"),
         ({"input": "a", "input_type": ["query"]}, "Give query or document"),
-        ({"input": "a", "dimensions": 8}, "have 16 dimensions, not 8"), ({"input": "a", "dimensions": 0}, "positive"),
+        ({"input": "a", "dimensions": 17}, "have 16 dimensions, not 17"), ({"input": "a", "dimensions": 0}, "positive"),
         ({"input": "a", "dimensions": True}, "positive"), ({"input": "a", "dimensions": "16"}, "positive"),
         ({"input": "a", "inputs": "b"}, "unknown field 'inputs'"),
     ],
