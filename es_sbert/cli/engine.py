@@ -36,7 +36,8 @@ _BUILD_TABLE = "\n".join(
     \b
 {_BUILD_TABLE}
 
-    Builds of Elasticsearch lack some modules: `engine up` says which. Maven and a JDK 21 or newer are needed. A server
+    Builds of Elasticsearch lack some modules: `engine up` says which. Maven and a JDK 21 or newer are needed,
+    for opensearch2 a JDK 17 to 23. A server
     listens on this machine only, has no passwords, and keeps its data when stopped.
 
     \b
@@ -76,8 +77,8 @@ def engine() -> None: ...
 def up(name: str, port: int | None, nodes: int, heap: str | None, timeout: float) -> None:
     """Start a server or a cluster, or find the one that runs.
 
-    The last line printed is its address. NAME is es9 (the default), es9-small, es8, opensearch or
-    opensearch-ml. Another --port is another server with its own data.
+    The last line printed is its address. NAME is es9 (the default), es9-small, es8, opensearch,
+    opensearch-ml or opensearch2. Another --port is another server with its own data.
 
     With --nodes, nodes of the cluster that do not run are started again, and the last line is the address of the
     first node.

@@ -109,7 +109,7 @@ def test_feature_table_has_all_features_and_builds() -> None:
     rows = table()
     assert list(rows) == list(PROBES)
     for cells in rows.values():
-        assert list(cells) == ["es9", "es9-small", "es8", "opensearch", "Docker"]
+        assert list(cells) == ["es9", "es9-small", "es8", "opensearch", "opensearch2", "Docker"]
         assert set(cells.values()) <= {"yes", "no"}
 
 

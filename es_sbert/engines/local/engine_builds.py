@@ -9,6 +9,8 @@ Elasticsearch builds contain only a few modules:
   and its download is an eighth of the size.
 - `opensearch` has every module; k-NN is a plugin. The native faiss and nmslib libraries are not included: an index
   with `engine: faiss` crashes the server, `engine: lucene` works.
+- `opensearch2` is the last minor version of OpenSearch 2. Its build for tests has no modules: painless, which k-NN
+  needs, and a few more are put together from their jars.
 - `opensearch-ml` adds ml-commons, which creates vectors with remote models. Its download is twice as large, mostly
   because of onnxruntime's GPU libraries.
 """
@@ -68,6 +70,48 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class JarModule:
+    """A module of OpenSearch that is published as jars only: the server's home also needs its descriptor.
+
+    Attributes:
+        name: As plugins that extend it call it.
+        class_name: The class that the server loads.
+        jars: The module's own jar and those that it needs.
+        extends: The module that it extends; empty for none.
+        permissions: What its code may do besides what all code may: `java.lang.RuntimePermission "getClassLoader"`.
+    """
+
+    name: str
+    class_name: str
+    jars: tuple[Artifact, ...]
+    extends: str = ""
+    permissions: tuple[str, ...] = ()
+
+    def files(self, version: str, java: int) -> dict[str, str]:
+        """Name → content of what its folder has besides the jars.
+
+        Args:
+            version: Of the server.
+            java: Oldest Java feature release that runs the server.
+        """
+        descriptor = {
+            "name": self.name,
+            "description": self.name,
+            "version": version,
+            "opensearch.version": version,
+            "java.version": java,
+            "classname": self.class_name,
+            "extended.plugins": self.extends,
+            "has.native.controller": "false",
+        }
+        files = {"plugin-descriptor.properties": "".join(f"{key}={value}\n" for key, value in descriptor.items())}
+        if self.permissions:
+            granted = "".join(f"  permission {permission};\n" for permission in self.permissions)
+            files["plugin-security.policy"] = f"grant {{\n{granted}}};\n"
+        return files
+
+
+@dataclass(frozen=True)
 class EngineBuild:
     """A server that can be installed and started.
 
@@ -76,6 +120,8 @@ class EngineBuild:
         product: `Elasticsearch` or `OpenSearch`.
         port: Default HTTP port.
         minimum_jdk: Oldest Java feature release that runs it.
+        newest_jdk: Newest one that does; None if all newer ones do.
+        modules: Modules that are put together from jars.
         settings: Its configuration in addition to that of all servers.
         missing_features: What the complete server has and this build has not, as noun phrases.
     """
@@ -86,13 +132,16 @@ class EngineBuild:
     port: int
     minimum_jdk: int
     pieces: tuple[Piece, ...]
+    newest_jdk: int | None = None
+    modules: tuple[JarModule, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     missing_features: tuple[str, ...] = ()
 
     @property
     def megabytes(self) -> int:
         """Rough size of the whole download."""
-        return sum(piece.artifact.megabytes for piece in self.pieces)
+        jars = [jar for module in self.modules for jar in module.jars]
+        return sum(artifact.megabytes for artifact in (*(piece.artifact for piece in self.pieces), *jars))
 
     @property
     def label(self) -> str:
@@ -116,8 +165,9 @@ class EngineBuild:
 
     @property
     def folder_name(self) -> str:
-        """Name of the unpacked home; it changes when the version or a piece does."""
-        digest = hashlib.sha256(repr(self.pieces).encode()).hexdigest()
+        """Name of the unpacked home; it changes when the version, a piece or a module does."""
+        parts = repr(self.pieces) + (repr(self.modules) if self.modules else "")
+        digest = hashlib.sha256(parts.encode()).hexdigest()
         return f"{self.name}-{self.version}-{digest[:8]}"
 
 
@@ -181,24 +231,88 @@ _ES8 = replace(
     minimum_jdk=17,
     pieces=(_server("Elasticsearch", "8.19.8", 98), _ES8_MODULES),
 )
+
+
+def _opensearch_with_knn(version: str, megabytes: int, plugin_megabytes: tuple[int, int, int]) -> tuple[Piece, ...]:
+    """An OpenSearch with k-NN and neural-search.
+
+    Args:
+        plugin_megabytes: Of the plugins in the order in which they need each other.
+    """
+    names = ("job-scheduler", "knn", "neural-search")
+    artifacts = ("opensearch-job-scheduler", "opensearch-knn", "neural-search")
+    plugins = (
+        _opensearch_plugin(artifact, f"opensearch-{name}", f"{version}.0", size)
+        for artifact, name, size in zip(artifacts, names, plugin_megabytes, strict=True)
+    )
+    return (_server("OpenSearch", version, megabytes), *plugins)
+
+
+def _jar(group: str, name: str, version: str) -> Artifact:
+    """A jar of a megabyte at most."""
+    return Artifact(group, name, version, 1, packaging="jar")
+
+
 _OPENSEARCH = EngineBuild(
     name="opensearch",
     product="OpenSearch",
     version="3.6.0",
     port=9210,
     minimum_jdk=21,
-    pieces=(
-        _server("OpenSearch", "3.6.0", 162),
-        _opensearch_plugin("opensearch-job-scheduler", "opensearch-job-scheduler", "3.6.0.0", 1),
-        _opensearch_plugin("opensearch-knn", "opensearch-knn", "3.6.0.0", 7),
-        _opensearch_plugin("neural-search", "opensearch-neural-search", "3.6.0.0", 11),
-    ),
+    pieces=_opensearch_with_knn("3.6.0", 162, (1, 7, 11)),
     missing_features=("the native libraries of faiss and nmslib (`engine: lucene` works)",),
 )
 _ML_PLUGIN = _opensearch_plugin("opensearch-ml-plugin", "opensearch-ml", "3.6.0.0", 390)
 _OPENSEARCH_ML = replace(_OPENSEARCH, name="opensearch-ml", port=9211, pieces=(*_OPENSEARCH.pieces, _ML_PLUGIN))
+_OPENSEARCH2_VERSION = "2.19.1"
 
-ENGINES = {build.name: build for build in (_ES9, _ES9_SMALL, _ES8, _OPENSEARCH, _OPENSEARCH_ML)}
+
+def _opensearch2_module(name: str, class_name: str, artifact: str = "", extends: str = "") -> JarModule:
+    jar = _jar("org.opensearch.plugin", artifact or name, _OPENSEARCH2_VERSION)
+    return JarModule(name, f"org.opensearch.{class_name}", (jar,), extends)
+
+
+# The test build of 2.19 has no modules, unlike that of 3. k-NN extends lang-painless.
+_PAINLESS = JarModule(
+    "lang-painless",
+    "org.opensearch.painless.PainlessPlugin",
+    (
+        _jar("org.opensearch.plugin", "lang-painless", _OPENSEARCH2_VERSION),
+        _jar("org.opensearch.plugin", "opensearch-scripting-painless-spi", _OPENSEARCH2_VERSION),
+        _jar("org.antlr", "antlr4-runtime", "4.13.1"),
+        *(_jar("org.ow2.asm", name, "9.7") for name in ("asm", "asm-util", "asm-tree", "asm-commons", "asm-analysis")),
+    ),
+    permissions=(
+        'java.lang.RuntimePermission "createClassLoader"',
+        'java.lang.RuntimePermission "getClassLoader"',
+    ),
+)
+_OPENSEARCH2 = EngineBuild(
+    name="opensearch2",
+    product="OpenSearch",
+    version=_OPENSEARCH2_VERSION,
+    port=9212,
+    minimum_jdk=17,
+    newest_jdk=23,  # it needs the security manager, which Java 24 lacks
+    pieces=_opensearch_with_knn(_OPENSEARCH2_VERSION, 51, (3, 6, 8)),
+    modules=(
+        _PAINLESS,
+        _opensearch2_module("analysis-common", "analysis.common.CommonAnalysisPlugin", extends=_PAINLESS.name),
+        _opensearch2_module("mapper-extras", "index.mapper.MapperExtrasPlugin", "mapper-extras-client"),
+        _opensearch2_module("parent-join", "join.ParentJoinPlugin", "parent-join-client"),
+    ),
+    missing_features=(
+        "the native libraries of faiss and nmslib (`engine: lucene` works)",
+        "_reindex",
+        "ingest processors",
+        "search templates",
+        "_rank_eval",
+        "percolator",
+        "geo_shape",
+    ),
+)
+
+ENGINES = {build.name: build for build in (_ES9, _ES9_SMALL, _ES8, _OPENSEARCH, _OPENSEARCH_ML, _OPENSEARCH2)}
 
 
 def find_build(name: str) -> EngineBuild:

@@ -91,10 +91,10 @@ def install(
 
     Args:
         dist: Folder that holds all homes.
-        fetch: Brings an artifact's zip into a folder and returns its path.
+        fetch: Brings an artifact's file into a folder and returns its path.
 
     Raises:
-        LocalEngineError: a zip cannot be fetched, is damaged or unsafe, or the disk refuses it.
+        LocalEngineError: a file cannot be fetched, is damaged or unsafe, or the disk refuses it.
     """
     home = dist / build.folder_name
     with storage_errors(dist):
@@ -122,6 +122,14 @@ def _create_home(
             progress(f"Unpacking {archive.name} …")
             unpack(archive, piece.folders, staging / "home")
             archive.unlink()
+        for module in build.modules:
+            folder = staging / "home" / "modules" / module.name
+            make_folder(folder)
+            for jar in module.jars:
+                fetch(jar, folder).chmod(0o644)
+            for name, content in module.files(build.version, build.minimum_jdk).items():
+                (folder / name).write_text(content, encoding="utf-8")
+                (folder / name).chmod(0o644)
         (staging / "home").rename(home)
     finally:
         if staging.exists():

@@ -51,7 +51,12 @@ class Jdk:
 
 
 def find_jdk(
-    minimum: int, environ: Mapping[str, str], account: Account | None, places: Iterable[str] = JDK_FOLDERS
+    minimum: int,
+    environ: Mapping[str, str],
+    account: Account | None,
+    places: Iterable[str] = JDK_FOLDERS,
+    *,
+    newest: int | None = None,
 ) -> Jdk:
     """The first Java runtime that fits.
 
@@ -59,6 +64,7 @@ def find_jdk(
         minimum: Oldest feature release that will do.
         account: The user who will run it, if not the caller.
         places: Patterns of folders to look at after the environment's.
+        newest: Newest feature release that will do; None for any.
 
     Raises:
         LocalEngineError: none fits; the message lists what was looked at and why each was refused.
@@ -68,7 +74,7 @@ def find_jdk(
     def fitting(homes: Iterable[Path]) -> Iterator[Jdk]:
         for home in homes:
             if home not in refused:
-                jdk, refused[home] = _check_home(home, minimum, account)
+                jdk, refused[home] = _check_home(home, minimum, account, newest)
                 if jdk is not None:
                     yield jdk
 
@@ -79,8 +85,9 @@ def find_jdk(
     if installed:
         return max(installed, key=lambda jdk: (jdk.version <= NEWEST_TESTED_JDK, _version_rank(jdk.version)))
     seen = "".join(f"\n    {home}: {reason}" for home, reason in refused.items())
+    wanted = f"{minimum} or newer" if newest is None else f"{minimum} to {newest}"
     raise LocalEngineError(
-        f"no JDK {minimum} or newer was found" + (f"; looked at:{seen}" if seen else ""),
+        f"no JDK {wanted} was found" + (f"; looked at:{seen}" if seen else ""),
         "Install one (apt install openjdk-21-jdk, dnf install java-21-openjdk-devel, brew install openjdk@21, "
         "or from adoptium.net), or set ES_JAVA_HOME to its folder.",
     )
@@ -111,7 +118,7 @@ def _installed_homes(places: Iterable[str], environ: Mapping[str, str]) -> Itera
                 yield home
 
 
-def _check_home(home: Path, minimum: int, account: Account | None) -> tuple[Jdk | None, str]:
+def _check_home(home: Path, minimum: int, account: Account | None, newest: int | None) -> tuple[Jdk | None, str]:
     """The runtime if it fits, else the reason why not."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
@@ -123,6 +130,8 @@ def _check_home(home: Path, minimum: int, account: Account | None) -> tuple[Jdk 
         return None, "neither its release file nor its java tells a version"
     if jdk.version < minimum:
         return None, f"Java {jdk.version} is too old"
+    if newest is not None and jdk.version > newest:
+        return None, f"Java {jdk.version} is too new"
     if missing := sorted(REQUIRED_MODULES - jdk.modules):
         return None, f"Java {jdk.version}, but without {', '.join(missing)}: not a full JDK"
     return jdk, ""

@@ -91,7 +91,7 @@ def start_engine(
     """Start a server, or find the one of that name that already runs on that port.
 
     Args:
-        name: `es9`, `es9-small`, `es8`, `opensearch` or `opensearch-ml`.
+        name: `es9`, `es9-small`, `es8`, `opensearch`, `opensearch-ml` or `opensearch2`.
         port: HTTP port on the loopback interface; None is the engine's own default.
         heap: Java heap, `1g`; without effect on a server that already runs.
         timeout: Seconds to wait until it answers, counted from its start (fetching it takes what it takes).
@@ -347,7 +347,7 @@ def _launch(
 ) -> RunningEngine:
     """Install what is missing, start the process and write the note about it."""
     build = plan.build_of(port)
-    jdk = find_jdk(build.minimum_jdk, os.environ, account)
+    jdk = find_jdk(build.minimum_jdk, os.environ, account, newest=build.newest_jdk)
     work = layout.work(build.name, port)
     home = layout.dist / build.folder_name
     if not home.is_dir():

@@ -33,6 +33,20 @@ def test_coordinates_are_valid_for_maven() -> None:
     ]
 
 
+def test_opensearch_2_modules_have_the_descriptors_that_a_server_reads() -> None:
+    build = ENGINES["opensearch2"]
+    modules = {module.name: module.files(build.version, build.minimum_jdk) for module in build.modules}
+    assert modules.keys() >= {"lang-painless", "analysis-common"}
+    for name, files in modules.items():
+        descriptor = dict(line.split("=") for line in files["plugin-descriptor.properties"].splitlines())
+        assert descriptor["name"] == name
+        assert descriptor["opensearch.version"] == build.version
+        assert descriptor["classname"].startswith("org.opensearch.")
+    # It compiles scripts to classes.
+    assert "createClassLoader" in modules["lang-painless"]["plugin-security.policy"]
+    assert "plugin-security.policy" not in modules["analysis-common"]
+
+
 @pytest.mark.parametrize("name", ["es9", "es8"])
 def test_sonarqube_modules_are_mapped_to_their_folders(name: str) -> None:
     _, modules = ENGINES[name].pieces
@@ -88,4 +102,4 @@ def test_unknown_engine_error_lists_known_names() -> None:
     with pytest.raises(LocalEngineError) as caught:
         find_build("es7")
     assert "'es7'" in caught.value.message
-    assert "es8, es9, es9-small, opensearch, opensearch-ml" in caught.value.remedy
+    assert "es8, es9, es9-small, opensearch, opensearch-ml, opensearch2" in caught.value.remedy

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import stat
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_sbert.engines.local.engine_builds import Artifact, EngineBuild, Piece
+from es_sbert.engines.local.engine_builds import Artifact, EngineBuild, JarModule, Piece
 from es_sbert.engines.local.engine_install import install, safe_name, unpack
 from es_sbert.errors import LocalEngineError
 
@@ -71,6 +72,28 @@ def test_home_has_the_files_of_all_pieces(tmp_path: Path) -> None:
     assert (home / "bin/server").stat().st_mode & 0o777 == 0o755
     assert (home / "config/a.yml").stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.iterdir()] == [BUILD.folder_name]
+
+
+def test_module_is_put_together_from_jars(tmp_path: Path) -> None:
+    jar = Artifact("g", "scripts", "1.0", 1, packaging="jar")
+    module = JarModule("scripts", "g.Scripts", (jar,), extends="other", permissions=('Allowed "all"',))
+    build = replace(BUILD, modules=(module,))
+
+    def fetch(artifact: Artifact, folder: Path) -> Path:
+        if artifact != jar:
+            return Shelf(tmp_path).fetch(artifact, folder)
+        path = folder / artifact.file_name
+        path.write_text("code")
+        return path
+
+    assert build.folder_name != BUILD.folder_name
+    folder = install(build, tmp_path, fetch, print) / "modules" / "scripts"
+    assert (folder / "scripts-1.0.jar").read_text() == "code"
+    descriptor = (folder / "plugin-descriptor.properties").read_text().splitlines()
+    assert {"name=scripts", "classname=g.Scripts", "opensearch.version=1.0"} <= set(descriptor)
+    assert "extended.plugins=other" in descriptor
+    assert (folder / "plugin-security.policy").read_text() == 'grant {\n  permission Allowed "all";\n};\n'
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in folder.iterdir())
 
 
 def test_second_install_downloads_nothing(tmp_path: Path) -> None:

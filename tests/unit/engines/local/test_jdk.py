@@ -70,6 +70,16 @@ def test_untested_release_is_used_if_no_other_exists(tmp_path: Path) -> None:
     assert find_jdk(21, {}, None, [str(tmp_path / "*")]).version == 29
 
 
+def test_release_that_is_too_new_is_passed_over(tmp_path: Path) -> None:
+    for version in ("21.0.9", "25.0.1"):
+        make_jdk(tmp_path / version, version)
+    environ = {"JAVA_HOME": str(tmp_path / "25.0.1")}
+    assert find_jdk(17, environ, None, [str(tmp_path / "*")], newest=23).version == 21
+    with pytest.raises(LocalEngineError, match="no JDK 17 to 20 was found") as caught:
+        find_jdk(17, environ, None, [str(tmp_path / "*")], newest=20)
+    assert "Java 25 is too new" in caught.value.message
+
+
 def test_version_from_java_without_a_release_file(tmp_path: Path) -> None:
     home = make_jdk(tmp_path / "jdk", "21.0.4", release=False)
     jdk = find_jdk(21, {"JAVA_HOME": str(home)}, None, ())
