@@ -23,8 +23,8 @@ from es_sbert.diagnostics.index_size import size_report
 from es_sbert.diagnostics.recall import SearchSetting, measure_recall, sample_queries
 from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
-from es_sbert.engines.engine import Engine, EngineType
-from es_sbert.index.mapping import OPENSEARCH_TYPES, OVERSAMPLE, IndexType
+from es_sbert.engines.engine import Engine
+from es_sbert.index.mapping import OVERSAMPLE, IndexType, supported_index_types
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field, force_merge
 
 INDEX = "index-sizes"
@@ -86,8 +86,7 @@ def main(data: Path, urls: tuple[str, ...], count: int, cache: Path) -> None:
     rows = []
     for url in urls:
         engine = connect(EngineSettings(url=url, timeout=3600))
-        types = IndexType if engine.info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
-        for index_type in types:
+        for index_type in supported_index_types(engine.info):
             for kind, vectors in (("sentences", sentences), ("random", random)):
                 rows.append(measure(engine, kind, index_type, vectors))
                 click.echo(rows[-1], err=True)

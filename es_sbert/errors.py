@@ -16,7 +16,8 @@
     │   │   ├── HostUnknown        the host name cannot be resolved
     │   │   └── TlsFailed          an untrusted certificate, or a server without TLS
     │   ├── AccessDenied           401 or 403
-    │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch, or a version that is too old
+    │   ├── UnsupportedEngine      neither Elasticsearch nor OpenSearch
+    │   │   ├── EngineTooOld       a version that es-sbert does not support
     │   │   └── FeatureMissing     the engine lacks a module that the request needs (also a RequestFailed)
     │   ├── RequestFailed          the engine answered with an error, or for some of the shards only
     │   │   └── PointInTimeLost    a point in time is gone; its reader opens another one
@@ -132,7 +133,11 @@ class AccessDenied(EngineError):
 
 
 class UnsupportedEngine(EngineError):
-    """The server is neither Elasticsearch nor OpenSearch, or its version is too old."""
+    """The server is neither Elasticsearch nor OpenSearch, or lacks what is asked of it."""
+
+
+class EngineTooOld(UnsupportedEngine):
+    """The version of the server is too old."""
 
 
 class RequestFailed(EngineError):

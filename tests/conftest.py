@@ -1,8 +1,9 @@
 """Real search engines for the tests: started on first use, stopped at the end of the session.
 
 A test asks for `es9_url`, `es8_url` or `opensearch_url`, or for `engine_url` to run once on each of the
-three. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8`, `ES_SBERT_TEST_OPENSEARCH` and `ES_SBERT_TEST_OPENSEARCH_ML` name
-servers that run already; those are used and left running.
+three, and on `opensearch2_url` too with the decorator `also_opensearch2`. `ES_SBERT_TEST_ES9`, `ES_SBERT_TEST_ES8`,
+`ES_SBERT_TEST_OPENSEARCH`, `ES_SBERT_TEST_OPENSEARCH2` and `ES_SBERT_TEST_OPENSEARCH_ML` name servers that run already;
+those are used and left running.
 
 `es9_cluster` and `opensearch_cluster` are clusters of three nodes, `engine_cluster` runs a test once on each.
 `ES_SBERT_TEST_ES9_CLUSTER` and `ES_SBERT_TEST_OPENSEARCH_CLUSTER` name the addresses of such a cluster, separated by
@@ -62,14 +63,19 @@ hypothesis.settings.load_profile("steady")
 
 # Of a server. A whole run has twelve of them at once, and at its beginning a cluster of three smaller nodes.
 _HEAP = "768m"
+# Of the one that all processes of a run share, for few tests.
+_SHARED_HEAP = "512m"
 
 ENGINES = ("es9", "es8", "opensearch")
-ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch_ml")} | {
+ENGINE_FIXTURES = {f"{name}_url" for name in (*ENGINES, "es9_full", "opensearch2", "opensearch_ml")} | {
     "elastic",
     "engine_url",
     "secured_es9",
     "secured_es8",
 }
+
+# Runs a test of `engine_url` on OpenSearch 2.19 too. For a few tests, so that a run does not take much longer.
+also_opensearch2 = pytest.mark.parametrize("engine_url", [*ENGINES, "opensearch2"], indirect=True, scope="session")
 
 CLUSTER_ENGINES = ("es9", "opensearch")
 CLUSTER_FIXTURES = {f"{name}_cluster" for name in (*CLUSTER_ENGINES, "engine")}
@@ -272,6 +278,26 @@ def opensearch_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def opensearch2_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of an OpenSearch 2.19 with the k-NN plugin, one for all processes of the run."""
+    given = os.environ.get("ES_SBERT_TEST_OPENSEARCH2")
+    if given:
+        yield given.rstrip("/")
+        return
+    from es_sbert.engines.local import RunningEngine, start_engine, stop_engine
+    from tests.shared import folder_of_run, shared
+
+    def start() -> dict[str, Any]:
+        return start_engine("opensearch2", port=free_port(), heap=_SHARED_HEAP, timeout=600).model_dump(mode="json")
+
+    def stop(server: dict[str, Any]) -> None:
+        stop_engine(RunningEngine.model_validate(server), purge=True)
+
+    with shared(folder_of_run(tmp_path_factory) / "opensearch2.json", start, stop) as server:
+        yield str(server["url"])
+
+
+@pytest.fixture(scope="session")
 def opensearch_ml_url() -> Iterator[str]:
     """Address of an OpenSearch 3.x with ml-commons too; tests may change its cluster settings."""
     yield from _server("opensearch_ml", "opensearch-ml")
@@ -299,7 +325,7 @@ def secured_es8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture(scope="session", params=ENGINES)
 def engine_url(request: pytest.FixtureRequest) -> str:
-    """Each engine's address in turn."""
+    """Each engine's address in turn; see also `also_opensearch2`."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from es_sbert.engines.engine import Engine
 
 INDEX_TYPES_HELP = (
-    "hnsw, int8_hnsw, int4_hnsw, bbq_hnsw, flat, int8_flat, int4_flat, bbq_flat; OpenSearch: hnsw, int8_hnsw, flat"
+    "hnsw, int8_hnsw, int4_hnsw, bbq_hnsw, flat, int8_flat, int4_flat, bbq_flat; OpenSearch: hnsw, int8_hnsw, from "
+    "3.0 on flat"
 )
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -335,12 +336,16 @@ def serve(**options: Any) -> int:
       curl 'localhost:9280/docs/_search?q=semantic:"how+do+plants+make+energy"'
     """
     require_extra("serve", "aiohttp", "luqum", "prometheus_client", "starlette", "uvicorn")
+    from es_sbert.engines.detection import refuse_old_engine
     from es_sbert.gateway.admission import raise_open_file_limit
     from es_sbert.gateway.server import bind_socket, create_server, freeze_objects, tune_interpreter
 
     raise_open_file_limit()
     tune_interpreter()
     settings = gateway_settings(options)
+    # An engine that does not answer yet may start later.
+    wait = settings.limits.connect_seconds
+    refuse_old_engine([replace(address, timeout=wait) for address in parse_addresses(settings.upstream)])
     running, listen = create_server(settings, on_loaded=freeze_objects), settings.listen
     with bind_socket(listen) as listening:
         host = f"[{listen.host}]" if ":" in listen.host else listen.host

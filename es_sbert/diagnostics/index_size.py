@@ -25,10 +25,10 @@ from es_sbert.errors import UsageError
 from es_sbert.index.index_summary import count_chunks
 from es_sbert.index.mapping import (
     BBQ_MIN_DIMENSIONS,
-    OPENSEARCH_TYPES,
     IndexType,
     and_query,
     has_vector_query,
+    supported_index_types,
     vector_path,
 )
 from es_sbert.index.vector_field import VectorField, read_vector_field
@@ -110,10 +110,10 @@ def _quantized_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -
 def _source_bytes(info: EngineInfo, index_type: IndexType, dimensions: int) -> float:
     """Bytes of one vector inside `_source`, as numbers in JSON text.
 
-    Elasticsearch 9.2+ takes vectors out of it; OpenSearch does in an index that has graphs (`index.knn`).
+    Elasticsearch 9.2+ takes vectors out of it; OpenSearch 3 does in an index that has graphs (`index.knn`).
     """
-    has_graphs = info.engine_type is EngineType.OPENSEARCH and index_type is not IndexType.FLAT
-    return 0.0 if info.excludes_vectors_from_source or has_graphs else _CHARACTERS_PER_NUMBER * dimensions
+    is_derived = info.derives_vectors_in_source and index_type is not IndexType.FLAT
+    return 0.0 if info.excludes_vectors_from_source or is_derived else _CHARACTERS_PER_NUMBER * dimensions
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,9 @@ def size_report(
             vectors = engine.vector_size(name, vector_path(vector_field, field.meta))
             segments = sum(engine.count_segments(name).values())
             real = MeasuredSize(name, index_type, vectors, engine.store_size(name), segments)
-    types = IndexType if engine.info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
     sizes = tuple(
         estimate_size(engine.info, index_type, documents, dimensions, m)
-        for index_type in types
+        for index_type in supported_index_types(engine.info)
         if not _is_unsupported(index_type, dimensions)
     )
     return SizeReport(engine.info.label, documents, dimensions, copies, sizes, real)

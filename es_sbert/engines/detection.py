@@ -27,6 +27,7 @@ from es_sbert.engines.retry import is_transient
 from es_sbert.errors import (
     AccessDenied,
     EngineError,
+    EngineTooOld,
     EngineUnreachable,
     EsSbertError,
     HostUnknown,
@@ -37,7 +38,7 @@ from es_sbert.errors import (
 )
 from es_sbert.messages import log_event
 
-MIN_VERSIONS = {EngineType.ELASTICSEARCH: (8, 19, 0), EngineType.OPENSEARCH: (3, 0, 0)}
+MIN_VERSIONS = {EngineType.ELASTICSEARCH: (8, 19, 0), EngineType.OPENSEARCH: (2, 19, 0)}
 _VERSION_PATH = "/_nodes/_local?filter_path=nodes.*.version"
 _SNIFF_PATH = "/_nodes/http?filter_path=nodes.*.roles,nodes.*.http.publish_address"
 # Nodes that only manage the cluster; the official clients leave them out too.
@@ -241,12 +242,13 @@ def identify_engine(get: Callable[[str], EngineResponse], url: str) -> EngineInf
         EngineUnreachable: no response.
         AccessDenied: 401 or 403.
         RequestFailed: an engine responds, but is not ready.
-        UnsupportedEngine: another web server, or a version that is too old.
+        UnsupportedEngine: another web server.
+        EngineTooOld: the version is not supported.
     """
     root = get("/")
     _check_access(root, "/", url)
     is_elasticsearch = root.headers.get("x-elastic-product", "") == "Elasticsearch"
-    info = _parse_root(root, url, is_elasticsearch=is_elasticsearch)
+    info = parse_root(root, url, is_elasticsearch=is_elasticsearch)
     if info is None and is_elasticsearch:
         nodes = get(_VERSION_PATH)
         _check_access(nodes, _VERSION_PATH, url)
@@ -263,14 +265,35 @@ def identify_engine(get: Callable[[str], EngineResponse], url: str) -> EngineInf
             f"{url} is neither Elasticsearch nor OpenSearch (GET / gave {root.status})",
             "Check host, port and path of the address; Kibana and Dashboards (5601) are not the engine (9200).",
         )
+    check_version(info)
+    return info
+
+
+def check_version(info: EngineInfo) -> None:
+    """Refuse a version that es-sbert does not support.
+
+    Raises:
+        EngineTooOld: it is older than `MIN_VERSIONS`.
+    """
     oldest = MIN_VERSIONS[info.engine_type]
     if info.version < oldest:
-        raise UnsupportedEngine(
+        raise EngineTooOld(
             f"{info.label} at {info.url} is too old",
             f"es-sbert needs {EngineInfo(info.engine_type, oldest, info.url).label} or newer: upgrade the server, or "
             "start another one with `es-sbert engine up`.",
         )
-    return info
+
+
+def refuse_old_engine(addresses: Sequence[Address]) -> None:
+    """Refuse addresses at which an engine of an old version answers now. No answer, or any other one, is no error.
+
+    Raises:
+        EngineTooOld: the version of a node is older than `MIN_VERSIONS`.
+    """
+    _, failures = _identify_all(addresses)
+    for failure in failures.values():
+        if isinstance(failure, EngineTooOld):
+            raise failure
 
 
 def _check_access(response: EngineResponse, path: str, url: str) -> None:
@@ -280,8 +303,8 @@ def _check_access(response: EngineResponse, path: str, url: str) -> None:
         raise access_denied(url, f"GET {path.partition('?')[0]} (403)", root_cause(response.body)[1])
 
 
-def _parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) -> EngineInfo | None:
-    """The engine as `GET /` describes it."""
+def parse_root(response: EngineResponse, url: str, *, is_elasticsearch: bool) -> EngineInfo | None:
+    """The engine as `GET /` describes it; None if the response does not describe one."""
     body: Json = response.body if response.status == 200 and isinstance(response.body, dict) else {}
     described: Any = body.get("version")
     version = _parse_version(described.get("number")) if isinstance(described, dict) else None

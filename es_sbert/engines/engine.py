@@ -95,6 +95,29 @@ class EngineInfo:
         return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 3, 0)
 
     @property
+    def derives_vectors_in_source(self) -> bool:
+        """Whether an index with `index.knn` does not store vectors in `_source`, though it returns them there."""
+        return self.engine_type is EngineType.OPENSEARCH and not self._is_opensearch_2
+
+    @property
+    def needs_index_knn(self) -> bool:
+        """Whether an index with a vector field must have the setting `index.knn`, which gives the field a graph.
+
+        OpenSearch 2 takes such a field without the setting, but then fails all shards of the index whenever its mapping
+        changes (https://github.com/opensearch-project/k-NN/issues/2540).
+        """
+        return self._is_opensearch_2
+
+    @property
+    def knn_matches_candidates(self) -> bool:
+        """Whether a kNN query matches all its candidates (`ef_search`) in each shard instead of k documents."""
+        return self._is_opensearch_2
+
+    @property
+    def _is_opensearch_2(self) -> bool:
+        return self.engine_type is EngineType.OPENSEARCH and self.version < (3, 0, 0)
+
+    @property
     def excludes_vectors_from_source(self) -> bool:
         """Whether `_source` leaves vectors out unless asked (`_source.exclude_vectors`)."""
         return self.engine_type is EngineType.ELASTICSEARCH and self.version >= (9, 2, 0)

@@ -1,4 +1,4 @@
-"""The `Engine` for OpenSearch 3.x, over the official client."""
+"""The `Engine` for OpenSearch 2.19 and 3.x, over the official client."""
 
 from __future__ import annotations
 

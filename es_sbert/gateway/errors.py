@@ -14,6 +14,7 @@ from es_sbert.engines.engine import EngineType, Json
 from es_sbert.errors import (
     AccessDenied,
     EngineError,
+    EngineTooOld,
     EngineUnreachable,
     EsSbertError,
     IndexMismatch,
@@ -50,6 +51,7 @@ _ERROR_TYPES: tuple[tuple[type[EsSbertError], int, str], ...] = (
     (Overloaded, 429, "es_rejected_execution_exception"),
     (UpstreamTimeout, 504, "es_sbert_upstream_timeout"),
     (EngineUnreachable, 502, "es_sbert_upstream_unreachable"),
+    (EngineTooOld, 501, "es_sbert_engine_too_old"),
     (AccessDenied, 403, "security_exception"),
     (IndexMissing, 404, "index_not_found_exception"),
     (IndexMismatch, 400, "es_sbert_index_mismatch"),

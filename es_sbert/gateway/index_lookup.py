@@ -240,6 +240,7 @@ class IndexLookup:
             BadRequest: the expression is too long.
             AccessDenied: neither the caller nor the gateway may read mappings.
             IndexMismatch: `_meta.es_sbert` of a mapping is invalid.
+            EngineTooOld: there are vector fields, and the engine's version is not supported.
             EngineUnreachable, RequestFailed: the lookup failed.
         """
         options = (f"{name}={names.options.get(name)}" for name in EXPRESSION_OPTIONS)
@@ -271,7 +272,10 @@ class IndexLookup:
         if isinstance(mappings, ResolvedIndices):
             return mappings
         with self._upstream.parsing("GET /INDEX"):
-            return resolve_mappings(mappings, self._virtual)
+            resolved = resolve_mappings(mappings, self._virtual)
+        if resolved.fields:
+            await self._upstream.check_version(self.lookup_credentials(headers))
+        return resolved
 
     def lookup_credentials(self, headers: Headers) -> Headers:
         """Credentials that mappings are read with: the gateway's own if it has any, else the caller's."""
@@ -289,6 +293,8 @@ class IndexLookup:
         if remote is not None:
             found = await self._remote.resolve(split_expression(remote), options, names.headers)
             resolved = with_remote(resolved, found)
+        if resolved.fields:
+            await self._upstream.check_version(self.lookup_credentials(names.headers))
         if resolved not in (MISSING_INDICES, NO_MAPPINGS) and resolved.refusal is None:
             self._cache[key] = resolved
         return resolved

@@ -27,6 +27,7 @@ from es_sbert.gateway.proxy.incoming_request import Headers, credential_headers
 from es_sbert.gateway.proxy.upstream import Upstream
 from es_sbert.index.mapping import (
     CHUNK_VECTOR,
+    META_KEY,
     VECTOR_TYPES,
     ChunkRules,
     IndexType,
@@ -36,6 +37,8 @@ from es_sbert.index.mapping import (
 
 # Any number above one: hits of several shards are cut off at the k-th.
 _SEVERAL_SHARDS = 2
+# No field has this name.
+_UNMAPPED = f"{META_KEY}_unmapped"
 # All that can be known of passages is that there are some.
 _SOME_CHUNKS = ChunkRules(tokens=1, overlap=0)
 _FINGERPRINT = f"{document_meta_field('')}.fingerprint"
@@ -174,6 +177,8 @@ class RemoteLookup:
         models = await self._models(target, shown, fields, credentials)
         if isinstance(models, RemoteRefusal):
             return RemoteIndices(names, ordinary=ordinary, refusal=models)
+        if names and not await self._understands_knn(target, credentials):
+            return RemoteIndices(names, ordinary=ordinary, refusal=_foreign_knn(shown))
         graphs = await self._indices_with_graph(target, fields, credentials)
         by_index: dict[str, dict[str, VectorFieldMeta]] = {}
         for each in fields:
@@ -234,6 +239,18 @@ class RemoteLookup:
                 if found:
                     models[each.name] = found[0]
         return models
+
+    async def _understands_knn(self, target: str, credentials: Headers) -> bool:
+        """Whether the remote clusters understand a kNN query. OpenSearch 2 and 3 write it differently.
+
+        The response would lack the documents of such a cluster, whichever indices the query is for.
+        """
+        if self._upstream.engine_type_or_default is not EngineType.OPENSEARCH:
+            return True
+        body = {"size": 0, "query": {"knn": {_UNMAPPED: {"vector": [1.0], "k": 1, "ignore_unmapped": True}}}}
+        reply = await self._upstream.request("POST", target, credentials, body)
+        with self._upstream.parsing("POST /_search"):
+            return reply.status == 200 and not is_incomplete(reply.body)
 
     async def _indices_with_graph(
         self, target: str, fields: Sequence[RemoteVectorField], credentials: Headers
@@ -333,3 +350,10 @@ def _error_types(value: Any) -> Iterable[str]:
     if isinstance(value, list):
         for each in value:
             yield from _error_types(each)
+
+
+def _foreign_knn(shown: str) -> RemoteRefusal:
+    return RemoteRefusal(
+        f"kNN queries do not reach all indices of {shown}: OpenSearch 2 and 3 do not understand each other's",
+        "Upgrade the cluster with OpenSearch 2, or send the search to a gateway of the remote cluster.",
+    )

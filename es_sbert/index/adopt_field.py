@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from es_sbert.engines.engine import Engine, EngineInfo, EngineType, IndexState, Json
 from es_sbert.errors import IndexMismatch, VectorIndexError
+from es_sbert.index.index_meta import require_index_knn
 from es_sbert.index.load_checks import check_can_hold_vectors, fields_missing_from_source
 from es_sbert.index.mapping import (
     VECTOR_TYPES,
@@ -135,6 +136,7 @@ def check_plain_field(
             f"the mapping of {state.name}.{vector_field} does not tell how long its vectors are",
             f"Embed the documents into another field: `es-sbert ingest --index {state.name} --vector-field OTHER`.",
         )
+    require_index_knn(info, state, copy_remedy(vector_field))
     index_type = _index_type(info, state, property)
     problem = _mapping_problem(info, property)
     if problem is not None or not isinstance(index_type, IndexType):

@@ -20,10 +20,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from es_sbert.config import cache_folder
-from es_sbert.engines.engine import Engine, IndexState, Json
+from es_sbert.engines.engine import Engine, EngineInfo, IndexState, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.filesystem import file_lock
 from es_sbert.index.derived_fields import mapped_fields
+from es_sbert.index.mapping import VECTOR_TYPES
 from es_sbert.messages import log_event
 
 # Decides from the present mapping what to write: the body of `PUT /index/_mapping`, whose `_meta` keeps everything that
@@ -52,8 +53,8 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
         The index with the change.
 
     Raises:
-        IndexMissing, IndexMismatch: the index was deleted or replaced, another program keeps erasing the change, or the
-            engine has made other fields than it was asked for.
+        IndexMissing, IndexMismatch: the index was deleted or replaced, another program keeps erasing the change, the
+            engine has made other fields than it was asked for, or it would fail the shards (`require_index_knn`).
         EngineError: the engine failed; the change may be there. The same call completes it.
     """
     body: Json | None = None
@@ -68,6 +69,7 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
                 return state
             if writes == _MAX_WRITES:
                 break
+            _check_index_knn(engine.info, state, body)
             engine.put_mapping(index.name, body)
             seconds = time.monotonic() - began
         if recheck or writes:
@@ -77,6 +79,38 @@ def update_mapping(engine: Engine, index: IndexState, plan: MappingPlan, *, rech
         "same command runs elsewhere with other options",
         "Stop the other program, or let it keep the key `es_sbert` of `_meta`. Then run the command again.",
     )
+
+
+def require_index_knn(info: EngineInfo, state: IndexState, remedy: str | None = None) -> None:
+    """Refuse an index that can have no vector field, see `EngineInfo.needs_index_knn`.
+
+    Args:
+        remedy: What to do; None for what is right for documents without vectors.
+
+    Raises:
+        IndexMismatch: the engine is OpenSearch 2, and the index was created without `index.knn`.
+    """
+    if not info.needs_index_knn or state.settings.get("index.knn") == "true":
+        return
+    raise IndexMismatch(
+        f"the index {state.name} was created without index.knn, and {info.label} fails all shards of such an index "
+        "whenever its mapping changes, once it has a vector field",
+        remedy
+        or "The setting cannot be added later. Create an index that has it (`es-sbert index create NEW --text-field "
+        f"FIELD`), copy the documents (`POST _reindex` from {state.name} to NEW), and embed them there (`es-sbert "
+        "ingest --index NEW`). Or upgrade to OpenSearch 3, which does not need it.",
+    )
+
+
+def _check_index_knn(info: EngineInfo, state: IndexState, body: Json) -> None:
+    """Refuse a change of a mapping after which, or by which, the engine fails the shards of the index.
+
+    Raises:
+        IndexMismatch: see `require_index_knn`.
+    """
+    fields = (*mapped_fields(state.mappings.get("properties", {})), *mapped_fields(body.get("properties", {})))
+    if any(field.get("type") == VECTOR_TYPES[info.engine_type] for _, field in fields):
+        require_index_knn(info, state)
 
 
 def _check_fields_made(engine: Engine, state: IndexState, body: Json) -> None:

@@ -5,7 +5,7 @@
 | `hnsw` | graph over float32 vectors; the default: approximate search, exact scores | both |
 | `int8_hnsw` | graph over vectors quantized to one byte per dimension | both (OpenSearch: Lucene's 7-bit `sq`) |
 | `int4_hnsw`, `bbq_hnsw` | graph over half a byte, over one bit per dimension | Elasticsearch |
-| `flat` | no graph: every search compares all vectors, so results are exact | both |
+| `flat` | no graph: every search compares all vectors, so results are exact | both (OpenSearch: from 3.0) |
 | `int8_flat`, `int4_flat`, `bbq_flat` | quantized, no graph | Elasticsearch |
 """
 
@@ -130,8 +130,16 @@ OVERSAMPLE = {
 }
 
 OPENSEARCH_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW, IndexType.FLAT)
+OPENSEARCH_2_TYPES = (IndexType.HNSW, IndexType.INT8_HNSW)
 MAX_DIMENSIONS = {EngineType.ELASTICSEARCH: 4096, EngineType.OPENSEARCH: 16_000}
 BBQ_MIN_DIMENSIONS = 64
+
+
+def supported_index_types(info: EngineInfo) -> tuple[IndexType, ...]:
+    """The index types that the engine has and that do no harm there."""
+    if info.engine_type is EngineType.ELASTICSEARCH:
+        return tuple(IndexType)
+    return OPENSEARCH_2_TYPES if info.needs_index_knn else OPENSEARCH_TYPES
 
 
 def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
@@ -149,8 +157,15 @@ def parse_index_type(text: str, info: EngineInfo, dimensions: int) -> IndexType:
         index_type = IndexType(text)
     except ValueError:
         raise UsageError(f"there is no index type {text!r}", f"Use one of {', '.join(IndexType)}.") from None
-    if info.engine_type is EngineType.OPENSEARCH and index_type not in OPENSEARCH_TYPES:
-        raise UsageError(f"{info.label} has no index type {index_type}", f"Use one of {', '.join(OPENSEARCH_TYPES)}.")
+    supported = supported_index_types(info)
+    if index_type is IndexType.FLAT and index_type not in supported:
+        raise UsageError(
+            f"the index type flat needs OpenSearch 3: {info.label} fails the shards of an index with such a field "
+            "whenever its mapping changes",
+            f"Use one of {', '.join(supported)}; exact searches (--exact) work on them too.",
+        )
+    if index_type not in supported:
+        raise UsageError(f"{info.label} has no index type {index_type}", f"Use one of {', '.join(supported)}.")
     if dimensions > MAX_DIMENSIONS[info.engine_type]:
         raise UsageError(
             f"{info.label} takes vectors of up to {MAX_DIMENSIONS[info.engine_type]} dimensions, the model has "

@@ -19,7 +19,7 @@ from es_sbert.engines.rest import is_index_expression
 from es_sbert.errors import AccessDenied, IndexMismatch, IndexMissing, RequestFailed
 from es_sbert.index.derived_fields import derived_fields
 from es_sbert.index.document_vectors import action_metadata, if_unchanged
-from es_sbert.index.index_meta import update_mapping
+from es_sbert.index.index_meta import require_index_knn, update_mapping
 from es_sbert.index.mapping import (
     DEFAULT_INDEX_TYPE,
     ChunkRules,
@@ -75,7 +75,7 @@ class FieldRequest:
     Attributes:
         name: The field.
         fingerprint, model_name, dimensions: The model.
-        index_type: For a new field (default: hnsw; on an OpenSearch index without `index.knn`: flat). For an existing
+        index_type: For a new field (default: hnsw; on an OpenSearch 3 index without `index.knn`: flat). For an existing
             field, it must be the field's own.
         text: Template of the text that is embedded; None keeps the field's template.
         passages: For a new field: split texts into chunks by these rules. For an existing field, they must be the
@@ -268,6 +268,7 @@ def _add_field(
     engine: Engine, state: IndexState, request: FieldRequest, meta: VectorFieldMeta
 ) -> tuple[VectorField, Json]:
     engine_type = engine.info.engine_type
+    require_index_knn(engine.info, state)
     if engine_type is EngineType.OPENSEARCH:
         knn, is_flat = state.settings.get("index.knn") == "true", meta.index_type == IndexType.FLAT
         if request.index_type is None and is_flat is knn:

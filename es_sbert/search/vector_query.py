@@ -9,10 +9,11 @@ the cosine:
 | exact on Elasticsearch: `cosineSimilarity(…) + 1.0` | 1 + cos |
 | exact on OpenSearch: `knn_score` with `cosinesimil` | (1 + cos) / 2 |
 
-What a clause matches, observed on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch 3.6.0 (`tests/engine`):
+What a clause matches, observed on Elasticsearch 8.19.8 and 9.5.0 and OpenSearch 2.19.1 and 3.6.0 (`tests/engine`):
 
 - A kNN clause finds k documents per shard (on OpenSearch with `oversample`: k times that), so up to k × shards
   match. Elasticsearch's `knn` section, which `search_body` uses, finds k documents of the whole index.
+- On OpenSearch 2 a kNN clause matches all its candidates, `num_candidates` per shard. Only `size` limits the hits to k.
 - On Elasticsearch 9 a kNN clause on a `flat` field matches every document that has a vector and passes the filter,
   for any k. The scores are correct. Only `size` or `min_cosine` limit the hits. 8.19 returns k.
 - An exact clause matches every document that has a vector and passes the filter, on both engines.

@@ -11,6 +11,7 @@ import pytest
 from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Engine, Json
 from es_sbert.index.document_vectors import read_stored_vectors
+from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import Interposed, contents, load, same_vectors, wait_for_first_window, write_jsonl
 
 WORDS = ("man", "guitar", "cat", "mat", "query", "passage")
@@ -107,6 +108,7 @@ def test_documents_written_back_without_vectors_are_reembedded(loaded: Loaded) -
     assert loaded.load()["unchanged"] == COUNT
 
 
+@also_opensearch2
 def test_missing_vector_is_reembedded_with_or_without_metadata(loaded: Loaded) -> None:
     loaded.write_without(ids(0, 5), "embedding")
     loaded.write_without(ids(5, 10), "embedding_meta")
@@ -153,6 +155,7 @@ def test_changed_text_and_vector_are_overwritten_by_source(loaded: Loaded) -> No
     loaded.assert_holds_the_source({"embedding": "text"})
 
 
+@also_opensearch2
 def test_missing_or_stale_passages_are_reembedded(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
@@ -203,6 +206,7 @@ def test_small_result_window_is_compared_completely(
     assert loaded.load() == {"indexed": 5, "updated": 0, "unchanged": COUNT - 5}
 
 
+@also_opensearch2
 def test_resumed_load_trusts_index_over_checkpoint(
     engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:

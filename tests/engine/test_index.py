@@ -11,12 +11,13 @@ import numpy as np
 import orjson
 import pytest
 
-from es_sbert.engines.engine import Engine, EngineInfo, EngineType, Json
+from es_sbert.engines.engine import Engine, EngineType, Json
 from es_sbert.errors import IndexMismatch, IndexMissing, UsageError
 from es_sbert.index.document_vectors import read_vector, vector_value
 from es_sbert.index.index_summary import describe_index
-from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType
+from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldOutcome, FieldRequest, VectorField, ensure_vector_field, read_vector_field
+from tests.conftest import also_opensearch2
 from tests.engine.vectors import load, random_vectors
 
 DIMENSIONS = 64
@@ -28,10 +29,6 @@ def ensure(engine: Engine, index: str, **changed: Any) -> VectorField:
     }  # fmt: skip
     options = {name: changed.pop(name) for name in ("create", "shards", "replicas") if name in changed}
     return ensure_vector_field(engine, index, FieldRequest(**(wanted | changed)), **options)
-
-
-def types_of(info: EngineInfo) -> tuple[IndexType, ...]:
-    return tuple(IndexType) if info.engine_type is EngineType.ELASTICSEARCH else OPENSEARCH_TYPES
 
 
 def vector_mapping(engine: Engine, **changed: Any) -> Json:
@@ -47,6 +44,7 @@ def vector_mapping(engine: Engine, **changed: Any) -> Json:
     return {"type": "knn_vector", "dimension": DIMENSIONS, "space_type": "cosinesimil"} | changed
 
 
+@also_opensearch2
 def test_missing_index_is_created_once(engine: Engine, index_name: str) -> None:
     created = ensure(engine, index_name, text="{title}", shards=2, replicas=0)
     assert created.outcome is FieldOutcome.CREATED
@@ -61,6 +59,7 @@ def test_missing_index_is_created_once(engine: Engine, index_name: str) -> None:
     assert state.mappings["properties"]["embedding_meta"]["properties"]["fingerprint"] == {"type": "keyword"}
 
 
+@also_opensearch2
 def test_concurrent_loads_create_one_index(engine: Engine, index_name: str) -> None:
     start = threading.Barrier(4)
 
@@ -108,8 +107,9 @@ def test_missing_index_is_not_created_when_disallowed(engine: Engine, index_name
     assert engine.get_index(index_name) is None
 
 
+@also_opensearch2
 def test_every_index_type_accepts_vectors(engine: Engine, fresh_index: Callable[[str], str]) -> None:
-    for index_type in types_of(engine.info):
+    for index_type in supported_index_types(engine.info):
         name = fresh_index(engine.info.url)
         assert ensure(engine, name, index_type=index_type).meta.index_type == index_type
         load(engine, name, "embedding", random_vectors(3, DIMENSIONS), lambda number: {})
@@ -197,6 +197,7 @@ def test_opensearch_separates_graph_and_flat_fields(
     assert ensure(engine, knn).meta.index_type == "hnsw"
 
 
+@also_opensearch2
 def test_text_is_set_by_first_load_and_kept(engine: Engine, index_name: str) -> None:
     assert ensure(engine, index_name).meta.text is None
     assert ensure(engine, index_name, text="{title}").meta.text == "{title}"

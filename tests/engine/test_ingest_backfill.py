@@ -16,6 +16,7 @@ from es_sbert.ingest.load import LocalRunner, run_load
 from es_sbert.ingest.load_plan import IngestSettings, plan_load
 from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.ingest.progress import SilentMeter
+from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import (
     Interposed,
     contents,
@@ -66,6 +67,7 @@ class Stumbling(FaultyProxy):
         return self.stumble
 
 
+@also_opensearch2
 def test_backfill_equals_direct_load_and_changes_nothing_else(
     engine_url: str, fresh_index: Callable[[str], str], encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -73,9 +75,9 @@ def test_backfill_equals_direct_load_and_changes_nothing_else(
     filled, direct = fresh_index(engine_url), fresh_index(engine_url)
     with open_engine(engine_url) as engine:
         # A mapping of the application's own, with what a backfill must leave alone.
-        engine.create_index(
-            filled, {"mappings": {"_meta": {"owner": "app"}, "properties": {"id": {"type": "keyword"}}}}
-        )
+        settings = {"index.knn": True} if engine.info.needs_index_knn else {}
+        mappings = {"_meta": {"owner": "app"}, "properties": {"id": {"type": "keyword"}}}
+        engine.create_index(filled, {"settings": settings, "mappings": mappings})
         write(engine, filled, documents)
     summary = load(engine_url, encoder, filled, dead=tmp_path / "dead", batch_window=200)
     assert (summary.source, summary.read, summary.indexed, summary.exit_code) == ("index", 620, 620, 0)
@@ -99,6 +101,7 @@ def test_backfill_equals_direct_load_and_changes_nothing_else(
     assert contents(engine_url, filled) == one
 
 
+@also_opensearch2
 def test_only_documents_without_current_vector_are_embedded(
     engine_url: str, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:

@@ -15,9 +15,11 @@ from es_sbert.encoder.batching import Vectors
 from es_sbert.engines.connect import connect
 from es_sbert.engines.engine import Engine, EngineType
 from es_sbert.errors import FeatureMissing, IndexMismatch, RequestFailed, UsageError
+from es_sbert.index.mapping import supported_index_types
 from es_sbert.index.vector_field import FieldRequest, ensure_vector_field
 from es_sbert.search.semantic_index import SemanticIndex
 from es_sbert.search.vector_query import SearchMethod
+from tests.conftest import also_opensearch2
 from tests.engine.vectors import cosines, load, random_vectors
 
 COUNT, GROUPS, DIMENSIONS, QUERIES = 1500, 50, 64, 10
@@ -38,7 +40,8 @@ class Corpus:
 def corpus(engine_url: str) -> Iterator[Corpus]:
     engine = connect(EngineSettings(url=engine_url))
     vectors = random_vectors(COUNT, DIMENSIONS)
-    names = {index_type: f"test-{uuid.uuid4().hex[:12]}" for index_type in ("flat", "hnsw", "int8_hnsw")}
+    types = [each for each in ("flat", "hnsw", "int8_hnsw") if each in supported_index_types(engine.info)]
+    names = {index_type: f"test-{uuid.uuid4().hex[:12]}" for index_type in types}
     with closing(engine):
         for index_type, name in names.items():
             ensure_vector_field(
@@ -53,7 +56,7 @@ def corpus(engine_url: str) -> Iterator[Corpus]:
             load(engine, name, "v", vectors, lambda number: {"group": number % GROUPS, "title": f"document {number}"})
             engine.bulk(name, b'{"index":{"_id":"bare"}}\n{"group":1,"title":"without a vector"}\n')
             engine.refresh(name)
-        yield Corpus(engine, names["flat"], names["hnsw"], names["int8_hnsw"], vectors)
+        yield Corpus(engine, names.get("flat", ""), names["hnsw"], names["int8_hnsw"], vectors)
         for name in names.values():
             engine._request("DELETE", f"/{name}")
 
@@ -83,6 +86,7 @@ def test_flat_search_equals_brute_force(corpus: Corpus, flat: SemanticIndex) -> 
         assert [hit.cosine for hit in result] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
 
 
+@also_opensearch2
 def test_knn_cosines_match_numpy(corpus: Corpus, hnsw: SemanticIndex) -> None:
     for query in random_vectors(QUERIES, DIMENSIONS, seed=2):
         similar = cosines(query, corpus.vectors)
@@ -98,6 +102,7 @@ def test_num_candidates_of_all_documents_finds_the_nearest(corpus: Corpus, hnsw:
     assert [hit.id for hit in result] == [id for id, _ in best(query, corpus, 10)]
 
 
+@also_opensearch2
 def test_quantized_index_returns_exact_cosines(corpus: Corpus) -> None:
     """The engines' own int8 estimates are off by up to 0.08 on these vectors; rescored ones are not."""
     index = SemanticIndex(corpus.int8, corpus.engine, vector_field="v")
@@ -108,6 +113,7 @@ def test_quantized_index_returns_exact_cosines(corpus: Corpus) -> None:
         assert len({hit.id for hit in result} & {id for id, _ in best(query, corpus, 10)}) >= 8
 
 
+@also_opensearch2
 def test_exact_search_of_hnsw_index(corpus: Corpus, hnsw: SemanticIndex) -> None:
     query = random_vectors(1, DIMENSIONS, seed=5)[0]
     if not has_scripting(corpus.engine):

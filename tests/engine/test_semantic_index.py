@@ -15,6 +15,7 @@ from es_sbert.index.document_vectors import bulk_vector_value
 from es_sbert.search import SemanticIndex
 from es_sbert.search.hybrid_search import FusionWeights, normalization_pipeline, reciprocal_rank_fusion
 from es_sbert.search.vector_query import SearchMethod
+from tests.conftest import also_opensearch2
 from tests.engine.ingest_support import tiny_encoder
 from tests.engine.meaning import COUNT, Shelf, best, half, shelf, text_of, unit_scores
 from tests.engine.vectors import cosines
@@ -166,6 +167,7 @@ def test_like_with_passages_and_several_indices(site: Shelf, split: SemanticInde
             both.like("bare")
 
 
+@also_opensearch2
 def test_hits_carry_best_passage(site: Shelf, split: SemanticIndex) -> None:
     query = site.query(TEXT)
     for result in (split.search(TEXT, 5), split.hybrid(TEXT, 5, fusion="weighted"), split.hybrid(TEXT, 5)):
@@ -246,6 +248,7 @@ def lexical(site: Shelf, index: str, filter: Any = None) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
+@also_opensearch2
 def test_rrf_scores_match_formula(site: Shelf, one: SemanticIndex, filter: Any) -> None:
     result = one.hybrid(TEXT, 20, filter=filter, weights=(2.0, 1.0), rank_constant=10, depth=50)
     near = [hit.id for hit in one.search(TEXT, 50, filter=filter)]
@@ -268,6 +271,7 @@ def test_rrf_scores_match_formula(site: Shelf, one: SemanticIndex, filter: Any) 
 
 @pytest.mark.parametrize("kind", ["one", "split"])
 @pytest.mark.parametrize("filter", [None, {"range": {"group": {"lt": 4}}}])
+@also_opensearch2
 def test_weighted_fusion_sums_scores(site: Shelf, request: pytest.FixtureRequest, kind: str, filter: Any) -> None:
     index: SemanticIndex = request.getfixturevalue(kind)
     query = site.query(TEXT)
@@ -299,6 +303,7 @@ def scaled(scores: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("named", [False, True])
+@also_opensearch2
 def test_normalized_fusion_sums_scores_on_opensearch(site: Shelf, one: SemanticIndex, named: bool) -> None:
     if not site.opensearch:
         with pytest.raises(UnsupportedEngine, match="OpenSearch's own") as caught:

@@ -15,7 +15,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from tests.conftest import delete_index
+from tests.conftest import also_opensearch2, delete_index
 from tests.engine.ingest_support import load, write_jsonl
 from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
@@ -109,6 +109,7 @@ def test_inner_hits_of_the_caller_are_returned(shelf: Shelf, query: Json) -> Non
         assert hit["_score"] == pytest.approx(found[0]["_score"], abs=1e-6)
 
 
+@also_opensearch2
 def test_expand_nested_docs_returns_and_scores_all_passages(shelf: Shelf) -> None:
     query = neural("embedding.vector", expand_nested_docs=True, k=3)
     nested: Json = {"path": "embedding", "query": query, "inner_hits": {"size": 9}, "score_mode": "avg"}
@@ -146,10 +147,12 @@ def test_inner_hits_of_several_queries_do_not_collide(shelf: Shelf) -> None:
         neural("embedding", rescore=False),
     ],
 )
+@also_opensearch2
 def test_rescoring_is_accepted_on_every_engine(shelf: Shelf, query: Json) -> None:
     assert len(shelf.hits(shelf.quantized, {"query": query})) == len(TEXTS)
 
 
+@also_opensearch2
 def test_radial_search_finds_all_documents_above_the_minimum(shelf: Shelf) -> None:
     scores = [hit["_score"] for hit in shelf.hits(shelf.quantized, {"query": {"match": {"semantic": QUERY}}})]
     for number, score in enumerate(scores):

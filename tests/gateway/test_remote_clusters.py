@@ -299,6 +299,37 @@ def test_missing_remote_index_is_reported(clusters: Clusters) -> None:
     assert clusters.index("missing") in reason
 
 
+@pytest.mark.parametrize("versions", ["2 before 3", "3 before 2"])
+def test_semantic_queries_between_opensearch_2_and_3_are_refused(
+    versions: str, opensearch2_url: str, opensearch_url: str, tiny: Path, tmp_path: Path
+) -> None:
+    """Their kNN queries differ: the cluster would be left out of the answer."""
+    urls = [opensearch2_url, opensearch_url]
+    near_url, far_url = urls if versions == "2 before 3" else reversed(urls)
+    [node] = patient.get(f"{far_url}/_nodes/_local").json()["nodes"].values()
+    prefix = f"test-{uuid.uuid4().hex[:12]}"
+    settings = GatewaySettings(upstream=EngineSettings(url=near_url), models=tiny_settings(tiny))
+    with ExitStack() as stack:
+        encoder = stack.enter_context(Encoder(str(tiny), device="cpu", precision="fp32", threads=1))
+        stack.callback(connect_clusters, near_url, other=None)
+        connect_clusters(near_url, other=node["transport_address"])
+        clusters = Clusters(
+            near_url, far_url, stack.enter_context(served(create_app(settings))), prefix, tiny, encoder, tmp_path
+        )
+        stack.callback(lambda: [delete_index(url, index) for url, index in clusters.made])
+        near, far = clusters.load(near_url, "near", HALF[0]), f"other:{clusters.load(far_url, 'far', HALF[1])}"
+        words = clusters.index("words")
+        clusters.made.append((far_url, words))
+        patient.put(f"{far_url}/{words}/_doc/1?refresh=true", json={"text": "the cat"})
+        for expression in (far, f"{near},{far}", f"{near},other:{words}"):
+            status, reason = clusters.refusal(expression)
+            assert status == 400
+            assert "OpenSearch 2 and 3 do not understand each other's" in reason
+        lexical = clusters.search(f"{near},{far}", {"query": {"match": {"text": "cat"}}, "size": 50})
+        assert {hit["_index"] for hit in lexical["hits"]["hits"]} == {near, far}
+        assert scores(clusters.search(near)) == pytest.approx(clusters.nearest(HALF[0], len(HALF[0])), abs=1e-5)
+
+
 @pytest.fixture(scope="module")
 def own_remote(secured_es8: Secured, tiny: Path) -> Iterator[Secured]:
     """A server with users that is its own remote cluster, `self`, with one document in `remote-shelf`."""

@@ -21,7 +21,7 @@ from es_sbert.encoder.encoder import Encoder
 from es_sbert.engines.engine import Json
 from es_sbert.gateway.app import create_app
 from es_sbert.gateway.settings import GatewaySettings, SemanticSettings
-from tests.conftest import delete_index
+from tests.conftest import also_opensearch2, delete_index
 from tests.engine.ingest_support import load, write_jsonl
 from tests.gateway import patient
 from tests.gateway.conftest import tiny_settings
@@ -139,6 +139,7 @@ WAYS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("way", list(WAYS))
+@also_opensearch2
 def test_every_query_form_finds_nearest_with_cosines(bed: Bed, way: str) -> None:
     answer = bed.search({"query": WAYS[way], "size": 50})
     assert scores(answer) == pytest.approx(bed.nearest(), abs=1e-5)
@@ -146,12 +147,14 @@ def test_every_query_form_finds_nearest_with_cosines(bed: Bed, way: str) -> None
 
 
 @pytest.mark.parametrize("way", list(WAYS))
+@also_opensearch2
 def test_filter_in_query_keeps_k_hits(bed: Bed, way: str) -> None:
     answer = bed.search({"query": {"bool": {"must": [WAYS[way]], "filter": [ENGLISH]}}, "size": 50})
     assert {hit["_source"]["lang"] for hit in answer["hits"]["hits"]} == {"en"}
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
+@also_opensearch2
 def test_alias_filter_keeps_k_hits(bed: Bed) -> None:
     alias = f"{bed.index}-english"
     add: Json = {"add": {"index": bed.index, "alias": alias, "filter": ENGLISH}}
@@ -161,6 +164,7 @@ def test_alias_filter_keeps_k_hits(bed: Bed) -> None:
     assert scores(answer) == pytest.approx(bed.nearest(lang="en"), abs=1e-5)
 
 
+@also_opensearch2
 def test_aggregations_sort_paging_and_highlight_work(bed: Bed) -> None:
     body = {
         "query": {"bool": {"filter": [{"match": {"semantic": QUERY}}]}},
@@ -181,6 +185,7 @@ def test_aggregations_sort_paging_and_highlight_work(bed: Bed) -> None:
     assert {"<em>sleeps</em>" in hit["highlight"]["text"][0] for hit in marked} == {True}
 
 
+@also_opensearch2
 def test_min_cosine_and_k_in_request(bed: Bed) -> None:
     least = 2 * bed.nearest()[3] - 1 - 1e-4
     answer = bed.search({"query": {"match": {"semantic": {"query": QUERY, "k": 20, "min_cosine": least}}}, "size": 50})
@@ -204,6 +209,7 @@ def test_every_body_encoding_is_rewritten(bed: Bed, encoding: str) -> None:
     assert scores(several.json()["responses"][0]) == pytest.approx(bed.nearest(), abs=1e-5)
 
 
+@also_opensearch2
 def test_clauses_differing_only_in_k_are_kept_apart(bed: Bed) -> None:
     """OpenSearch takes its own kNN queries for one where they look at as many vectors."""
     asked = [{"match": {"semantic": {"query": QUERY, "k": k}}} for k in (3, 10)]

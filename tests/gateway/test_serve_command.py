@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import httpx
 import orjson
 import pytest
 
 from es_sbert.cli.main import main
+from es_sbert.encoder.encoder import Encoder
+from tests.gateway.echo import Echo, Received, raw
 from tests.gateway.running import serve
+from tests.gateway.serving import gateway
 from tests.programs import server
 from tests.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.slow
+OPENSEARCH_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 NOBODY = "http://127.0.0.1:9"  # the port of `discard`: nothing listens there
 
 
@@ -86,3 +91,51 @@ def test_invalid_option_combinations_exit_2(capsys: pytest.CaptureFixture[str], 
         main(["serve", "--upstream", NOBODY, *options])
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_engine_that_is_too_old_is_refused_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    root = orjson.dumps({"version": {"number": "2.18.0", "distribution": "opensearch"}})
+    with Echo(raw(OPENSEARCH_HEAD % len(root) + root)) as engine, pytest.raises(SystemExit) as ended:
+        main(["serve", "--port", "0", "--upstream", engine.url])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert f"OpenSearch 2.18.0 at {engine.url} is too old" in told
+    assert "OpenSearch 2.19.0 or newer" in told
+
+
+def test_semantic_requests_are_refused_once_an_engine_turns_out_too_old(tiny: Path, tmp_path: Path) -> None:
+    """As one that was not running when the gateway started."""
+    with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
+        info = encoder.info
+    meta = {"fingerprint": info.fingerprint, "model": "tiny", "dimensions": info.dimensions, "index_type": "hnsw"}
+    mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta | {"text": "{title}"}}}}}
+    answers = {
+        b"/": {"version": {"number": "2.18.0", "distribution": "opensearch"}},
+        b"/docs?": {"docs": {"mappings": mapping}},
+        b"/docs/_field_caps?": {"indices": ["docs"]},
+    }
+
+    def reply(got: Received, out: BinaryIO) -> bool:
+        path, mark, _ = got.target.partition(b"?")
+        body = orjson.dumps(answers.get(path + mark, {"hits": {"hits": []}}))
+        out.write(OPENSEARCH_HEAD % len(body) + body)
+        return True
+
+    semantic = {"query": {"match": {"semantic": "cats"}}}
+    with (
+        Echo(reply) as engine,
+        gateway(engine.url, tiny) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=120) as http,
+    ):
+        for request in (
+            http.build_request("POST", "/docs/_search", json=semantic),
+            http.build_request("POST", "/docs/_doc", json={"title": "cats"}),
+        ):
+            answer = http.send(request)
+            assert answer.status_code == 501, answer.text
+            error = answer.json()["error"]
+            assert error["type"] == "es_sbert_engine_too_old"
+            assert "the engine behind the gateway is OpenSearch 2.18.0" in error["reason"]
+            assert engine.url not in error["reason"]
+        assert http.post("/docs/_search", json={"query": {"match": {"title": "cats"}}}).status_code == 200
+        assert http.post("/docs/_doc", json={"title": "cats"}, headers={"x-es-sbert": "off"}).status_code == 200

@@ -20,10 +20,11 @@ from yarl import URL
 from es_sbert.config import EngineSettings
 from es_sbert.engines.address import join_urls, parse_addresses
 from es_sbert.engines.complete_answer import check_complete
-from es_sbert.engines.engine import EngineType, Json
+from es_sbert.engines.detection import check_version, parse_root
+from es_sbert.engines.engine import EngineInfo, EngineType, Json
 from es_sbert.engines.error_mapping import connection_error, response_error
-from es_sbert.engines.rest import is_repeatable
-from es_sbert.errors import EngineUnreachable, EsSbertError
+from es_sbert.engines.rest import EngineResponse, is_repeatable
+from es_sbert.errors import EngineTooOld, EngineUnreachable, EsSbertError
 from es_sbert.gateway.concurrency import offload_if_large
 from es_sbert.gateway.errors import BadRequest, ThrottledLog, UpstreamTimeout
 from es_sbert.gateway.proxy.incoming_request import Headers
@@ -96,12 +97,21 @@ class Upstream:
         self._rotation = NodeRotation(self.nodes, self._revive)
         self._revivals: set[asyncio.Task[None]] = set()
         self.engine_type: EngineType | None = None
+        self._info: EngineInfo | None = None
+        self._hides_version = False
         self.log = ThrottledLog(logger)
 
     @property
     def engine_type_or_default(self) -> EngineType:
         """The engine's type; correct once the engine has responded."""
         return self.engine_type or EngineType.ELASTICSEARCH
+
+    @property
+    def knn_matches_candidates(self) -> bool:
+        """See `EngineInfo`; also true for an OpenSearch that has not told its version, where it does no harm."""
+        if self._info is None:
+            return self.engine_type is EngineType.OPENSEARCH
+        return self._info.knn_matches_candidates
 
     def open(self) -> None:
         """Create the HTTP session, in a running event loop."""
@@ -299,6 +309,34 @@ class Upstream:
             return f"the engine did not respond within {self._limits.connect_seconds:g} seconds"
         except aiohttp.ClientError as error:
             return self.transport_error(error).message
+
+    async def check_version(self, credentials: Headers) -> None:
+        """Refuse semantic search on an engine whose version is not supported. Asks for the version until it is known.
+
+        Args:
+            credentials: The caller's, or the gateway's own. An engine that does not tell them its version is accepted.
+
+        Raises:
+            EngineTooOld: the version is too old.
+            EngineUnreachable: the engine did not respond.
+        """
+        if self._info is not None or self._hides_version:
+            return
+        reply = await self.request("GET", "/", credentials)
+        is_elasticsearch = self.engine_type is EngineType.ELASTICSEARCH
+        info = parse_root(EngineResponse(reply.status, {}, reply.body), self.url, is_elasticsearch=is_elasticsearch)
+        if info is not None:
+            try:
+                check_version(info)
+            except EngineTooOld as error:
+                self.log.warning("%s. %s", error.message, error.remedy, kind="version")
+                raise EngineTooOld(
+                    f"the engine behind the gateway is {info.label}, which is too old for semantic search",
+                    "Upgrade the engine. X-Es-Sbert: off forwards the request unchanged.",
+                ) from None
+        self._info = info
+        # Some distributions do not have this API. Others answer once they are ready, or to another user.
+        self._hides_version = reply.status in (404, 405)
 
     def require_object(self, reply: UpstreamReply, action: str, *, partial_ok: bool = False) -> Json:
         """The JSON object of a successful response.

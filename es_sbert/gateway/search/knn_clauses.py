@@ -29,6 +29,10 @@ from es_sbert.search.vector_query import MAX_K, SearchMethod, VectorQuery, cosin
 Filters = Sequence[Json] | None
 
 
+# The engines' own queries, which find k documents of each shard.
+_NATIVE_SYNTAXES = (SemanticSyntax.TEXT_EMBEDDING, SemanticSyntax.NEURAL)
+
+
 def semantic_clause(
     engine_type: EngineType,
     semantic: SemanticQuery,
@@ -47,6 +51,9 @@ def semantic_clause(
     """
     meta = semantic.target.meta
     # In a client's `nested` query, a name of the query inside it is one of passages.
+    candidates = semantic.num_candidates
+    if counts.are_matched and not _exceeds_k_by_candidates(semantic):
+        candidates = semantic.k
     nested, name, passage_name = semantic.nested or {}, semantic.name, None
     if semantic.nested is not None:
         name, passage_name = nested.get("_name"), name
@@ -55,7 +62,7 @@ def semantic_clause(
         vector=vector,
         k=semantic.k,
         filter=combine_filters(semantic.filter, combine_filters(*filters)),
-        num_candidates=None if semantic.num_candidates is None else max(semantic.k, semantic.num_candidates),
+        num_candidates=None if candidates is None else max(semantic.k, candidates),
         min_cosine=semantic.min_cosine,
         boost=semantic.boost,
         passages=meta.passages is not None,
@@ -210,9 +217,13 @@ class CandidateCounts:
     OpenSearch treats two kNN queries of a bool as one if field, vector, filter and `ef_search` are equal, even if
     their k differs (seen on 3.6.0, engine lucene): two in `should` both return the k of the first, and a `must` loses a
     narrower `filter`. Elasticsearch distinguishes them.
+
+    Args:
+        are_matched: See `EngineInfo.knn_matches_candidates`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_matched: bool = False) -> None:
+        self.are_matched = are_matched
         self._k: dict[int, int] = {}  # candidate count → k
 
     def distinct(self, query: VectorQuery) -> VectorQuery:
@@ -251,10 +262,12 @@ class TopKCutoff:
             queries: The semantic queries of a search, each with the filters that apply to it.
         """
         engine_type = self._upstream.engine_type_or_default
+        are_matched = self._upstream.knn_matches_candidates
         return {
             cutoff_key(semantic, filters): (semantic, filters)
             for semantic, filters in queries
-            if filters is not None and needs_cutoff(engine_type, semantic)
+            if filters is not None
+            and (needs_cutoff(engine_type, semantic) or (are_matched and _exceeds_k_by_candidates(semantic)))
         }
 
     async def cosines(
@@ -338,7 +351,7 @@ _FLOAT32_TOLERANCE = 1e-6
 
 
 def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
-    """Whether a query would match more than k documents.
+    """Whether a query would match more than k documents, where a kNN query matches k of each shard.
 
     A query on a `flat` field matches all documents on Elasticsearch 9 and on OpenSearch, and one on a quantized field
     matches all rescored documents on OpenSearch. Apart from that, native queries (`knn`, `neural`) keep k documents of
@@ -346,7 +359,19 @@ def needs_cutoff(engine_type: EngineType, semantic: SemanticQuery) -> bool:
     """
     if any(_matches_more_than_k(engine_type, semantic, part) for part in semantic.target.groups):
         return True
-    return semantic.target.shards > 1 and semantic.syntax not in (SemanticSyntax.TEXT_EMBEDDING, SemanticSyntax.NEURAL)
+    return semantic.target.shards > 1 and semantic.syntax not in _NATIVE_SYNTAXES
+
+
+def _exceeds_k_by_candidates(semantic: SemanticQuery) -> bool:
+    """Whether a query has more than k candidates, on an engine that matches all of them.
+
+    The engine's own queries have k, unless they name more. They also have k if a minimum cosine would change more than
+    their number: it drops passages of a document, and compares with the cosines of float32 vectors.
+    """
+    if semantic.syntax not in _NATIVE_SYNTAXES:
+        return True
+    is_altered_by_minimum = "expand_nested_docs" in semantic.native or semantic.oversample == 0
+    return semantic.num_candidates is not None and not is_altered_by_minimum
 
 
 def _matches_more_than_k(engine_type: EngineType, semantic: SemanticQuery, part: SearchScope) -> bool:

@@ -75,10 +75,17 @@ class QueryRewriter:
         parser: Parses semantic queries.
         lookup: Provides the vector of a semantic query.
         hybrid: Makes full-text queries hybrid; None leaves them unchanged.
+        knn_matches_candidates: See `EngineInfo`.
     """
 
     def __init__(
-        self, engine_type: EngineType, parser: SemanticQueryParser, lookup: VectorLookup, hybrid: HybridDetector | None
+        self,
+        engine_type: EngineType,
+        parser: SemanticQueryParser,
+        lookup: VectorLookup,
+        hybrid: HybridDetector | None,
+        *,
+        knn_matches_candidates: bool = False,
     ) -> None:
         self._engine_type = engine_type
         self.parser = parser
@@ -86,7 +93,7 @@ class QueryRewriter:
         self._hybrid = hybrid
         self._inner_hits_names: set[str] = set()
         self._body: Json = {}
-        self._counts = CandidateCounts()
+        self._counts = CandidateCounts(are_matched=knn_matches_candidates)
         # Nested bools check the same queries again at every level.
         self._split_queries: IdentityCache[Json] = IdentityCache()
         self._semantic_cache = ContainsCache()

@@ -357,7 +357,9 @@ class SearchRewriter:
         parser = SemanticQueryParser(names, self._settings, self._limits.query_characters, check)
         hybrid = HybridDetector(parser, engine_type) if mode is RewriteMode.HYBRID else None
         try:
-            return rewrite_body(body, QueryRewriter(engine_type, parser, lookup, hybrid), checked=checked)
+            matched = self._upstream.knn_matches_candidates
+            rewriter = QueryRewriter(engine_type, parser, lookup, hybrid, knn_matches_candidates=matched)
+            return rewrite_body(body, rewriter, checked=checked)
         except RecursionError:
             raise BadRequest(
                 "the queries of the search are nested too deep", "Engines accept 20 to 30 levels."

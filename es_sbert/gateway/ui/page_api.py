@@ -296,6 +296,8 @@ class PageApi:
             vector,
             request.k,
             combine_filters(excluded, *request.filter),
+            # The page counts what the query matches.
+            num_candidates=request.k if client.upstream.knn_matches_candidates else None,
             passages=field.meta.passages is not None,
             inner_hits=field.name,
         )

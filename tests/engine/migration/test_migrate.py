@@ -21,10 +21,12 @@ from es_sbert.ingest.load_threads import LoadControl
 from es_sbert.migration.alias_swap import drop_old_index, roll_back
 from es_sbert.migration.migration_state import MigrationPhase, read_migration_state, read_target_pointer
 from es_sbert.migration.prepare_migration import new_index_name
+from tests.conftest import also_opensearch2
 from tests.engine.migration.support import COUNT, Overheard, Place, everything
 
 
 @pytest.mark.parametrize("block_writes", [False, True])
+@also_opensearch2
 def test_alias_moves_to_equal_index_with_new_vectors(
     place: Place, encoders: tuple[Encoder, Encoder], block_writes: bool
 ) -> None:

@@ -14,6 +14,7 @@ from es_sbert.messages import size_text
 ES9 = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://es9")
 ES8 = EngineInfo(EngineType.ELASTICSEARCH, (8, 19, 8), "http://es8")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://opensearch")
+OPENSEARCH_2 = EngineInfo(EngineType.OPENSEARCH, (2, 19, 1), "http://opensearch")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://opensearch")
         (ES9, "bbq_hnsw", 62, 48, 0, 110),
         (OPENSEARCH, "int8_hnsw", 388, 48, 0, 436),
         (OPENSEARCH, "flat", 0, 0, 4416, 1536),
+        (OPENSEARCH_2, "hnsw", 0, 48, 4416, 1536 + 48),
     ],
 )
 def test_size_of_a_million_vectors_of_384_dimensions(

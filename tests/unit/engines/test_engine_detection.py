@@ -12,9 +12,10 @@ import orjson
 import pytest
 
 from es_sbert.config import EngineSettings
+from es_sbert.engines.address import parse_addresses
 from es_sbert.engines.connect import connect
-from es_sbert.engines.detection import _parse_version
-from es_sbert.errors import AccessDenied, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
+from es_sbert.engines.detection import _parse_version, refuse_old_engine
+from es_sbert.errors import AccessDenied, EngineTooOld, EsSbertError, RequestFailed, UnsupportedEngine, UsageError
 
 Serve = Callable[..., str]
 
@@ -85,14 +86,28 @@ def test_not_ready_engine_raises_request_failed(status: int, body: bytes) -> Non
     [
         ({"version": {"number": "8.18.4"}}, ELASTIC, "Elasticsearch 8.18.4"),
         ({"version": {"number": "7.10.2"}, "tagline": "You Know, for Search"}, {}, "Elasticsearch 7.10.2"),
-        ({"version": {"number": "2.19.1", "distribution": "opensearch"}}, {}, "OpenSearch 2.19.1"),
+        ({"version": {"number": "2.18.0", "distribution": "opensearch"}}, {}, "OpenSearch 2.18.0"),
     ],
 )
 def test_unsupported_versions_are_rejected(body: Any, headers: dict[str, str], label: str) -> None:
     error = error_of(200, body, headers)
-    assert isinstance(error, UnsupportedEngine)
+    assert isinstance(error, EngineTooOld)
     assert error.message.startswith(f"{label} at http://127.0.0.1")
     assert "or newer" in error.remedy
+
+
+def test_only_old_versions_are_refused_before_a_gateway(silent_port: int) -> None:
+    with (
+        web_server(200, opensearch_root("one", "2.18.0"), {}) as old,
+        web_server(200, opensearch_root("one", "2.19.0"), {}) as supported,
+        web_server(200, b"<html>Welcome to nginx</html>", {}) as other,
+        web_server(401, b"{}", {}) as secured,
+    ):
+        silent = f"http://127.0.0.1:{silent_port}"
+        refuse_old_engine(parse_addresses(EngineSettings(url=f"{supported},{other},{secured},{silent}")))
+        for url in (old, f"{supported},{old}"):
+            with pytest.raises(EngineTooOld, match=r"OpenSearch 2\.18\.0"):
+                refuse_old_engine(parse_addresses(EngineSettings(url=url)))
 
 
 def test_rejected_credentials_raise_access_denied() -> None:

@@ -8,6 +8,7 @@ from es_sbert.index.mapping import OPENSEARCH_TYPES, IndexType, parse_index_type
 
 ELASTICSEARCH = EngineInfo(EngineType.ELASTICSEARCH, (9, 5, 0), "http://localhost:9200")
 OPENSEARCH = EngineInfo(EngineType.OPENSEARCH, (3, 6, 0), "http://localhost:9200")
+OPENSEARCH_2 = EngineInfo(EngineType.OPENSEARCH, (2, 19, 1), "http://localhost:9200")
 
 
 @pytest.mark.parametrize("name", list(IndexType))
@@ -22,6 +23,17 @@ def test_opensearch_supports_three_index_types(name: IndexType) -> None:
     else:
         with pytest.raises(UsageError, match=f"has no index type {name}"):
             parse_index_type(name, OPENSEARCH, 384)
+
+
+@pytest.mark.parametrize("name", [IndexType.HNSW, IndexType.INT8_HNSW])
+def test_opensearch_2_supports_graphs(name: IndexType) -> None:
+    assert parse_index_type(name, OPENSEARCH_2, 384) is name
+
+
+def test_opensearch_2_refuses_flat_with_remedy() -> None:
+    with pytest.raises(UsageError, match=r"flat needs OpenSearch 3: OpenSearch 2\.19\.1 fails the shards") as caught:
+        parse_index_type("flat", OPENSEARCH_2, 384)
+    assert "--exact" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
