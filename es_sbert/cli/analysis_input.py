@@ -45,7 +45,8 @@ source_options = shared.combine_options(
 
 
 _WITHOUT_INDEX = (
-    "Leave --text-field, --text-template, --id-field, --delimiter, --encoding, --sheet, --format and --model out."
+    "Leave --text-field, --text-template, --id-field, --delimiter, --encoding, --sheet, --format, --model and "
+    "--dimensions out."
 )
 
 
@@ -126,7 +127,8 @@ def check_source_options(options: Mapping[str, Any]) -> None:
             raise UsageError("--filter is given without --index", "Leave it out, or name an index.")
         return
     # ES_SBERT_MODEL in the environment is no contradiction.
-    has_model = click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
+    source = click.get_current_context().get_parameter_source
+    has_model = ParameterSource.COMMANDLINE in (source("model"), source("dimensions"))
     named = ("text_fields", "text_template", "id_field", "delimiter", "encoding", "sheet")
     for_files = (*(options[name] for name in named), options["format"] != "auto")
     if has_model or any(for_files):

@@ -76,8 +76,9 @@ def test_model_environment_variable_is_ignored_for_index(
 ) -> None:
     monkeypatch.setenv("ES_SBERT_MODEL", "another")
     assert cli("duplicates", "--index", index, "--url", engine_url).code == 0
-    done = cli("duplicates", "--index", index, "--url", engine_url, "--model", "another")
-    assert (done.code, "--format and --model out" in done.err) == (2, True)
+    for option, value in (("--model", "another"), ("--dimensions", "8")):
+        done = cli("duplicates", "--index", index, "--url", engine_url, option, value)
+        assert (done.code, "--model and --dimensions out" in done.err) == (2, True)
 
 
 def test_keep_newest_by_date_field(duplicates: Callable[..., Done]) -> None:
