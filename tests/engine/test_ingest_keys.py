@@ -40,6 +40,10 @@ def routings(engine: Engine, index: str, ids: list[str]) -> dict[str, list[str |
     return found
 
 
+# The small build of es9 lacks the module.
+with_join_fields = pytest.mark.parametrize("engine_url", ["es8", "opensearch"], indirect=True)
+
+
 @pytest.fixture
 def loaded(engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path) -> Callable[..., Any]:
     """A function that loads documents with the routing of their parents."""
@@ -53,6 +57,7 @@ def loaded(engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_
     return call
 
 
+@with_join_fields
 def test_join_children_are_written_to_the_shard_of_their_parent(
     loaded: Callable[..., Any], engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
@@ -81,6 +86,7 @@ def test_join_children_are_written_to_the_shard_of_their_parent(
     assert engine.count(index_name) == len(documents) - 3
 
 
+@with_join_fields
 def test_prune_removes_routed_documents_and_copies_of_moved_ones(
     loaded: Callable[..., Any], engine: Engine, index_name: str
 ) -> None:
@@ -101,6 +107,7 @@ def test_prune_removes_routed_documents_and_copies_of_moved_ones(
     assert routings(engine, index_name, children) == {key: ["d0"] for key in children}
 
 
+@with_join_fields
 def test_dead_letter_keeps_its_routing(
     loaded: Callable[..., Any], engine: Engine, engine_url: str, index_name: str, tiny: Encoder, tmp_path: Path
 ) -> None:
@@ -116,6 +123,7 @@ def test_dead_letter_keeps_its_routing(
     assert loaded(documents[:-1]).unchanged == len(documents) - 1
 
 
+@with_join_fields
 def test_missing_routing_field_is_refused(
     loaded: Callable[..., Any], engine: Engine, index_name: str, engine_url: str, tiny: Encoder, tmp_path: Path
 ) -> None:
