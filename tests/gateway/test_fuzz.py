@@ -67,6 +67,8 @@ def url(engine: Engine, tiny: Path) -> Iterator[str]:
     with gateway(engine.url, tiny) as address:
         # An error shape is the engine's once the gateway has seen it.
         send(address, Request("GET", "/"))
+        # With its first use of vectors, the gateway asks for the engine's version.
+        send(address, Request("POST", "/meant/_search", JSON, b'{"query":{"match":{"semantic":"a"}}}'))
         yield address
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import httpx
 import orjson
@@ -12,7 +12,7 @@ import pytest
 
 from es_sbert.cli.main import main
 from es_sbert.encoder.encoder import Encoder
-from tests.gateway.echo import Echo, Received, raw
+from tests.gateway.echo import Echo, Received, Reply, raw
 from tests.gateway.running import serve
 from tests.gateway.serving import gateway
 from tests.programs import server
@@ -103,14 +103,18 @@ def test_engine_that_is_too_old_is_refused_at_the_start(capsys: pytest.CaptureFi
     assert "OpenSearch 2.19.0 or newer" in told
 
 
-def test_semantic_requests_are_refused_once_an_engine_turns_out_too_old(tiny: Path, tmp_path: Path) -> None:
-    """As one that was not running when the gateway started."""
+def docs_engine(tiny: Path, root: Any) -> Reply:
+    """An OpenSearch with the index `docs`, which has vectors.
+
+    Args:
+        root: What it answers to `GET /`.
+    """
     with Encoder(str(tiny), device="cpu", precision="fp32", threads=1) as encoder:
         info = encoder.info
     meta = {"fingerprint": info.fingerprint, "model": "tiny", "dimensions": info.dimensions, "index_type": "hnsw"}
     mapping = {"_meta": {"es_sbert": {"fields": {"embedding": meta | {"text": "{title}"}}}}}
     answers = {
-        b"/": {"version": {"number": "2.18.0", "distribution": "opensearch"}},
+        b"/": root,
         b"/docs?": {"docs": {"mappings": mapping}},
         b"/docs/_field_caps?": {"indices": ["docs"]},
     }
@@ -121,6 +125,12 @@ def test_semantic_requests_are_refused_once_an_engine_turns_out_too_old(tiny: Pa
         out.write(OPENSEARCH_HEAD % len(body) + body)
         return True
 
+    return reply
+
+
+def test_semantic_requests_are_refused_once_an_engine_turns_out_too_old(tiny: Path) -> None:
+    """As one that was not running when the gateway started."""
+    reply = docs_engine(tiny, {"version": {"number": "2.18.0", "distribution": "opensearch"}})
     semantic = {"query": {"match": {"semantic": "cats"}}}
     with (
         Echo(reply) as engine,
@@ -139,3 +149,16 @@ def test_semantic_requests_are_refused_once_an_engine_turns_out_too_old(tiny: Pa
             assert engine.url not in error["reason"]
         assert http.post("/docs/_search", json={"query": {"match": {"title": "cats"}}}).status_code == 200
         assert http.post("/docs/_doc", json={"title": "cats"}, headers={"x-es-sbert": "off"}).status_code == 200
+
+
+def test_version_that_something_else_answers_for_is_asked_once(tiny: Path) -> None:
+    """As a proxy that has a page at the root."""
+    with (
+        Echo(docs_engine(tiny, {"welcome": "to the cluster"})) as engine,
+        gateway(engine.url, tiny) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=120) as http,
+    ):
+        for number in range(3):
+            answer = http.post("/docs/_doc", json={"title": f"cats {number}"})
+            assert answer.status_code == 200, answer.text
+        assert [got.target for got in engine.received].count(b"/") == 1

@@ -335,8 +335,9 @@ class Upstream:
                     "Upgrade the engine. X-Es-Sbert: off forwards the request unchanged.",
                 ) from None
         self._info = info
-        # Some distributions do not have this API. Others answer once they are ready, or to another user.
-        self._hides_version = reply.status in (404, 405)
+        # Some distributions do not have this API, and a proxy may answer with something else. Others answer once they
+        # are ready, or to another user.
+        self._hides_version = info is None and reply.status in (200, 404, 405)
 
     def require_object(self, reply: UpstreamReply, action: str, *, partial_ok: bool = False) -> Json:
         """The JSON object of a successful response.
