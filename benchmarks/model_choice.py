@@ -79,7 +79,7 @@ class ModelFigures:
 
 
 def measure(folder: str, name: str, data: Path, sets: Sequence[str], rounds: int) -> dict[str, Any]:
-    """The figures of one model, in a process of its own."""
+    """The figures of one model; called in a new process."""
     with Encoder(folder, called=name) as encoder:
         short = short_documents(data)
         count = SentenceTokenizer(read_sentence_model(Path(folder)))

@@ -155,7 +155,7 @@ def check_against_onnx(model: SentenceModel, path: Path) -> float:
     reference = NumpyReference(model, read_transformer_weights(model))
     ids, mask = pad(SentenceTokenizer(model)(_SAMPLE_TEXTS).ids)
     given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-    [output] = [one for one in session.get_outputs() if len(one.shape or ()) in (2, 3)][:1] or [None]
+    output = next((one for one in session.get_outputs() if len(one.shape or ()) in (2, 3)), None)
     if output is None:
         raise BundleInvalid(f"{path} has no output of vectors", "Give the ONNX file of a sentence encoder.")
     [expected] = session.run([output.name], {one.name: given[one.name] for one in session.get_inputs()})

@@ -244,7 +244,7 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
             return IndexModel(folder.resolve(), name)
         problems.append(f"the folder {folder.absolute()} holds another model")
     elif (short := split_shortened_name(name)) is not None:
-        return _search_shortened(*short, fingerprint, name, problems)
+        return _search_shortened(name, short[0], fingerprint, problems)
     elif is_model_path(name):
         problems.append(f"there is no folder {name!r}")
     if is_model_path(name):
@@ -269,13 +269,10 @@ def _search_model(name: str, fingerprint: str, problems: list[str], hints: list[
     return None
 
 
-def _search_shortened(
-    base: str, dimensions: int, fingerprint: str, name: str, problems: list[str]
-) -> IndexModel | None:
-    """The model of that name, cut to so many dimensions, if it has the fingerprint."""
+def _search_shortened(name: str, base: str, fingerprint: str, problems: list[str]) -> IndexModel | None:
+    """The model `base`, cut as `name` says, if it has the fingerprint."""
     try:
-        folder = resolve_model(base)
-        shortened = shortened_model_folder(folder, dimensions, base)
+        shortened = resolve_model(name)
     except (ModelError, UsageError, OutputError) as error:
         problems.append(error.message)
         return None

@@ -388,7 +388,7 @@ def lacks_query(body: bytes, parameters: bytes = b"") -> bool:
     return all(isinstance(each, dict) and len(each) == 1 and each.keys() <= _UNTYPED_CLAUSES for each in clauses)
 
 
-# Queries beside `query`.
+# Other places of queries than the member `query`: parameters of the URL, and members of the body.
 _QUERY_PARAMS = frozenset({"q", "source"})
 _QUERY_MEMBERS = frozenset({"knn", "post_filter", "rescore", "suggest"})
 # What the query bar and the time picker send if nobody types.

@@ -187,7 +187,7 @@ def find_sources(arguments: Sequence[str], options: FileOptions | FileFormat | N
 
     Args:
         arguments: Paths, patterns, fsspec addresses or `-`.
-        options: How they are read; a format stands for options with this format alone.
+        options: How they are read; a format alone is enough.
 
     Raises:
         SourceError: a file is missing, a folder, or of unknown format, or a pattern matches nothing.

@@ -37,7 +37,7 @@ class RowTerms:
     Attributes:
         row, column: What a row and a column are called.
         convert: How a value of a type that JSON lacks is loaded all the same.
-        decode: How bytes in another encoding become text; `{column}` stands for the name.
+        decode: How bytes in another encoding become text; `{column}` is replaced by the name.
         encode: How bytes that are no text become an id.
         limit: What limits the size of a row.
     """

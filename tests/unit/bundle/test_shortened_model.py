@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from es_sbert.bundle.local_registry import register_model
 from es_sbert.bundle.model_lookup import find_index_model, resolve_model
@@ -31,10 +32,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ES_SBERT_CACHE", str(tmp_path / "cache"))
 
 
-def cut(vectors: np.ndarray, dimensions: int) -> np.ndarray:  # type: ignore[type-arg]
+def cut(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
     """The first values, scaled to length 1."""
     kept = vectors[:, :dimensions]
-    scaled: np.ndarray = kept / np.linalg.norm(kept, axis=1, keepdims=True)  # type: ignore[type-arg]
+    scaled: NDArray[np.float32] = kept / np.linalg.norm(kept, axis=1, keepdims=True)
     return scaled
 
 
