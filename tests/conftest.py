@@ -83,6 +83,14 @@ CLUSTER_FIXTURES = {f"{name}_cluster" for name in (*CLUSTER_ENGINES, "engine")}
 _ENGINE_TESTS = Path(__file__).parent / "engine"
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a test after its parameter, not after bytes that are no text: those of gzip hold the time.
+
+    The processes of `pytest --numprocesses` would otherwise collect tests of different names, and run none.
+    """
+    return argname if isinstance(val, bytes) and not val.isascii() else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever asks for a server is `engine` and `slow`, so that `-m "not slow"` never starts one.
 
