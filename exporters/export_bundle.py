@@ -39,7 +39,7 @@ from es_sbert.bundle.bundle import (
     open_reranker_bundle,
 )
 from es_sbert.bundle.cross_encoder_model import CrossEncoderModel
-from es_sbert.bundle.model_files import read_module_list, write_json
+from es_sbert.bundle.model_files import module_entry, read_module_list, write_json, write_module_entries
 from es_sbert.bundle.router import ROUTER_CLASSES, read_router
 from es_sbert.bundle.sentence_model import SentenceModel
 from es_sbert.bundle.transformer_settings import LAST_STATE_ARCHITECTURES
@@ -171,13 +171,7 @@ def copy_graphs(graphs: Iterable[GraphFile], source: Path, target: Path) -> None
 def _complete_files(model: SentenceModel, folder: Path) -> None:
     """Write what the model's own folder leaves to the library: its modules, its tokenizer.json, merged weights."""
     if not (folder / "modules.json").exists():
-        modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-        kind = "sentence_transformers.models"
-        entries = [
-            {"idx": number, "name": str(number), "path": place, "type": f"{kind}.{name}"}
-            for number, (name, place) in enumerate(modules)
-        ]
-        write_json(folder / "modules.json", entries)
+        write_module_entries(folder, [module_entry("Transformer", ""), module_entry("Pooling", "1_Pooling")])
         pooling = {"word_embedding_dimension": model.dimensions, "pooling_mode": str(model.pooling[0])}
         write_json(folder / "1_Pooling/config.json", pooling)
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": model.max_tokens})

@@ -34,6 +34,8 @@ _QUANTIZED_OPERATORS = frozenset({
 })  # fmt: skip
 # Where the names begin; anything in front of it belongs to the module around the transformer.
 _FIRST_EMBEDDING = "embeddings.word_embeddings.weight"
+# What sentence-transformers and Optimum call the vectors of texts. (A `pooler_output` is something else.)
+TEXT_OUTPUT = "sentence_embedding"
 
 # In float32, two ways to compute the same network differ by a few millionths; another network by far more.
 _LARGEST_DIFFERENCE = 1e-3
@@ -137,36 +139,64 @@ def write_onnx_weights(path: Path, folder: Path) -> None:
     save_file(read_onnx_weights(path), folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def has_text_output(path: Path) -> bool:
+    """Whether an ONNX file computes the vectors of texts, not only those of tokens."""
+    graph = onnx.load(path, load_external_data=False).graph
+    has_tokens = any(len(one.type.tensor_type.shape.dim) == 3 for one in graph.output)
+    return not has_tokens or any(one.name == TEXT_OUTPUT for one in graph.output)
+
+
 def check_against_onnx(model: SentenceModel, path: Path) -> float:
     """Compare the weights that were read from an ONNX file with what the file itself computes.
 
     Args:
         model: The folder with the weights.
-        path: The ONNX file. An output of three dimensions holds the vectors of tokens, one of two those of texts.
+        path: The ONNX file. An output of three dimensions holds the vectors of tokens. One of two dimensions holds
+            those of texts if it is called `sentence_embedding` or no output has three; they are compared too, by
+            direction, because some files leave the normalization to their reader.
 
     Returns:
         The largest difference, relative to the length of the vector.
 
     Raises:
         ParityFailed: they differ.
-        BundleInvalid: the file has no such output.
+        BundleInvalid: the file has no such output, or cannot be run.
     """
     session = open_session(path, Device("cpu"))
     reference = NumpyReference(model, read_transformer_weights(model))
     ids, mask = pad(SentenceTokenizer(model)(_SAMPLE_TEXTS).ids)
     given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-    output = next((one for one in session.get_outputs() if len(one.shape or ()) in (2, 3)), None)
-    if output is None:
+    of_tokens = next((one.name for one in session.get_outputs() if len(one.shape or ()) == 3), None)
+    of_texts = next((one.name for one in session.get_outputs() if one.name == TEXT_OUTPUT), None)
+    if of_tokens is None and of_texts is None:
+        of_texts = next((one.name for one in session.get_outputs() if len(one.shape or ()) == 2), None)
+    if of_tokens is None and of_texts is None:
         raise BundleInvalid(f"{path} has no output of vectors", "Give the ONNX file of a sentence encoder.")
-    [expected] = session.run([output.name], {one.name: given[one.name] for one in session.get_inputs()})
-    if expected.ndim == 3:
-        actual, expected = reference.token_vectors(ids, mask)[mask == 1], expected[mask == 1]
-    else:
-        actual = reference.forward(ids, mask)
-    difference = float((np.linalg.norm(actual - expected, axis=-1) / np.linalg.norm(expected, axis=-1)).max())
-    if not difference <= _LARGEST_DIFFERENCE:  # which holds of NaN too
-        raise ParityFailed(
-            f"the weights read from {path} compute other vectors than the file itself: they differ by {difference:.1%}",
-            "The settings in config.json, the tokenizer or the pooling are not those of this file.",
-        )
-    return difference
+    names = [name for name in (of_tokens, of_texts) if name is not None]
+    inputs = {one.name: given[one.name] for one in session.get_inputs()}
+    outputs = dict(zip(names, session.run(names, inputs), strict=True))
+    differences = {}
+    if of_tokens is not None:
+        actual, expected = reference.token_vectors(ids, mask)[mask == 1], outputs[of_tokens][mask == 1]
+        differences["of tokens"] = _relative_difference(actual, expected)
+    if of_texts is not None:
+        actual, expected = reference.forward(ids, mask), outputs[of_texts]
+        differences["of texts"] = _relative_difference(_directions(actual), _directions(expected))
+    for which, difference in differences.items():
+        if not difference <= _LARGEST_DIFFERENCE:  # which holds of NaN too
+            raise ParityFailed(
+                f"the weights read from {path} compute other vectors {which} than the file itself: they differ by "
+                f"{difference:.1%}",
+                "The settings in config.json, the tokenizer or the pooling are not those of this file.",
+            )
+    return max(differences.values())
+
+
+def _relative_difference(actual: Floats, expected: Floats) -> float:
+    lengths = np.linalg.norm(expected, axis=-1)
+    return float((np.linalg.norm(actual - expected, axis=-1) / lengths).max())
+
+
+def _directions(vectors: Floats) -> Floats:
+    directions: Floats = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return directions

@@ -7,6 +7,7 @@ JSON header, raw tensor bytes).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,17 @@ def read_module_entries(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
+def module_entry(kind: str, place: str) -> dict[str, Any]:
+    """An entry of modules.json: a module of sentence-transformers in a folder of the model folder."""
+    return {"path": place, "type": f"sentence_transformers.models.{kind}"}
+
+
+def write_module_entries(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
+    """Write a folder's modules.json, with the entries numbered as sentence-transformers numbers them."""
+    numbered = [{**entry, "idx": number, "name": str(number)} for number, entry in enumerate(entries)]
+    write_json(folder / "modules.json", numbered)
+
+
 def read_module_list(folder: Path) -> list[tuple[str, str]]:
     """(class name, folder) of each module in a folder's modules.json.
 
@@ -97,7 +109,10 @@ def find_weight_files(folder: Path) -> list[Path]:
             f"{folder} holds its weights as a pickle (pytorch_model.bin), which can run code when it is opened",
             "Where you trust it, save it again as safetensors: SentenceTransformer(...).save(folder).",
         )
-    raise BundleInvalid(f"{folder} holds no model.safetensors", COPY_AGAIN)
+    raise BundleInvalid(
+        f"{folder} holds no model.safetensors",
+        f"{COPY_AGAIN} If its weights are an ONNX file, convert it: es-sbert model fetch NAME, or with --from FOLDER.",
+    )
 
 
 def _shards(index: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -132,13 +133,16 @@ def _find_installed_package(name: str) -> tuple[Path | None, str | None]:
     return None, missing
 
 
-def download_model(name: str, *, from_cache: bool = False, organization: str = _ORGANIZATION) -> Path:
+def download_model(
+    name: str, *, from_cache: bool = False, organization: str = _ORGANIZATION, also: Sequence[str] = ()
+) -> Path:
     """The folder of a model of the hub, downloaded if it is not in the hub's cache.
 
     Args:
         name: `org/name`, or a bare name.
         from_cache: Look in the cache only.
         organization: Put before a bare name.
+        also: Other files to download, such as an ONNX file; missing ones are no error.
 
     Raises:
         ModelNotFound: the hub has no such model or cannot be reached, or the cache does not hold it.
@@ -156,7 +160,11 @@ def download_model(name: str, *, from_cache: bool = False, organization: str = _
     try:
         return Path(
             snapshot_download(
-                repository, allow_patterns=_HUB_PATTERNS, ignore_patterns=_HUB_IGNORE, local_files_only=from_cache
+                repository,
+                allow_patterns=[*_HUB_PATTERNS, *also],
+                # A pattern that is ignored is so even where another one allows it.
+                ignore_patterns=None if also else _HUB_IGNORE,
+                local_files_only=from_cache,
             )
         )
     except HFValidationError as error:

@@ -11,7 +11,13 @@ import re
 import shutil
 from pathlib import Path
 
-from es_sbert.bundle.model_files import read_module_entries, read_optional_json, write_json
+from es_sbert.bundle.model_files import (
+    module_entry,
+    read_module_entries,
+    read_optional_json,
+    write_json,
+    write_module_entries,
+)
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.config import cache_folder
 from es_sbert.errors import OutputError, UsageError
@@ -20,7 +26,6 @@ from es_sbert.filesystem import file_lock
 _SHORT_NAME = re.compile(r"(?P<name>.+)@(?P<dimensions>[1-9]\d{0,8})")
 # Graphs of the whole vector, and what says how they were made.
 _LEFT_OUT = ("*.onnx", "*.onnx.data", "es_sbert.json", ".git", "onnx", "openvino")
-_MODULES = "sentence_transformers.models"
 
 
 def shortened_name(name: str, dimensions: int) -> str:
@@ -76,7 +81,7 @@ def _write_folder(model: SentenceModel, dimensions: int, target: Path) -> None:
     if (target / "modules.json").exists():
         entries = read_module_entries(target)
     else:
-        entries = [{"path": "", "type": f"{_MODULES}.Transformer"}]
+        entries = [module_entry("Transformer", "")]
         _append(entries, target, "Pooling", {
             "embedding_dimension": model.dimensions // len(model.pooling),
             "pooling_mode": [mode.value for mode in model.pooling],
@@ -84,7 +89,7 @@ def _write_folder(model: SentenceModel, dimensions: int, target: Path) -> None:
     settings = target / "config_sentence_transformers.json"
     if "truncate_dim" in (stated := read_optional_json(settings)):
         write_json(settings, {key: value for key, value in stated.items() if key != "truncate_dim"})
-    _write_modules(target, entries)
+    write_module_entries(target, entries)
     width = read_sentence_model(target).dimensions  # without truncate_dim
     cut = _append(entries, target, "Dense", {
         "in_features": width,
@@ -98,18 +103,13 @@ def _write_folder(model: SentenceModel, dimensions: int, target: Path) -> None:
 
     save_file({"linear.weight": np.eye(dimensions, width, dtype=np.float32)}, cut / "model.safetensors")
     _append(entries, target, "Normalize", None)
-    _write_modules(target, entries)
-
-
-def _write_modules(target: Path, entries: list[dict[str, object]]) -> None:
-    numbered = [{**entry, "idx": number, "name": str(number)} for number, entry in enumerate(entries)]
-    write_json(target / "modules.json", numbered)
+    write_module_entries(target, entries)
 
 
 def _append(entries: list[dict[str, object]], target: Path, kind: str, config: dict[str, object] | None) -> Path:
     """Add a module to the list, and write its settings; returns its folder."""
     path = f"{len(entries)}_{kind}"
-    entries.append({"path": path, "type": f"{_MODULES}.{kind}"})
+    entries.append(module_entry(kind, path))
     (target / path).mkdir()
     if config is not None:
         write_json(target / path / "config.json", config)

