@@ -1,20 +1,22 @@
 """Quality, speed and memory of the models that `es-sbert model fetch` knows.
 
-    python -m benchmarks.model_choice --data DATA [--model NAME …] [--write]
+    python -m benchmarks.model_choice --data DATA [--part quality|speed] [--model NAME …] [--write]
     python -m benchmarks.model_choice --kept --write
 
-DATA holds `sts/`, `retrieval/SET/` in the BEIR layout and `ingest/short-docs.jsonl.gz`. Each model is fetched, runs
-in a process of its own, and takes the variant that is the fastest on this machine. Retrieval ranks all documents by
-cosine; queries and documents get the prompts of the model, and queries that are documents leave themselves out. STSb is
-Spearman's ρ × 100 on its test set. Speeds are texts a second, the best of the rounds, on texts that differ.
+DATA holds `sts/`, `retrieval/SET/` in the BEIR layout and `ingest/short-docs.jsonl.gz`. Each model is fetched, and
+takes the variant that is the fastest on this machine. Retrieval ranks all documents by cosine; queries and documents
+get the prompts of the model, and queries that are documents leave themselves out. STSb is Spearman's ρ × 100 on its
+test set. Speeds are texts a second, on texts that differ: all models run in turn in one process, and a speed is the
+best of the rounds. Memory is the peak of a process that has only embedded these texts.
 
---write keeps the run in `benchmarks/results/models/KIND.json` and writes its table into docs/models.md.
+--write keeps what was measured in `benchmarks/results/models/KIND.json`, in place of what was kept of the same part and
+model, and writes the table into docs/models.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -52,57 +54,55 @@ _DEPTH = 100
 _SHORT, _PARAGRAPHS = 2000, 200
 
 
-@dataclass(frozen=True)
-class ModelFigures:
-    """What was measured of a model.
-
-    Attributes:
-        variant: Runtime and precision that ran.
-        dimensions: Length of a vector.
-        max_tokens: What it reads of a text.
-        megabytes: Of its weights in float32.
-        sts: ρ × 100 on STSb test.
-        retrieval: Test collection → nDCG@10 × 100.
-        short, paragraphs: Texts a second.
-        memory: Peak of the process in MB, with the sets of texts.
-    """
-
-    variant: str
-    dimensions: int
-    max_tokens: int
-    megabytes: float
-    sts: float
-    retrieval: dict[str, float]
-    short: float
-    paragraphs: float
-    memory: float
+PARTS = ("quality", "speed")
 
 
-def measure(folder: str, name: str, data: Path, sets: Sequence[str], rounds: int) -> dict[str, Any]:
-    """The figures of one model; called in a new process."""
+def quality(folder: str, name: str, data: Path, sets: Sequence[str]) -> dict[str, Any]:
+    """What a model is and how well it ranks; called in a new process."""
     with Encoder(folder, called=name) as encoder:
-        short = short_documents(data)
-        count = SentenceTokenizer(read_sentence_model(Path(folder)))
-        long = paragraphs(data, short, lambda texts: count(texts).tokens.tolist(), _PARAGRAPHS)[:_PARAGRAPHS]
-        encoder.encode(short[:64] + long[:16])
-        speeds = [
-            max(len(texts) / seconds(lambda texts=texts: encoder.encode(texts))[0] for _ in range(rounds))
-            for texts in (spaced(short, _SHORT), long)
-        ]
         rows = sts_rows(data)
         pairs = [row["sentence1"] for row in rows] + [row["sentence2"] for row in rows]
-        figures = ModelFigures(
-            variant=encoder.info.variant,
-            dimensions=encoder.info.dimensions,
-            max_tokens=encoder.info.max_tokens,
-            megabytes=Path(folder, "model.safetensors").stat().st_size / 1e6,
-            sts=sts_correlation(encoder.encode(pairs), [float(row["score"]) for row in rows]),
-            retrieval={one: ndcg(encoder, data / "retrieval" / one) for one in sets},
-            short=speeds[0],
-            paragraphs=speeds[1],
-            memory=peak_memory(),
-        )
-    return asdict(figures)
+        return {
+            "variant": encoder.info.variant,
+            "dimensions": encoder.info.dimensions,
+            "max_tokens": encoder.info.max_tokens,
+            "megabytes": Path(folder, "model.safetensors").stat().st_size / 1e6,  # of its weights in float32
+            "sts": sts_correlation(encoder.encode(pairs), [float(row["score"]) for row in rows]),
+            "retrieval": {one: ndcg(encoder, data / "retrieval" / one) for one in sets},
+        }
+
+
+def memory(folder: str, name: str, data: Path) -> float:
+    """Peak memory in MB of a process that embeds short documents and paragraphs; called in a new process."""
+    short = short_documents(data)
+    with Encoder(folder, called=name) as encoder:
+        for texts in timed_texts(folder, data, short):
+            encoder.encode(texts)
+    return peak_memory()
+
+
+def timed_texts(folder: str, data: Path, short: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Short documents and paragraphs."""
+    count = SentenceTokenizer(read_sentence_model(Path(folder)))
+    long = paragraphs(data, short, lambda texts: count(texts).tokens.tolist(), _PARAGRAPHS)[:_PARAGRAPHS]
+    return spaced(short, _SHORT), long
+
+
+def speeds(folders: dict[str, str], data: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Texts a second of each model, measured in turn."""
+    short = short_documents(data)
+    best = {name: {"short": 0.0, "paragraphs": 0.0} for name in folders}
+    with ExitStack() as stack:
+        encoders = {name: stack.enter_context(Encoder(folder, called=name)) for name, folder in folders.items()}
+        kinds = dict(zip(("short", "paragraphs"), timed_texts(next(iter(folders.values())), data, short), strict=True))
+        for encoder in encoders.values():
+            encoder.encode(kinds["short"][:64] + kinds["paragraphs"][:16])
+        for _ in range(rounds):
+            for name, encoder in encoders.items():
+                for kind, texts in kinds.items():
+                    taken = seconds(lambda encoder=encoder, texts=texts: encoder.encode(texts))[0]
+                    best[name][kind] = max(best[name][kind], len(texts) / taken)
+    return best
 
 
 def ndcg(encoder: Encoder, folder: Path) -> float:
@@ -140,48 +140,69 @@ def section(runs: dict[str, Any]) -> str:
 
 
 def run_text(kind: str, run: dict[str, Any]) -> str:
-    """Conditions and table of one run."""
-    models: dict[str, dict[str, Any]] = run["models"]
+    """Conditions and table of one kind of processor."""
+    models: dict[str, dict[str, Any]] = run["quality"]["models"]
+    timed: dict[str, dict[str, Any]] = run["speed"]["models"]
     sets = list(next(iter(models.values()))["retrieval"])
     header = ["model", *(f"nDCG@10, {one}" for one in sets), "mean", "STSb ρ", "short documents/s", "paragraphs/s"]
     header += ["dimensions", "tokens", "weights, MB", "memory, MB", "variant"]
     rows = []
     for name, figures in models.items():
         scores = list(figures["retrieval"].values())
+        measured = timed.get(name, {})
         rows.append([
             name,
             *(f"{score:.1f}" for score in scores),
             f"{sum(scores) / len(scores):.1f}",
             f"{figures['sts']:.2f}",
-            *(f"{figures[key]:,.0f}" for key in ("short", "paragraphs", "dimensions", "max_tokens")),
-            *(f"{figures[key]:,.0f}" for key in ("megabytes", "memory")),
+            *(f"{measured[key]:,.0f}" if key in measured else "–" for key in ("short", "paragraphs")),
+            *(f"{figures[key]:,.0f}" for key in ("dimensions", "max_tokens", "megabytes")),
+            f"{measured['memory']:,.0f}" if "memory" in measured else "–",
             figures["variant"],
         ])  # fmt: skip
-    about = (
-        f"{processor_text(run['processor'])}; {run['date']}, commit {run['commit']}, best of {run['rounds']} rounds."
-    )
-    return f"{KINDS[kind]}: {about}\n\n{table(header, rows)}"
+    about = f"{processor_text(run['quality']['processor'])}; quality {run['quality']['date']}, commit "
+    about += f"{run['quality']['commit']}"
+    if timed:
+        speed = run["speed"]
+        about += f"; speed {speed['date']}, commit {speed['commit']}, best of {speed['rounds']} rounds in turn"
+    return f"{KINDS[kind]}: {about}.\n\n{table(header, rows)}"
 
 
 @click.command()
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, show_default=True)
 @click.option("--model", "names", multiple=True, default=tuple(MODELS), show_default=True)
 @click.option("--set", "sets", multiple=True, default=SETS, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--write", is_flag=True, help="Keep the run, and write its table into docs/models.md.")
+@click.option("--write", is_flag=True, help="Keep what was measured, and write the table into docs/models.md.")
 @click.option("--kept", "only_kept", is_flag=True, help="Run nothing; show, or write, what is kept.")
 def main(
-    data: Path | None, names: Sequence[str], sets: Sequence[str], rounds: int, *, write: bool, only_kept: bool
+    data: Path | None,
+    parts: Sequence[str],
+    names: Sequence[str],
+    sets: Sequence[str],
+    rounds: int,
+    *,
+    write: bool,
+    only_kept: bool,
 ) -> None:
     """Measure all models and print the table."""
     if not only_kept:
         if data is None:
             raise click.UsageError("Give --data FOLDER, or --kept.")
         processor = this_processor()
-        run: dict[str, Any] = {**conditions(processor), "rounds": rounds, "models": {}}
-        for name in names:
-            run["models"][name] = in_own_process(measure, model_folder(name), name, data, sets, rounds)
-            click.echo(f"{name}: {run['models'][name]}", err=True)
+        folders = {name: model_folder(name) for name in names}
+        found: dict[str, dict[str, Any]] = {}
+        if "quality" in parts:
+            found["quality"] = {}
+            for name, folder in folders.items():
+                found["quality"][name] = in_own_process(quality, folder, name, data, sets)
+                click.echo(f"{name}: {found['quality'][name]}", err=True)
+        if "speed" in parts:
+            found["speed"] = in_own_process(speeds, folders, data, rounds)
+            for name, folder in folders.items():
+                found["speed"][name]["memory"] = in_own_process(memory, folder, name, data)
+        run = merged(kept().get(processor.kind, {}), found, {**conditions(processor), "rounds": rounds})
         click.echo(run_text(processor.kind, run))
         if write:
             write_kind(RESULTS, processor.kind, rounded_numbers(run))
@@ -189,6 +210,20 @@ def main(
         write_section(PAGE, NAME, section(kept()), maker=MAKER)
     elif only_kept:
         click.echo(section(kept()))
+
+
+def merged(before: dict[str, Any], found: dict[str, dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
+    """What was kept, with what was measured now in place of the same part and model.
+
+    Speeds compare only within one run, so a new one replaces all of them.
+    """
+    run: dict[str, Any] = {part: before.get(part, {"models": {}}) for part in PARTS}
+    for part, models in found.items():
+        others = run[part]["models"] if part == "quality" else {}
+        together = others | models
+        known = [name for name in MODELS if name in together]
+        run[part] = {**about, "models": {name: together[name] for name in [*known, *(together.keys() - set(known))]}}
+    return run
 
 
 def model_folder(name: str) -> str:
