@@ -192,20 +192,25 @@ def main(
             raise click.UsageError("Give --data FOLDER, or --kept.")
         processor = this_processor()
         folders = {name: model_folder(name) for name in names}
-        found: dict[str, dict[str, Any]] = {}
+        about = {**conditions(processor), "rounds": rounds}
+        run = kept().get(processor.kind, {})
+
+        def keep(found: dict[str, dict[str, Any]]) -> None:
+            nonlocal run
+            run = merged(run, found, about)
+            if write:  # after each model: a whole run may take an hour
+                write_kind(RESULTS, processor.kind, rounded_numbers(run))
+
         if "quality" in parts:
-            found["quality"] = {}
             for name, folder in folders.items():
-                found["quality"][name] = in_own_process(quality, folder, name, data, sets)
-                click.echo(f"{name}: {found['quality'][name]}", err=True)
+                keep({"quality": {name: in_own_process(quality, folder, name, data, sets)}})
+                click.echo(f"{name}: {run['quality']['models'][name]}", err=True)
         if "speed" in parts:
-            found["speed"] = in_own_process(speeds, folders, data, rounds)
+            measured: dict[str, dict[str, Any]] = in_own_process(speeds, folders, data, rounds)
             for name, folder in folders.items():
-                found["speed"][name]["memory"] = in_own_process(memory, folder, name, data)
-        run = merged(kept().get(processor.kind, {}), found, {**conditions(processor), "rounds": rounds})
+                measured[name]["memory"] = in_own_process(memory, folder, name, data)
+            keep({"speed": measured})
         click.echo(run_text(processor.kind, run))
-        if write:
-            write_kind(RESULTS, processor.kind, rounded_numbers(run))
     if write:
         write_section(PAGE, NAME, section(kept()), maker=MAKER)
     elif only_kept:
