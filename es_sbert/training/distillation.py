@@ -39,6 +39,8 @@ MIN_TEXTS = 100
 STAGE = "distillation"
 _TEXTS = "texts"  # what recipe and messages call the texts, which are of no single file
 _MAX_HELD_OUT = 1000
+# Texts between two checkpoints of a student with layers, minutes on a CPU; and most checkpoints of an epoch.
+_CHECKPOINT_TEXTS, _MAX_CHECKPOINTS = 10_000, 20
 _STS_COLUMNS = {"sentence1": "sentence1", "sentence2": "sentence2", "score": "score"}
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
@@ -129,8 +131,8 @@ def distill_model(
         raise SourceError(
             f"there are {len(distinct)} different texts, too few to learn from", f"Give at least {MIN_TEXTS}."
         )
-    recipe = distillation_recipe(name, model, student, sts)
     trained, held_out = split_texts(distinct, student.seed)
+    recipe = distillation_recipe(name, model, student, sts, len(trained))
     data = _run_data(recipe, trained, held_out, test_set)
     result = run_with_data(
         recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
@@ -149,7 +151,7 @@ def distill_model(
     )
 
 
-def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts: Path | None) -> Recipe:
+def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts: Path | None, texts: int) -> Recipe:
     """The recipe that trains a student towards its teacher.
 
     Args:
@@ -157,6 +159,7 @@ def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts
         teacher: The teacher, by the name to open it with.
         student: What is made of it.
         sts: File of gold pairs to measure the student on.
+        texts: How many texts it is trained on.
     """
     data = []
     for kind in _prompt_kinds(teacher, student):
@@ -179,7 +182,7 @@ def distillation_recipe(name: str, teacher: SentenceModel, student: Student, sts
         warmup=0.05,
         dev=DevSpec(task="vectors", path=_TEXTS, columns={"text": "text"}),
         # A static model is trained in minutes.
-        checkpoints_per_epoch=1 if student.static else 4,
+        checkpoints_per_epoch=1 if student.static else min(max(texts // _CHECKPOINT_TEXTS, 1), _MAX_CHECKPOINTS),
     )
     return Recipe(
         name=name,
