@@ -5,8 +5,8 @@
 
 DATA holds `sts/`, `nli/nli-train.tsv.gz`, `retrieval/SET/` in the BEIR layout and `ingest/short-docs.jsonl.gz`.
 Students are trained on sentences of NLI and short documents of at most 20 words, without labels, and without the
-sentences of STSb dev and test. They are kept in WORK: a run that was interrupted resumes there, and a student that is finished is
-measured only. The settings of the training are those of `es-sbert distill`, unless options say otherwise.
+sentences of STSb dev and test. They are kept in WORK: a run that was interrupted resumes there, and a student that is
+finished is measured only. The settings of the training are those of `es-sbert distill`, unless options say otherwise.
 
 STSb is Spearman's ρ × 100 on its test set; retrieval ranks all documents by cosine. Speeds are texts a second through
 `Encoder.encode_stream`, as `es-sbert ingest` runs it, on documents that differ. All models are open at the same time

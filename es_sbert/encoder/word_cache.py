@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import ChainMap
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,8 @@ class WordCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._known: dict[str, tuple[int, ...]] = {}
+        # As bytes of int64 numbers: joining them is several times as fast as making an array of a list of numbers.
+        self._known: dict[str, bytes] = {}
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """Token ids of each text, the same as of the tokenizer, *shape* ``(tokens,)`` each.
@@ -64,11 +64,14 @@ class WordCache:
         missing = [word for word in set().union(*split) if word not in known]
         if missing:
             encodings = self._tokenizer.encode_batch_fast(missing, add_special_tokens=False)
-            found = {word: tuple(encoding.ids) for word, encoding in zip(missing, encodings, strict=True)}
+            found = {
+                word: np.array(encoding.ids, dtype=np.int64).tobytes()
+                for word, encoding in zip(missing, encodings, strict=True)
+            }
             if len(known) + len(found) > _MAX_WORDS:
                 # Begin anew. Other threads go on with the words that they have.
                 known = self._known = {word: known[word] for word in set().union(*split) if word in known}
             known.update((word, ids) for word, ids in found.items() if len(word) <= _MAX_CHARACTERS)
             rare = {word: ids for word, ids in found.items() if len(word) > _MAX_CHARACTERS}
             ids_of = ChainMap(known, rare).__getitem__ if rare else known.__getitem__
-        return [np.array(list(chain.from_iterable(map(ids_of, words))), dtype=np.int64) for words in split]
+        return [np.frombuffer(b"".join(map(ids_of, words)), dtype=np.int64) for words in split]

@@ -30,6 +30,7 @@ from es_sbert.training.open_task import open_initial_model
 from es_sbert.training.recipe import DataSpec, DevSpec, ModelSpec, Recipe, StageSpec
 from es_sbert.training.run_folder import RunFolder
 from es_sbert.training.trainer import dev_metric_name, dev_score
+from es_sbert.training.training_errors import translate_disk_errors
 from es_sbert.training.training_examples import DevData, Examples, StageData, read_dev
 from es_sbert.training.training_run import RunData, run_with_data
 
@@ -138,6 +139,10 @@ def distill_model(
         recipe, data, output, device=device, resume=resume, keep_checkpoints=keep_checkpoints, report=report
     )
     assert result.fingerprint is not None, "the recipe exports the model"
+    if not keep_checkpoints:
+        with translate_disk_errors(output):
+            for vectors in RunFolder(output).stage(STAGE).glob("teacher-*.npy"):
+                vectors.unlink()
     stage = result.stages[0] if result.stages else None
     return Distillation(
         output,
