@@ -66,17 +66,17 @@ def training_texts(data: Path, count: int) -> list[str]:
     sentences = [row[side] for row in read_tsv(data / "nli/nli-train.tsv.gz") for side in ("sentence1", "sentence2")]
     documents = [row["text"] for row in read_jsonl(data / "ingest/short-docs.jsonl.gz")]
     texts = dict.fromkeys(text.strip() for text in (*sentences, *documents))
-    kept = [text for text in texts if text not in measured and 0 < len(text.split()) <= _MAX_WORDS]
+    kept = [text for text in texts if text not in measured]
     random.Random(0).shuffle(kept)
-    return kept[:count]
+    return [text for text in kept if 0 < len(text.split()) <= _MAX_WORDS][:count]
 
 
 def students(layers: Sequence[int]) -> dict[str, dict[str, Any]]:
     """Name of each student → arguments of `distill`."""
     return {
-        **{layer_name(number): {"layers": number} for number in layers},
         STATIC: {},
         UNTRAINED: {"texts": ()},
+        **{layer_name(number): {"layers": number} for number in layers},
     }
 
 
@@ -157,11 +157,12 @@ def run_text(kind: str, run: dict[str, Any]) -> str:
         ]
         for name, figures in models.items()
     ]
-    how = ", ".join(f"{option} {value}" for option, value in run["options"].items()) or "the defaults"
+    how = ", ".join(f"{option} {value}" for option, value in run["options"].items()) or "the default settings"
     about = (
         f"{processor_text(run['processor'])}; {run['date']}, commit {run['commit']}, {run['rounds']} rounds, median "
         f"(min–max). {load_text(run['load'], [])} "
-        f"Teacher {run['teacher']}, {run['texts']:,} texts; training with {how}."
+        f"The teacher is {run['teacher']}. The static student learned from {run['texts']:,} texts, those with layers "
+        f"from {run['layer_texts']:,} of at most {run['layer_words']} words, with {how}."
     )
     goals = "\n".join(f"- {goal}" for goal in find_goals(run))
     return f"{KINDS[kind]}: {about}\n\n{table(header, rows)}\n\n{goals}"
@@ -193,6 +194,13 @@ def find_goals(run: dict[str, Any]) -> list[Goal]:
 @click.option("--texts", "count", type=click.IntRange(min=100), default=400_000, show_default=True)
 @click.option("--set", "sets", multiple=True, default=("cisi",), show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--layer-words",
+    type=click.IntRange(min=1),
+    default=_MAX_WORDS,
+    show_default=True,
+    help="Longest text that students with layers learn from.",
+)
 @click.option("--epochs", type=float, help="Of students with layers.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Of the training of students with layers.")
 @click.option("--write", is_flag=True, help="Keep the run, and write its table into docs/results.md.")
@@ -205,6 +213,7 @@ def main(
     count: int,
     sets: Sequence[str],
     rounds: int,
+    layer_words: int,
     epochs: float | None,
     precision: str | None,
     *,
@@ -216,14 +225,17 @@ def main(
         if data is None or work is None:
             raise click.UsageError("Give --data FOLDER and --work FOLDER, or --kept.")
         texts = training_texts(data, count)
+        short = [text for text in texts if len(text.split()) <= layer_words]
         given = {name: value for name, value in (("epochs", epochs), ("precision", precision)) if value is not None}
         models: dict[str, str | Path] = {teacher: teacher}
         for name, options in students(layers).items():
-            chosen = {**options, **given} if "layers" in options else options
-            models[name] = make_student(name, teacher, texts, work, chosen)
+            if "layers" in options:
+                models[name] = make_student(name, teacher, short, work, {**options, **given})
+            else:
+                models[name] = make_student(name, teacher, texts, work, options)
         processor = this_processor()
         run: dict[str, Any] = {**conditions(processor), "rounds": rounds, "teacher": teacher, "texts": len(texts)}
-        run |= {"options": given, "models": {}}
+        run |= {"layer_texts": len(short), "layer_words": layer_words, "options": given, "models": {}}
         with ExitStack() as stack:
             opened = {name: stack.enter_context(Encoder(model)) for name, model in models.items()}
             found = speeds(opened, data, rounds, lambda line: click.echo(line, err=True))
